@@ -1,0 +1,1 @@
+"""Data bigger than memory, read with memory that never rises."""

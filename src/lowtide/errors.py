@@ -1,0 +1,119 @@
+"""Every exception lowtide raises on purpose.
+
+Each one is a ``LowtideError`` and also the builtin that a caller would have caught from NumPy or the
+operating system, so existing ``except OSError`` and ``except ValueError`` code keeps working. Messages
+name the file, the value found, the value expected and, where there is one, the remedy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class LowtideError(Exception):
+    """Base of every exception that lowtide raises on purpose."""
+
+
+class FormatError(LowtideError, ValueError):
+    """A file contradicts itself or the format it claims to be."""
+
+
+class TruncatedFileError(FormatError, EOFError):
+    """A file ends before the data it promises: cut short, or still being written."""
+
+
+class FileChangedError(LowtideError, OSError):
+    """The file under an open array was replaced or resized by somebody else."""
+
+
+class MemberError(LowtideError, KeyError):
+    """A file has several members and none, or one that is not there, was named."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class UnsupportedError(LowtideError, NotImplementedError):
+    """The data is valid, but cannot be read in place or on this platform; the message says what can."""
+
+
+class MissingExtraError(LowtideError, ImportError):
+    """An optional dependency is not installed; the message holds the install command."""
+
+
+class BudgetError(LowtideError, MemoryError):
+    """The memory asked for is too small for the job, or the job is larger than the memory allowed."""
+
+
+class ClosedError(LowtideError, ValueError):
+    """An array, iterator or writer was used after it was closed."""
+
+
+class StateError(LowtideError, ValueError):
+    """A saved iterator state belongs to other data or other settings."""
+
+
+class ArgumentError(LowtideError, ValueError):
+    """An argument's value makes no sense."""
+
+
+class IndexingError(LowtideError, IndexError):
+    """An index that NumPy would refuse too, or that lowtide does not support."""
+
+
+class ReadError(LowtideError, OSError):
+    """The operating system refused to open or read a file."""
+
+
+class NotFoundError(ReadError, FileNotFoundError):
+    """The file is not there."""
+
+
+class NotAFileError(ReadError, IsADirectoryError):
+    """The path is a folder where a file is needed."""
+
+
+class AccessError(ReadError, PermissionError):
+    """The file may not be read or written by this user."""
+
+
+class WriteError(LowtideError, OSError):
+    """Writing failed; nothing was published under the final name."""
+
+
+class DiskFullError(WriteError):
+    """No space is left where the file was to be written."""
+
+
+_REMEDIES: dict[int, tuple[type[ReadError], str]] = {
+    errno.ENOENT: (NotFoundError, "no such file; check the path and the working directory"),
+    errno.EISDIR: (NotAFileError, "is a folder, and a file is needed; name a file inside it"),
+    errno.EACCES: (AccessError, "permission denied; check the file's mode and owner"),
+    errno.EPERM: (AccessError, "operation not permitted; check the file's mode and owner"),
+    errno.EIO: (ReadError, "the device reported an I/O error; check the disk and the kernel log"),
+    errno.ESTALE: (ReadError, "stale file handle; the network file system lost the file, open it again"),
+    errno.EMFILE: (ReadError, "this process has too many open files; raise `ulimit -n`"),
+}
+
+
+def reading(path: str | os.PathLike[str], error: OSError) -> ReadError:
+    """The lowtide exception for an ``OSError`` met while opening or reading ``path``."""
+    code = error.errno or errno.EIO
+    kind, remedy = _REMEDIES.get(code, (ReadError, error.strerror or os.strerror(code)))
+    return kind(code, remedy, os.fspath(path))
+
+
+def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
+    """The lowtide exception for an ``OSError`` met while writing ``path``."""
+    code = error.errno or errno.EIO
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        said = "no space left on the device" if code == errno.ENOSPC else "the disk quota is used up"
+        return DiskFullError(code, f"{said}; nothing was published, free some space and run again", str(path))
+    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return _DeniedWriteError(code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path))
+    return WriteError(code, (error.strerror or os.strerror(code)).lower(), str(path))
+
+
+class _DeniedWriteError(WriteError, PermissionError):
+    """Writing is not allowed there."""

@@ -1,0 +1,1 @@
+"""The file formats that lowtide reads in place."""

@@ -1,0 +1,56 @@
+"""Sizes as people write them: ``"64 MiB"`` in, ``"64.0 MiB"`` out."""
+
+from __future__ import annotations
+
+import re
+
+from lowtide.errors import ArgumentError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 2**10,
+    "kib": 2**10,
+    "kb": 10**3,
+    "m": 2**20,
+    "mib": 2**20,
+    "mb": 10**6,
+    "g": 2**30,
+    "gib": 2**30,
+    "gb": 10**9,
+    "t": 2**40,
+    "tib": 2**40,
+    "tb": 10**12,
+}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes of ``size``: an integer, or a number with a unit.
+
+    >>> parse_size("64 MiB"), parse_size("1.5k"), parse_size("2GB"), parse_size(10)
+    (67108864, 1536, 2000000000, 10)
+    """
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
+            raise ArgumentError(f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB")
+        number = int(float(match[1]) * unit)
+    else:
+        number = int(size)
+    if number < 0:
+        raise ArgumentError(f"size must not be negative, got {size!r}")
+    return number
+
+
+def format_size(size: float) -> str:
+    """``size`` bytes in the largest binary unit that keeps it at or above one.
+
+    >>> format_size(0), format_size(648), format_size(3 * 2**30 // 2)
+    ('0 B', '648 B', '1.5 GiB')
+    """
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size:.0f} B"
