@@ -1,1 +1,35 @@
 """Data bigger than memory, read with memory that never rises."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lowtide.array import Array as Array
+    from lowtide.array import open as open
+    from lowtide.errors import LowtideError as LowtideError
+
+# Each public name and the module that holds it. They are imported when first used, so that
+# `import lowtide` costs little more than the interpreter itself.
+_NAMES = {
+    "Array": "lowtide.array",
+    "LowtideError": "lowtide.errors",
+    "open": "lowtide.array",
+}
+
+__all__ = ["Array", "LowtideError", "__version__", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+    value = getattr(import_module(_NAMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})

@@ -111,7 +111,9 @@ def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
         said = "no space left on the device" if code == errno.ENOSPC else "the disk quota is used up"
         return DiskFullError(code, f"{said}; nothing was published, free some space and run again", str(path))
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return _DeniedWriteError(code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path))
+        return _DeniedWriteError(
+            code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path)
+        )
     return WriteError(code, (error.strerror or os.strerror(code)).lower(), str(path))
 
 

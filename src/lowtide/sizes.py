@@ -35,7 +35,9 @@ def parse_size(size: int | str) -> int:
         match = _SIZE.fullmatch(size)
         unit = _UNITS.get(match[2].lower()) if match else None
         if match is None or unit is None:
-            raise ArgumentError(f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB")
+            raise ArgumentError(
+                f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB"
+            )
         number = int(float(match[1]) * unit)
     else:
         number = int(size)

@@ -1,0 +1,146 @@
+"""Many reads in one system call: Linux AIO, called through ctypes.
+
+``io_submit`` on an ordinary (buffered) descriptor performs the reads of a whole list before it returns,
+inside the kernel and without the interpreter lock. Against a Python loop of ``os.preadv`` that is 1.6 times
+as fast on one thread, and it runs on several at once. io_uring was measured too and gave the same speed,
+but container runtimes forbid it by default, while these calls are older than containers and allowed there.
+
+Nothing here is asynchronous: when ``Aio.read`` returns, every buffer is filled or its error is known.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.extents import Extents
+
+DEPTH = 1024  # reads a call: beyond this the cost of a call no longer shows
+
+_CALLS = {  # io_setup, io_destroy, io_getevents, io_submit
+    "x86_64": (206, 207, 208, 209),
+    "aarch64": (0, 1, 4, 2),
+    "riscv64": (0, 1, 4, 2),
+}.get(platform.machine())
+
+# struct iocb and struct io_event of linux/aio_abi.h, on little-endian machines
+_REQUEST = np.dtype(
+    [
+        ("data", "<u8"),
+        ("key", "<u4"),
+        ("flags", "<i4"),
+        ("opcode", "<u2"),
+        ("priority", "<i2"),
+        ("fd", "<u4"),
+        ("buffer", "<u8"),
+        ("length", "<u8"),
+        ("offset", "<i8"),
+        ("reserved", "<u8"),
+        ("aio_flags", "<u4"),
+        ("result_fd", "<u4"),
+    ]
+)
+_EVENT = np.dtype([("data", "<u8"), ("request", "<u8"), ("result", "<i8"), ("more", "<i8")])
+_PREAD = 0
+
+
+class Aio:
+    """One kernel context, for one thread."""
+
+    def __init__(self, calls: tuple[int, int, int, int]) -> None:
+        self._context = ctypes.c_ulong(0)
+        self._requests = np.zeros(DEPTH, _REQUEST)
+        self._requests["data"] = np.arange(DEPTH)
+        self._requests["opcode"] = _PREAD
+        self._pointers = address_of(self._requests) + np.arange(DEPTH, dtype=np.uint64) * _REQUEST.itemsize
+        self._events = np.zeros(DEPTH, _EVENT)
+        self._setup, self._destroy, self._getevents, self._submit = calls
+        self._pid = os.getpid()
+        _call(self._setup, DEPTH, ctypes.byref(self._context))
+
+    def read(self, fd: int, extents: Extents, base: int, flags: int) -> npt.NDArray[np.int64]:
+        """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each."""
+        count = len(extents)
+        requests = self._requests[:count]
+        requests["fd"] = fd
+        requests["flags"] = flags
+        requests["offset"] = extents.offsets
+        requests["length"] = extents.lengths
+        requests["buffer"] = extents.targets + base
+        pointers, events = address_of(self._pointers), address_of(self._events)
+        try:
+            submitted = 0
+            while submitted < count:
+                submitted += _call(
+                    self._submit,
+                    self._context,
+                    ctypes.c_long(count - submitted),
+                    ctypes.c_void_p(pointers + 8 * submitted),
+                )
+            ended = 0
+            while ended < count:
+                left = ctypes.c_long(count - ended)
+                into = ctypes.c_void_p(events + _EVENT.itemsize * ended)
+                ended += _call(self._getevents, self._context, left, left, into, None)
+        except BaseException:
+            # An interrupt between the two calls would leave results behind for the next read to find.
+            self.close()
+            raise
+        results = np.empty(count, np.int64)
+        results[self._events["data"][:count].astype(np.int64)] = self._events["result"][:count]
+        return results
+
+    def close(self) -> None:
+        """Give the context back; waits for reads under way, so that no buffer is written to later."""
+        if self._context.value and self._pid == os.getpid():
+            _LIBC.syscall(self._destroy, self._context)
+        self._context = ctypes.c_ulong(0)
+
+    @property
+    def closed(self) -> bool:
+        return not self._context.value or self._pid != os.getpid()
+
+    __del__ = close
+
+
+def for_this_thread() -> Aio | None:
+    """This thread's context, or None where the kernel has none to give."""
+    context: Aio | None = getattr(_LOCAL, "context", None)
+    if context is not None and not context.closed:
+        return context
+    if _CALLS is None or sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
+        return None
+    try:
+        _LOCAL.context = context = Aio(_CALLS)
+    except OSError:  # forbidden by seccomp, compiled out, or /proc/sys/fs/aio-max-nr used up
+        return None
+    return context
+
+
+def address_of(array: npt.NDArray[np.generic]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _call(number: int, *arguments: object) -> int:
+    while True:
+        result: int = _LIBC.syscall(number, *arguments)
+        if result >= 0:
+            return result
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+
+
+_LOCAL = threading.local()
+_LIBC: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+if _LIBC is not None:
+    _LIBC.syscall.restype = ctypes.c_long

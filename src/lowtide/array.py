@@ -1,0 +1,298 @@
+"""Array: a lazy, NumPy-like view of what lies on disk."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import formats
+from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
+from lowtide.extents import Ints, of_records
+from lowtide.files import AHEAD, Cache, ReaderName, open_reader
+from lowtide.formats.layout import Layout
+from lowtide.indexing import Selection
+from lowtide.sizes import format_size
+
+if TYPE_CHECKING:
+    from lowtide.chunks import Chunks
+
+IMPLICIT_LOAD_LIMIT = 256 * 2**20
+"""``np.asarray(array)`` and friends load at most this many bytes: more must be asked for as ``array[:]``."""
+
+_ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists of places stay small
+_ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
+
+
+def open(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None = None,
+    shape: int | tuple[int, ...] | None = None,
+    offset: int = 0,
+    *,
+    name: str | None = None,
+    reader: ReaderName = "auto",
+    cache: Cache = "keep",
+) -> Array:
+    """Open an array on disk; nothing but its header is read.
+
+    ``.npy``, members of ``.npz`` that are stored (``np.savez``), ``.safetensors`` and contiguous HDF5
+    datasets are recognised by their content; ``name`` picks the member. With ``dtype`` the file is taken as
+    raw, in ``np.memmap``'s words: ``shape`` may hold one ``-1``, ``offset`` is in bytes.
+
+    ``reader`` is ``pread`` (the default where the system has it), ``remap``, ``advise`` or ``memmap``;
+    ``cache="drop"`` leaves nothing of the file behind in the page cache.
+
+    >>> import numpy as np, lowtide
+    >>> np.save(tmp / "squares.npy", np.arange(12).reshape(4, 3) ** 2)
+    >>> a = lowtide.open(tmp / "squares.npy")
+    >>> a.shape, a[-1], a[[2, 0], 1]
+    ((4, 3), array([ 81, 100, 121]), array([49,  1]))
+    >>> lowtide.open(tmp / "squares.npy", dtype="u1", offset=1, shape=(-1, 5)).shape
+    (44, 5)
+    """
+    return Array(formats.inspect(path, dtype, shape, offset, name=name), reader=reader, cache=cache)
+
+
+class Array:
+    """An array that stays on disk: indexing reads what it selects into an ndarray of its own.
+
+    It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
+    spawn, and thousands may be open at once. It shows the file as it was when opened: a file that has been
+    cut short or replaced since gives an error, never other data.
+
+    Iterating gives row after row, like an ndarray, read ahead in chunks; use :meth:`chunks` for speed.
+    """
+
+    def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
+        self._layout = layout
+        self._settings = (reader, cache)
+        self._reader = open_reader(layout.path, layout.file_size, reader, cache)
+        self._finalizer = weakref.finalize(self, self._reader.close)
+        self._finalizer.atexit = False
+        self.shape = layout.shape
+        self.dtype: np.dtype[Any] = layout.dtype
+        steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]
+        strides = [int(step) * self.itemsize for step in steps[: self.ndim]]
+        self._strides = tuple(strides if layout.fortran else strides[::-1])
+
+    # What it is
+
+    @property
+    def path(self) -> str:
+        return self._layout.path
+
+    @property
+    def layout(self) -> Layout:
+        """Where the array lies: path, format, offset, order."""
+        return self._layout
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    @property
+    def reader(self) -> str:
+        """The reader in use, and what the platform gave it."""
+        return f"{self._reader.name} ({self._reader.how})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array with no dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        order = ", order='F'" if self._layout.fortran else ""
+        return (
+            f"<lowtide.Array {self.path!r}, shape={self.shape}, dtype={str(self.dtype)!r}{order}, "
+            f"reader={self.reader}{state}>"
+        )
+
+    # Reading
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        self._check_open()
+        try:
+            selection = Selection.of(index, self.shape, self._strides, self.itemsize)
+        except IndexingError as error:
+            raise IndexingError(f"{self.path}: {error}") from None
+        return selection.read(self._reader, self._layout.offset, self.dtype)
+
+    def take(self, rows: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Rows by number, in any order, with repeats and negatives, into ``out`` if given.
+
+        >>> a.take([3, 0, -1])
+        array([[ 9, 10, 11],
+               [ 0,  1,  2],
+               [ 9, 10, 11]])
+        """
+        self._check_open()
+        indices = np.asarray(rows)
+        if indices.dtype.kind not in "iu":
+            if indices.size:
+                raise IndexingError(f"{self.path}: rows must be integers, got {indices.dtype}")
+            indices = indices.astype(np.int64)
+        count = len(self)
+        if indices.size and not -count <= int(indices.min()) <= int(indices.max()) < count:
+            wrong = int(indices.max()) if int(indices.max()) >= count else int(indices.min())
+            raise IndexingError(f"{self.path}: index {wrong} is out of bounds for axis 0 with size {count}")
+        indices = indices.astype(np.int64)
+        if indices.size and indices.min() < 0:
+            indices = np.where(indices < 0, indices + count, indices)
+        shape = (*indices.shape, *self.shape[1:])
+        if out is None:
+            out = np.empty(shape, self.dtype)
+        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise ArgumentError(
+                f"{self.path}: out must be a C-contiguous array of shape {shape} and dtype {self.dtype}, "
+                f"got shape {out.shape}, dtype {out.dtype}"
+            )
+        flat, into = indices.reshape(-1), out.reshape(-1, *self.shape[1:])
+        for first in range(0, len(flat), _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            self.read_runs(flat[some], 1, into[some])
+        return out
+
+    def chunks(
+        self,
+        rows: int | None = None,
+        *,
+        budget: int | str | None = None,
+        shuffle: bool | Literal["blocks"] = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        prefetch: int = 1,
+        reuse: bool = False,
+    ) -> Chunks:
+        """Go through all rows once, ``rows`` at a time, with flat memory; see :class:`lowtide.chunks.Chunks`.
+
+        ``budget`` (``"64 MiB"``, the default when ``rows`` is not given) is for everything in flight: the
+        chunk in your hands, those made ahead (``prefetch`` of them), and the hints to the kernel. With both,
+        ``rows`` must fit.
+
+        ``shuffle=True`` gives every row exactly once in an order that looks uniformly random and is never
+        stored. ``shuffle="blocks"`` permutes blocks of neighbouring rows and then the rows within a bounded
+        window: not quite as random, but reads are long, which is what slow disks want.
+
+        Each chunk is an array of its own. With ``reuse=True`` it is one of a ring of buffers instead, and
+        the next step of the loop overwrites it: faster, but copy what you keep.
+
+        >>> for chunk in a.chunks(3): print(chunk.sum())
+        36
+        30
+        >>> sorted(int(x) for chunk in a.chunks(2, shuffle=True, seed=1) for x in chunk[:, 0])
+        [0, 3, 6, 9]
+        """
+        from lowtide.chunks import Chunks
+
+        self._check_open()
+        return Chunks(
+            self,
+            rows,
+            budget=budget,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            reuse=reuse,
+        )
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        if not self.shape:
+            raise TypeError("iteration over an array with no dimensions")
+        chunks = self.chunks(max(1, _ITERATE_AT_ONCE // max(1, self.row_nbytes)))
+        return (chunk[i, ...].copy() for chunk in chunks for i in range(len(chunk)))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError(f"{self.path}: lies on disk, so it cannot become an ndarray without a copy")
+        if self.nbytes > IMPLICIT_LOAD_LIMIT:
+            raise BudgetError(
+                f"{self.path}: has {format_size(self.nbytes)}, and at most "
+                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; use array.chunks() to go through it, "
+                f"or array[:] to load it all on purpose"
+            )
+        loaded = self[...]
+        return loaded if dtype is None else loaded.astype(dtype, copy=False)
+
+    def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> bool:
+        """Read ``run`` rows from each of ``starts`` on, one run after another, into ``out``.
+
+        For those who have checked what they ask for: ``starts`` are in bounds and not negative, ``out`` is
+        contiguous. True when the device had to be waited for.
+        """
+        self._check_open()
+        width = self.row_nbytes * run
+        if not width or not len(starts):
+            return False
+        if self._layout.fortran and self.ndim > 1:
+            rows = starts if run == 1 else (starts[:, None] + np.arange(run)).reshape(-1)
+            index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else rows
+            out[...] = self[index]
+            return False
+        extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
+        return self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
+
+    def hint_range(self, start: int, stop: int) -> None:
+        """Begin to read rows ``start`` to ``stop`` into the page cache, and return at once."""
+        width = self.row_nbytes
+        if width and start < stop and not (self._layout.fortran and self.ndim > 1):
+            self._reader.hint(self._layout.offset + start * width, (stop - start) * width)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * self.itemsize
+
+    # Its life
+
+    @property
+    def closed(self) -> bool:
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Give the descriptor back; idempotent. Reading after it is an error."""
+        self._finalizer()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self.path}: the array was closed; open it again with lowtide.open")
+
+    def __enter__(self) -> Array:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
+        at = self._layout
+        numbers = (at.path, at.format, at.offset, at.dtype, at.shape, at.fortran, at.file_size)
+        return _restore, (numbers, *self._settings)
+
+
+def _restore(numbers: tuple[Any, ...], reader: ReaderName, cache: Cache) -> Array:
+    return Array(Layout(*numbers), reader=reader, cache=cache)

@@ -1,0 +1,266 @@
+"""Chunks: once through an array, in order or shuffled, with memory that stays where you said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
+from lowtide.files import AHEAD
+from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
+from lowtide.prefetch import Prefetcher
+from lowtide.sizes import format_size, parse_size
+
+if TYPE_CHECKING:
+    from lowtide.array import Array
+
+DEFAULT_BUDGET = 64 * 2**20
+_WINDOW = 16 * 2**20  # shuffle="blocks": what is shuffled together, when no budget says otherwise
+_BLOCK = 2**20  # shuffle="blocks": one read
+_BLOCKS_A_WINDOW = 16  # at least so many, or neighbours would stay neighbours
+
+Shuffle = bool | Literal["blocks"]
+
+
+class Chunks(Iterator[npt.NDArray[Any]]):
+    """The iterator that :meth:`Array.chunks` returns: one pass over the rows.
+
+    ``len`` is the number of chunks still to come, so ``tqdm`` and ``rich.progress.track`` show a true bar.
+    ``state_dict()`` is a few integers; loaded into an iterator with the same settings it goes on exactly
+    where the other one stopped, at once, however far that was. Leaving a ``with`` block, ``close()`` or
+    dropping the iterator ends its thread.
+
+    >>> chunks = a.chunks(1, shuffle=True)
+    >>> first, second = next(chunks), next(chunks)
+    >>> state = chunks.state_dict()
+    >>> again = a.chunks(1, shuffle=True)
+    >>> again.load_state_dict(state)
+    >>> len(again), bool((next(again) == next(chunks)).all())
+    (2, True)
+    """
+
+    def __init__(
+        self,
+        array: Array,
+        rows: int | None,
+        *,
+        budget: int | str | None,
+        shuffle: Shuffle,
+        seed: int,
+        drop_last: bool,
+        prefetch: int,
+        reuse: bool,
+    ) -> None:
+        if not array.shape:
+            raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to go through")
+        if prefetch < 0:
+            raise ArgumentError(f"prefetch must be 0 or more, got {prefetch}")
+        self._plan = _Plan(array, rows, budget, shuffle, seed, drop_last, prefetch, reuse)
+        self._prefetch = prefetch
+        self._start_at(0)
+
+    @property
+    def rows(self) -> int:
+        """Rows in a chunk; the last one may have fewer."""
+        return self._plan.rows
+
+    @property
+    def nbytes_in_flight(self) -> int:
+        """Memory that the pass may hold at once: chunks, the window of a block shuffle, hints."""
+        return self._plan.in_flight
+
+    def __len__(self) -> int:
+        return self._plan.count - self._source.position
+
+    def __iter__(self) -> Chunks:
+        return self
+
+    def __next__(self) -> npt.NDArray[Any]:
+        if self._closed:
+            raise ClosedError("the chunks were closed; ask the array for new ones")
+        if not len(self):
+            self._source.close()
+            raise StopIteration
+        return self._source.next()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the pass stands, and the settings that it must be continued with."""
+        return {"position": self._source.position, **self._plan.settings}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken; an error says what differs when it does not fit."""
+        settings = self._plan.settings
+        wrong = [
+            f"{key} was {state.get(key)!r} and is {value!r}"
+            for key, value in settings.items()
+            if state.get(key) != value
+        ]
+        if wrong:
+            raise StateError(
+                f"{self._plan.array.path}: the state was saved with other settings: {'; '.join(wrong)}"
+            )
+        position = state.get("position")
+        if not isinstance(position, int) or not 0 <= position <= self._plan.count:
+            raise StateError(f"the state's position is {position!r}, expected 0 to {self._plan.count}")
+        self._source.close()
+        self._start_at(position)
+
+    def _start_at(self, position: int) -> None:
+        self._closed = False
+        self._source = Prefetcher(self._plan.chunk, position, self._plan.count, self._prefetch)
+
+    def close(self) -> None:
+        """End the prefetch thread and free what it made ahead; idempotent."""
+        self._closed = True
+        self._source.close()
+
+    def __enter__(self) -> Chunks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Plan:
+    """How a pass is cut up, and how one of its chunks is made. Knows nothing of the iterator."""
+
+    def __init__(
+        self,
+        array: Array,
+        rows: int | None,
+        budget: int | str | None,
+        shuffle: Shuffle,
+        seed: int,
+        drop_last: bool,
+        prefetch: int,
+        reuse: bool,
+    ) -> None:
+        self.array = array
+        total, width = len(array), array.row_nbytes
+        # One chunk is in the caller's hands; without reuse the loop still holds it while the next is made.
+        self._buffers = prefetch + (1 if reuse else 2)
+        window = 0
+        self._ahead = AHEAD
+        if budget is None and rows is None:
+            budget = DEFAULT_BUDGET
+        if budget is not None:
+            size = parse_size(budget)
+            self._ahead = min(AHEAD, size // 4)
+            window = min(_WINDOW, (size - self._ahead) // 2) if shuffle == "blocks" else 0
+            fitting = (size - self._ahead - window) // max(1, width * self._buffers)
+            if fitting < max(1, rows or 1):
+                raise self._too_small(size, max(1, rows or 1), shuffle)
+            rows = rows or max(1, min(fitting, total))
+        if not isinstance(rows, int | np.integer) or rows < 1:
+            raise ArgumentError(f"{array.path}: rows must be a whole number from 1, got {rows!r}")
+        self.rows = int(rows)
+        self.count = total // self.rows if drop_last else -(-total // self.rows)
+        self.order = _order(shuffle, total, width, window or _WINDOW, seed)
+        self.settings: dict[str, Any] = {
+            "rows": self.rows,
+            "shuffle": shuffle,
+            "seed": seed,
+            "drop_last": drop_last,
+            "shape": list(array.shape),
+            "dtype": str(array.dtype),
+        }
+        held = 0
+        if isinstance(self.order, BlockShuffled):
+            self.settings |= {"block": self.order.block, "window": self.order.window}
+            held = self.order.window_rows * width
+        self.in_flight = self._buffers * min(self.rows, total) * width + held + self._ahead
+        # Each row being placed costs some 100 bytes beside itself: offsets, targets, requests.
+        self._piece = min(2**15, max(256, self._ahead // 128))
+        self._ring: list[npt.NDArray[Any]] = []
+        self._reuse = reuse
+        self._cold = False
+        self._hinted = 0
+        self._window = -1
+        self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
+
+    def _too_small(self, size: int, rows: int, shuffle: Shuffle) -> BudgetError:
+        share = 2 if shuffle == "blocks" else 1
+        least = -(-rows * self.array.row_nbytes * self._buffers * share * 4 // 3) + 4
+        what = "one row" if rows == 1 else f"chunks of {rows} rows"
+        return BudgetError(
+            f"{self.array.path}: a budget of {format_size(size)} ({size} bytes) is too small for {what} of "
+            f"{self.array.row_nbytes} bytes in {self._buffers} buffers; the smallest that works is "
+            f"{least} bytes ({format_size(least)}), or less with a lower prefetch"
+        )
+
+    def chunk(self, number: int) -> npt.NDArray[Any]:
+        """Make one chunk. Called by one thread at a time, mostly in order."""
+        start = number * self.rows
+        stop = min(len(self.array), start + self.rows)
+        out = self._buffer(number, stop - start)
+        if isinstance(self.order, Sequential):
+            self._read_in_order(start, stop, out)
+            return out
+        for first in range(start, stop, self._piece):
+            last = min(stop, first + self._piece)
+            part = out[first - start : last - start]
+            if isinstance(self.order, BlockShuffled):
+                self._read_from_windows(self.order, first, last, part)
+            else:
+                self.array.read_runs(self.order(first, last), 1, part, self._ahead)
+        return out
+
+    def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:
+        shape = (rows, *self.array.shape[1:])
+        if not self._reuse:
+            return np.empty(shape, self.array.dtype)
+        while len(self._ring) < self._buffers:
+            self._ring.append(np.empty((self.rows, *shape[1:]), self.array.dtype))
+        return self._ring[number % self._buffers][:rows]
+
+    def _read_in_order(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        """Once the device had to be waited for, keep it busy with what comes next while this is used."""
+        self._cold |= self.array.read_runs(np.array([start]), stop - start, out, self._ahead)
+        if self._cold:
+            until = min(len(self.array), stop + self._ahead // 2 // max(1, self.array.row_nbytes))
+            self.array.hint_range(max(stop, self._hinted), until)
+            self._hinted = until
+
+    def _read_from_windows(self, order: BlockShuffled, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        done = 0
+        while start < stop:
+            window = order.window_at(start)
+            first, last = order.window_bounds(window)
+            if window != self._window:
+                self._load_window(order, window)
+            end = min(stop, last)
+            picked = order.window_shuffle(window)(start - first, end - first)
+            np.take(self._window_rows, picked, axis=0, out=out[done : done + len(picked)], mode="clip")
+            done += len(picked)
+            start = end
+
+    def _load_window(self, order: BlockShuffled, window: int) -> None:
+        """Read a window's blocks, each in one go, one after another into memory."""
+        first, last = order.window_bounds(window)
+        if len(self._window_rows) != last - first:
+            self._window_rows = np.empty((0, *self.array.shape[1:]), self.array.dtype)  # free before asking
+            self._window_rows = np.empty((last - first, *self.array.shape[1:]), self.array.dtype)
+        self._window = -1
+        at = 0
+        for starts, run in order.window_runs(window):
+            until = at + len(starts) * run
+            self.array.read_runs(starts, run, self._window_rows[at:until], self._ahead)
+            at = until
+        self._window = window
+
+
+def _order(shuffle: Shuffle, total: int, width: int, window: int, seed: int) -> Order:
+    if shuffle is False:
+        return Sequential(total)
+    if shuffle is True:
+        return Shuffled(total, seed)
+    if shuffle == "blocks":
+        block = max(1, min(_BLOCK, window // _BLOCKS_A_WINDOW) // max(1, width))
+        return BlockShuffled(total, block, max(1, window // max(1, block * width)), seed)
+    raise ArgumentError(f"shuffle must be False, True or 'blocks', got {shuffle!r}")

@@ -1,0 +1,94 @@
+"""Extents: which bytes of a file go where in a buffer, in the order in which a disk likes to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+LONGEST = 2**20  # one request: long enough for full speed, short enough that several are under way
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """``lengths[i]`` bytes at ``offsets[i]`` of the file go to ``targets[i]`` of the buffer."""
+
+    offsets: Ints
+    targets: Ints
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.lengths.sum())
+
+    def __getitem__(self, which: slice | npt.NDArray[np.bool_]) -> Extents:
+        return Extents(self.offsets[which], self.targets[which], self.lengths[which])
+
+    def windows(self, count: int, nbytes: int, overhead: int = 0) -> Iterator[Extents]:
+        """Successive parts of at most ``count`` extents and ``nbytes`` bytes (but one extent at least).
+
+        ``overhead`` is added to each extent's length: reading it touches whole pages.
+        """
+        if len(self) <= count and self.nbytes + len(self) * overhead <= nbytes:
+            yield self
+            return
+        ends = np.cumsum(self.lengths + overhead)
+        first = 0
+        while first < len(self):
+            before = int(ends[first - 1]) if first else 0
+            fitting = int(np.searchsorted(ends, before + nbytes, side="right"))
+            last = max(first + 1, min(first + count, fitting))
+            yield self[first:last]
+            first = last
+
+    def shares(self, parts: int) -> list[Extents]:
+        """About equal shares by bytes, each a run of neighbours."""
+        ends = np.cumsum(self.lengths)
+        cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
+        borders = [0, *cuts.tolist(), len(self)]
+        shares = [self[a:b] for a, b in pairwise(borders)]
+        return [share for share in shares if len(share)]
+
+
+def of_records(offsets: Ints, width: int) -> Extents:
+    """Extents of records of ``width`` bytes at ``offsets``, laid one after another in the buffer.
+
+    They come sorted by place in the file; records that are neighbours both there and in the buffer become
+    one extent, and long ones are cut, so that a contiguous block is a few requests under way at once.
+
+    >>> of_records(np.array([30, 0, 10, 20]), 10)
+    Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]))
+    """
+    targets = np.arange(len(offsets), dtype=np.int64) * width
+    if len(offsets) > 1:
+        steps = np.diff(offsets)
+        if (steps < 0).any():
+            order = np.argsort(offsets, kind="stable")
+            offsets, targets = offsets[order], targets[order]
+            steps = np.diff(offsets)
+        joined = (steps == width) & (np.diff(targets) == width)
+        if joined.any():
+            starts = np.flatnonzero(np.concatenate(([True], ~joined)))
+            counts = np.diff(np.concatenate((starts, [len(offsets)])))
+            return _cut(Extents(offsets[starts], targets[starts], counts * width))
+    return _cut(Extents(offsets, targets, np.full(len(offsets), width, np.int64)))
+
+
+def _cut(extents: Extents) -> Extents:
+    """The same bytes with no extent longer than ``LONGEST``."""
+    if not len(extents) or int(extents.lengths.max()) <= LONGEST:
+        return extents
+    pieces = -(-extents.lengths // LONGEST)
+    owner = np.repeat(np.arange(len(extents)), pieces)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    start = nth * LONGEST
+    lengths = np.minimum(extents.lengths[owner] - start, LONGEST)
+    return Extents(extents.offsets[owner] + start, extents.targets[owner] + start, lengths)

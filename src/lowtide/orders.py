@@ -1,0 +1,231 @@
+"""Orders: which row comes when, computed and never stored.
+
+An order is a permutation of ``range(n)`` that can be asked about any part of itself. A shuffled epoch over
+10**12 rows therefore needs no more memory than one over ten, and starting in the middle costs nothing.
+The same seed gives the same order on every machine and every version of NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+_U64 = npt.NDArray[np.uint64]
+_ROUNDS = 6
+_SMALL = 4096  # up to here a table is small, and every permutation equally likely
+
+
+class Order(Protocol):
+    """A permutation of ``range(n)``."""
+
+    n: int
+
+    def __call__(self, start: int, stop: int) -> Ints:
+        """The rows that come at places ``start`` to ``stop``."""
+
+    def places(self, rows: Ints) -> Ints:
+        """The inverse: the places at which ``rows`` come."""
+
+
+class Sequential:
+    """Row after row.
+
+    >>> Sequential(10)(3, 6)
+    array([3, 4, 5])
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __call__(self, start: int, stop: int) -> Ints:
+        return np.arange(start, stop, dtype=np.int64)
+
+    def places(self, rows: Ints) -> Ints:
+        return np.asarray(rows, np.int64)
+
+
+class Shuffled:
+    """A keyed pseudo-random permutation: a Feistel network over a rectangle just larger than ``n``.
+
+    A place is written as two digits, one below ``a`` and one below ``b``, with ``a * b`` barely at or above
+    ``n``; each round adds a keyed hash of one digit to the other (Black and Rogaway 2002, "Ciphers with
+    arbitrary finite domains"). The few results at or beyond ``n`` are sent through again until they fall
+    below it ("cycle walking"), which keeps it a permutation.
+
+    >>> order = Shuffled(10**12, seed=0)
+    >>> rows = order(999_999_999_000, 10**12)
+    >>> len(set(rows.tolist())), bool((order.places(rows) == np.arange(999_999_999_000, 10**12)).all())
+    (1000, True)
+    """
+
+    def __init__(self, n: int, seed: int = 0) -> None:
+        self.n = n
+        if n <= _SMALL:
+            # On so few rows a Feistel network favours some permutations; sorting by a hash does not.
+            self._table = np.argsort(
+                _mix(np.arange(n, dtype=np.uint64) + np.uint64(_key(seed, 0))), kind="stable"
+            )
+            self._inverse = np.argsort(self._table)
+            return
+        self._a = np.uint64(math.isqrt(n - 1) + 1)
+        self._b = np.uint64(-(-n // int(self._a)))
+        self._keys = [np.uint64(_key(seed, salt)) for salt in range(_ROUNDS)]
+
+    def __call__(self, start: int, stop: int) -> Ints:
+        if self.n <= _SMALL:
+            return self._table[start:stop].copy()
+        return self._walk(np.arange(start, stop, dtype=np.uint64), self._forth)
+
+    def places(self, rows: Ints) -> Ints:
+        if self.n <= _SMALL:
+            return self._inverse[rows]
+        return self._walk(np.array(rows, np.uint64), self._back)
+
+    def _walk(self, values: _U64, step: Callable[[_U64], _U64]) -> Ints:
+        values = step(values)
+        outside = values >= self.n
+        while outside.any():
+            values[outside] = step(values[outside])
+            outside = values >= self.n
+        return values.view(np.int64)
+
+    def _forth(self, values: _U64) -> _U64:
+        left, right = self._split(values)
+        for i, key in enumerate(self._keys):
+            if i % 2:
+                right = _wrap(right + _digit(left, key, self._b), self._b)
+            else:
+                left = _wrap(left + _digit(right, key, self._a), self._a)
+        return left * self._b + right
+
+    def _back(self, values: _U64) -> _U64:
+        left, right = self._split(values)
+        for i, key in reversed(list(enumerate(self._keys))):
+            if i % 2:
+                right = _wrap(right + (self._b - _digit(left, key, self._b)), self._b)
+            else:
+                left = _wrap(left + (self._a - _digit(right, key, self._a)), self._a)
+        return left * self._b + right
+
+    def _split(self, values: _U64) -> tuple[_U64, _U64]:
+        left = values // self._b
+        return left, values - left * self._b
+
+
+class BlockShuffled:
+    """Blocks of neighbouring rows in a shuffled order, then rows shuffled within a window of blocks.
+
+    Reads are as long as a block, and what must be held is one window. ``window`` counts blocks.
+
+    >>> order = BlockShuffled(1000, block=10, window=4, seed=0)
+    >>> sorted(order(0, 1000).tolist()) == list(range(1000))
+    True
+    """
+
+    def __init__(self, n: int, block: int, window: int, seed: int = 0) -> None:
+        self.n = n
+        self.block = block
+        self.window = window
+        self.window_rows = block * window
+        self._seed = seed
+        self._blocks = -(-n // block)
+        self._order = Shuffled(self._blocks, _key(seed, 0))
+        # The last block may be short. Wherever it falls, places after it move up by what it lacks.
+        self._lack = self._blocks * block - n
+        self._short = int(self._order.places(np.array([self._blocks - 1]))[0]) if n else 0
+
+    def __call__(self, start: int, stop: int) -> Ints:
+        parts = [np.empty(0, np.int64)]
+        while start < stop:
+            window = self.window_at(start)
+            first, last = self.window_bounds(window)
+            end = min(stop, last)
+            runs = [(starts[:, None] + np.arange(run)).ravel() for starts, run in self.window_runs(window)]
+            parts.append(np.concatenate(runs)[self.window_shuffle(window)(start - first, end - first)])
+            start = end
+        return np.concatenate(parts)
+
+    def places(self, rows: Ints) -> Ints:
+        rows = np.asarray(rows, np.int64)
+        at = self._order.places(rows // self.block)
+        window = at // self.window
+        within = (at % self.window) * self.block + rows % self.block
+        # Rows behind the short block, in its own window, stand closer to the window's front.
+        behind = (window == self._short // self.window) & (at > self._short)
+        within -= np.where(behind, self._lack, 0)
+        result = np.empty(len(rows), np.int64)
+        for number in np.unique(window).tolist():
+            mine = window == number
+            result[mine] = self.window_bounds(number)[0] + self.window_shuffle(number).places(within[mine])
+        return result
+
+    def window_at(self, place: int) -> int:
+        """The window in which a place falls."""
+        window = place // self.window_rows
+        # Windows after the one with the short block begin earlier by what it lacks.
+        return window + 1 if place >= self.window_bounds(window)[1] else window
+
+    def window_bounds(self, window: int) -> tuple[int, int]:
+        """First place of a window, and the first behind it."""
+        return self._border(window), self._border(window + 1)
+
+    def _border(self, window: int) -> int:
+        blocks = min(window * self.window, self._blocks)
+        return blocks * self.block - (self._lack if blocks > self._short else 0)
+
+    def window_runs(self, window: int) -> list[tuple[Ints, int]]:
+        """The window's blocks in the order in which they are read, as (first rows, rows in each)."""
+        first = window * self.window
+        starts = self._order(first, min(first + self.window, self._blocks)) * self.block
+        short = self._short - first
+        if not self._lack or not 0 <= short < len(starts):
+            return [(starts, self.block)]
+        parts = [(starts[:short], self.block), (starts[short : short + 1], self.block - self._lack)]
+        return [part for part in [*parts, (starts[short + 1 :], self.block)] if len(part[0])]
+
+    def window_shuffle(self, window: int) -> Shuffled:
+        """The permutation of the rows that ``window_runs`` gives."""
+        first, last = self.window_bounds(window)
+        return Shuffled(last - first, _key(self._seed, window + 1))
+
+
+def _digit(values: _U64, key: np.uint64, base: np.uint64) -> _U64:
+    """A keyed hash of each value, scaled to ``0 … base - 1`` (``base`` below 2**32)."""
+    mixed = _mix(values + key)
+    mixed >>= np.uint64(32)
+    mixed *= base
+    mixed >>= np.uint64(32)
+    return mixed
+
+
+def _wrap(values: _U64, base: np.uint64) -> _U64:
+    """Values below ``2 * base`` modulo ``base``: what is too small to subtract from becomes huge instead."""
+    smaller: _U64 = np.minimum(values, values - base)
+    return smaller
+
+
+def _mix(values: _U64) -> _U64:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): every bit out depends on every bit in."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def _key(seed: int, salt: int) -> int:
+    """A 64-bit key from a seed of any size or sign, and a salt."""
+    words = 2 * seed if seed >= 0 else -2 * seed - 1
+    state = np.array([salt], np.uint64)
+    while True:
+        state = _mix(state + np.uint64(0x9E3779B97F4A7C15))
+        state += np.uint64(words & (2**64 - 1))
+        words >>= 64
+        if not words:
+            return int(_mix(_mix(state + np.uint64(0x9E3779B97F4A7C15)))[0])

@@ -1,0 +1,72 @@
+"""A bounded number of results made ahead of their consumer, by one thread."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Prefetcher(Generic[T]):
+    """``make(start)``, ``make(start + 1)``, … in order, up to ``depth`` of them ahead of the consumer.
+
+    With ``depth=0`` each is made when asked for, with no thread. An exception in ``make`` reaches the
+    consumer with its own traceback, at the item it belongs to, and asking again tries again. After a fork
+    the child goes on from where the parent stood, with a thread of its own. ``make`` must not refer to
+    whoever holds the prefetcher: then dropping it ends the thread.
+
+    >>> squares = Prefetcher(lambda i: i * i, 2, 5, depth=2)
+    >>> [squares.next() for _ in range(3)], squares.position
+    ([4, 9, 16], 5)
+    >>> squares.close()
+    """
+
+    def __init__(self, make: Callable[[int], T], start: int, stop: int, depth: int) -> None:
+        self._make = make
+        self._stop = stop
+        self._depth = depth
+        self._thread: ThreadPoolExecutor | None = None
+        self._ahead: deque[Future[T]] = deque()
+        self._pid = os.getpid()
+        self.position = start
+        """The next item that ``next`` will give."""
+
+    def next(self) -> T:
+        """The next item; ``IndexError`` behind the last one."""
+        if self.position >= self._stop:
+            raise IndexError(f"item {self.position} of {self._stop}")
+        if not self._depth:
+            made = self._make(self.position)
+            self.position += 1
+            return made
+        if self._pid != os.getpid():
+            self._thread, self._pid = None, os.getpid()
+            self._ahead.clear()
+        self._fill()
+        try:
+            made = self._ahead[0].result()
+        except BaseException as error:
+            if self._ahead[0].done():  # the item itself failed; an interrupt of the wait keeps it for later
+                self._ahead.clear()
+            raise error from None
+        self._ahead.popleft()
+        self.position += 1
+        self._fill()
+        return made
+
+    def _fill(self) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="lowtide-prefetch")
+        while len(self._ahead) < self._depth and self.position + len(self._ahead) < self._stop:
+            self._ahead.append(self._thread.submit(self._make, self.position + len(self._ahead)))
+
+    def close(self) -> None:
+        """Drop what was made ahead and end the thread; idempotent."""
+        thread, self._thread = self._thread, None
+        self._ahead.clear()
+        if thread is not None and self._pid == os.getpid():
+            thread.shutdown(wait=True, cancel_futures=True)
