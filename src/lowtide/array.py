@@ -54,8 +54,8 @@ def open(
     >>> a = lowtide.open(tmp / "squares.npy")
     >>> a.shape, a[-1], a[[2, 0], 1]
     ((4, 3), array([ 81, 100, 121]), array([49,  1]))
-    >>> lowtide.open(tmp / "squares.npy", dtype="u1", offset=1, shape=(-1, 5)).shape
-    (44, 5)
+    >>> lowtide.open(tmp / "squares.npy", dtype="int64", offset=128, shape=(-1, 2)).shape
+    (6, 2)
     """
     return Array(formats.inspect(path, dtype, shape, offset, name=name), reader=reader, cache=cache)
 
@@ -228,7 +228,8 @@ class Array:
         if self.nbytes > IMPLICIT_LOAD_LIMIT:
             raise BudgetError(
                 f"{self.path}: has {format_size(self.nbytes)}, and at most "
-                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; use array.chunks() to go through it, "
+                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; "
+                f"use array.chunks() to go through it, "
                 f"or array[:] to load it all on purpose"
             )
         loaded = self[...]
