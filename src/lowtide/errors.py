@@ -46,6 +46,14 @@ class BudgetError(LowtideError, MemoryError):
     """The memory asked for is too small for the job, or the job is larger than the memory allowed."""
 
 
+class MemoryBudgetExceeded(LowtideError, MemoryError):  # noqa: N818 - reads as the event that it is
+    """Memory passed the budget of a watch; the message holds the numbers and what grew."""
+
+
+class ProcessError(LowtideError, ProcessLookupError):
+    """There is no such process, or it ended while it was looked at."""
+
+
 class ClosedError(LowtideError, ValueError):
     """An array, iterator or writer was used after it was closed."""
 
@@ -111,7 +119,9 @@ def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
         said = "no space left on the device" if code == errno.ENOSPC else "the disk quota is used up"
         return DiskFullError(code, f"{said}; nothing was published, free some space and run again", str(path))
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return _DeniedWriteError(code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path))
+        return _DeniedWriteError(
+            code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path)
+        )
     return WriteError(code, (error.strerror or os.strerror(code)).lower(), str(path))
 
 
