@@ -235,29 +235,35 @@ class Array:
         loaded = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
 
-    def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> bool:
+    def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:
         """Read ``run`` rows from each of ``starts`` on, one run after another, into ``out``.
 
         For those who have checked what they ask for: ``starts`` are in bounds and not negative, ``out`` is
-        contiguous. True when the device had to be waited for.
+        contiguous. Hints to the kernel take at most ``ahead`` bytes of page cache.
         """
         self._check_open()
         width = self.row_nbytes * run
         if not width or not len(starts):
-            return False
-        if self._layout.fortran and self.ndim > 1:
-            rows = starts if run == 1 else (starts[:, None] + np.arange(run)).reshape(-1)
-            index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else rows
-            out[...] = self[index]
-            return False
+            return
+        if self._in_columns:
+            out[...] = self[starts if run == 1 else (starts[:, None] + np.arange(run)).reshape(-1)]
+            return
         extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
-        return self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
+        self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
 
-    def hint_range(self, start: int, stop: int) -> None:
-        """Begin to read rows ``start`` to ``stop`` into the page cache, and return at once."""
-        width = self.row_nbytes
-        if width and start < stop and not (self._layout.fortran and self.ndim > 1):
-            self._reader.hint(self._layout.offset + start * width, (stop - start) * width)
+    def stream(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        """Read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order."""
+        self._check_open()
+        if self._in_columns:
+            out[...] = self[start:stop]
+        elif out.nbytes:
+            at = self._layout.offset + start * self.row_nbytes
+            self._reader.stream(at, out.reshape(-1).view(np.uint8))
+
+    @property
+    def _in_columns(self) -> bool:
+        """In Fortran order a row is not one run of bytes."""
+        return self._layout.fortran and self.ndim > 1
 
     @property
     def row_nbytes(self) -> int:

@@ -179,8 +179,6 @@ class _Plan:
         self._piece = min(2**15, max(256, self._ahead // 128))
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
-        self._cold = False
-        self._hinted = 0
         self._window = -1
         self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
 
@@ -200,7 +198,7 @@ class _Plan:
         stop = min(len(self.array), start + self.rows)
         out = self._buffer(number, stop - start)
         if isinstance(self.order, Sequential):
-            self._read_in_order(start, stop, out)
+            self.array.stream(start, stop, out)
             return out
         for first in range(start, stop, self._piece):
             last = min(stop, first + self._piece)
@@ -218,14 +216,6 @@ class _Plan:
         while len(self._ring) < self._buffers:
             self._ring.append(np.empty((self.rows, *shape[1:]), self.array.dtype))
         return self._ring[number % self._buffers][:rows]
-
-    def _read_in_order(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """Once the device had to be waited for, keep it busy with what comes next while this is used."""
-        self._cold |= self.array.read_runs(np.array([start]), stop - start, out, self._ahead)
-        if self._cold:
-            until = min(len(self.array), stop + self._ahead // 2 // max(1, self.array.row_nbytes))
-            self.array.hint_range(max(stop, self._hinted), until)
-            self._hinted = until
 
     def _read_from_windows(self, order: BlockShuffled, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         done = 0

@@ -20,15 +20,22 @@ from lowtide import errors
 _Key = tuple[str, int, int]
 
 
-class _Entry:
+class Entry:
     """One open descriptor and, once a mapped reader asked for it, one mapping."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
         self.users = 0
+        self._random = False
         self.doomed = False
         self._size = size
         self._map: mmap.mmap | None = None
+
+    def advise(self, *, random: bool) -> None:
+        """Turn the kernel's own read-ahead off for random reads, on for reads in order."""
+        if self._random != random and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+            self._random = random
 
     def mapping(self) -> mmap.mmap:
         """A read-only mapping of the file as long as it was when opened; kept with the descriptor."""
@@ -58,24 +65,24 @@ class DescriptorPool:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[_Key, Entry] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def acquire(self, file: File) -> _Entry:
+    def acquire(self, file: File) -> Entry:
         with self._lock:
             entry = self._entries.get(file.key)
             if entry is None:
-                entry = _Entry(file.reopen(), file.size)
+                entry = Entry(file.reopen(), file.size)
                 self._entries[file.key] = entry
             entry.users += 1
             self._entries.move_to_end(file.key)
             self._evict()
             return entry
 
-    def release(self, entry: _Entry) -> None:
+    def release(self, entry: Entry) -> None:
         with self._lock:
             entry.users -= 1
             if entry.doomed and not entry.users:
@@ -96,7 +103,7 @@ class DescriptorPool:
             self._doom(self._entries.pop(key))
 
     @staticmethod
-    def _doom(entry: _Entry) -> None:
+    def _doom(entry: Entry) -> None:
         entry.doomed = True
         if not entry.users:
             entry.close()
@@ -111,19 +118,18 @@ class DescriptorPool:
 class File:
     """A path, and the identity and size that the file had when it was opened."""
 
-    def __init__(self, path: str, size: int, *, advice: int | None = None) -> None:
+    def __init__(self, path: str, size: int) -> None:
         try:
             status = os.stat(path)
         except OSError as error:
             raise errors.reading(path, error) from None
         self.path = path
         self.size = size
-        self.advice = advice
         self.key: _Key = (path, status.st_dev, status.st_ino)
         self._check(status)
 
     @contextmanager
-    def opened(self) -> Iterator[_Entry]:
+    def opened(self) -> Iterator[Entry]:
         """Borrow the file's descriptor; it stays open until the block ends."""
         entry = POOL.acquire(self)
         try:
@@ -138,8 +144,6 @@ class File:
             raise errors.reading(self.path, error) from None
         try:
             self._check(os.fstat(fd))
-            if self.advice is not None:
-                os.posix_fadvise(fd, 0, 0, self.advice)
         except BaseException:
             os.close(fd)
             raise

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import aio, errors
-from lowtide.descriptors import File, map_file
-from lowtide.extents import LONGEST, Extents
+from lowtide.descriptors import Entry, File, map_file
+from lowtide.extents import Extents, of_records
 
 Bytes = npt.NDArray[np.uint8]
 ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
@@ -31,7 +31,8 @@ AHEAD = 16 * 2**20
 _PAGE = 4096
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
-_FAULT_AROUND = 64 * 2**10  # what one page fault maps of a file's cached neighbours (Linux's default)
+_FAULT_AROUND = 64 * 2**10  # what one page fault maps of a file's cached neighbours, by Linux's default
+_FOLIO = 2 * 2**20  # the most that one page fault maps: a huge page
 _MAPPED_AT_ONCE = 4 * 2**20  # what `remap` and `advise` may have mapped before they let go
 
 
@@ -42,11 +43,11 @@ class Reader(Protocol):
     how: str
     """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
-        """Fill ``out``; true when something had to be waited for, that is, came from the device."""
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
+        """Fill ``out`` from anywhere in the file; hints take at most ``ahead`` bytes of page cache."""
 
-    def hint(self, offset: int, length: int) -> None:
-        """Begin to read what is wanted soon, and return at once."""
+    def stream(self, offset: int, out: Bytes) -> None:
+        """Fill ``out`` from ``offset`` on, as one of many such reads in order."""
 
     def close(self) -> None:
         """Give the descriptor back; a later read would open it again."""
@@ -63,15 +64,15 @@ class PreadReader:
     name = "pread"
 
     def __init__(self, path: str, size: int, cache: Cache) -> None:
-        # Read-ahead is lowtide's own business: the kernel's would pull megabytes for each random row.
-        self._file = File(path, size, advice=getattr(os, "POSIX_FADV_RANDOM", None))
+        self._file = File(path, size)
         with self._file.opened() as entry:
+            # Else the probes below, and every random row, would pull in megabytes of read-ahead.
+            entry.advise(random=True)
             self._nowait = _NOWAIT if _supports(entry.fd, _NOWAIT) else 0
             drop = cache == "drop"
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
         self._fadvise = hasattr(os, "posix_fadvise")
-        self._drop_behind = drop and not self._dontcache and self._fadvise
-        self._hinted = False
+        self._drop = drop and self._fadvise
         parts = ["aio" if aio.for_this_thread() else "preadv"]
         parts.append("nowait" if self._nowait else "willneed" if self._fadvise else "no hints")
         if drop:
@@ -80,40 +81,46 @@ class PreadReader:
             )
         self.how = ", ".join(parts)
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
-        if not len(extents):
-            return False
+    def stream(self, offset: int, out: Bytes) -> None:
+        # In order, the kernel's own read-ahead is at its best, and makes large pages besides.
         with self._file.opened() as entry:
+            entry.advise(random=False)
+            self._read_rest(entry.fd, offset, out)
+            if self._drop:
+                _drop_range(entry.fd, offset, offset + len(out))
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
+        if not len(extents):
+            return
+        with self._file.opened() as entry:
+            entry.advise(random=True)
             workers = _workers_for(extents)
             if workers == 1:
-                return self._fill(entry.fd, extents, out, ahead)
+                self._fill(entry.fd, extents, out, ahead)
+                return
             first, *others = extents.shares(workers)
-            futures: list[Future[bool]] = [
+            futures: list[Future[None]] = [
                 _helpers().submit(self._fill, entry.fd, share, out, ahead // workers) for share in others
             ]
             try:
-                waited = self._fill(entry.fd, first, out, ahead // workers)
+                self._fill(entry.fd, first, out, ahead // workers)
             finally:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
-            return any([waited, *(future.result() for future in futures)])
+            for future in futures:
+                future.result()
 
-    def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> bool:
+    def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
-        waited = False
         behind: Extents | None = None
         for window in extents.windows(aio.DEPTH, ahead // 2, overhead=2 * _PAGE):
             missing = self._read_cached(fd, window, out)
             if behind is not None:
                 self._read(fd, behind, out)
-            waited = waited or len(missing) > 0
             behind = missing if len(missing) else None
         if behind is not None:
             self._read(fd, behind, out)
-        if self._drop_behind or (self._dontcache and self._hinted):
-            start = int(extents.offsets[0])
-            stop = int(extents.offsets[-1] + extents.lengths[-1])
-            os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-        return waited
+        if self._drop and not self._dontcache:
+            _drop_range(fd, int(extents.offsets[0]), int(extents.offsets[-1] + extents.lengths[-1]))
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
         """Read what is cached, set the device to work on the rest, and return the rest."""
@@ -152,16 +159,6 @@ class PreadReader:
                 )
             view, offset = view[got:], offset + got
 
-    def hint(self, offset: int, length: int) -> None:
-        if not self._fadvise:
-            return
-        self._hinted = True
-        with self._file.opened() as entry:
-            # The kernel reads no more than one request's worth for each hint, so a long one is cut.
-            for start in range(offset, offset + length, LONGEST):
-                size = min(LONGEST, offset + length - start)
-                os.posix_fadvise(entry.fd, start, size, os.POSIX_FADV_WILLNEED)
-
     def close(self) -> None:
         self._file.close()
 
@@ -169,8 +166,8 @@ class PreadReader:
 class MappedReader:
     """Reads by copying from a mapping, and lets go of it in the way that its name says.
 
-    Each page fault maps up to 64 KiB of cached neighbours, so ``remap`` and ``advise`` touch few enough
-    rows before they let go that all of it stays within 4 MiB. ``memmap`` never lets go: the leak.
+    A page fault maps a row's cached neighbours too, so ``remap`` and ``advise`` touch few enough rows before
+    they let go that all of it stays within about 4 MiB. ``memmap`` never lets go: the leak.
     """
 
     def __init__(self, path: str, size: int, cache: Cache, name: str) -> None:
@@ -185,38 +182,56 @@ class MappedReader:
         self.how = parts[name]
         if cache == "drop":
             self.how += ", drop behind" if self._drop else ", cannot drop"
+        self._mapped_a_row = _FOLIO
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
+    def stream(self, offset: int, out: Bytes) -> None:
+        self.fill(of_records(np.array([offset]), len(out)), out)
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):
-            return False
+            return
         with self._file.opened() as entry:
             if self.name == "memmap":
                 self._file.check_size(entry.fd)
                 _copy(entry.mapping(), 0, extents, out)
             else:
-                at_once = min(_MAPPED_AT_ONCE, ahead)
-                for piece in extents.windows(max(1, at_once // _FAULT_AROUND), at_once):
-                    self._file.check_size(entry.fd)
-                    start = int(piece.offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-                    stop = int((piece.offsets + piece.lengths).max())
-                    if self.name == "remap":
-                        with map_file(entry.fd, start, stop) as mapped:
-                            _copy(mapped, start, piece, out)
-                    else:
-                        mapped = entry.mapping()
-                        _copy(mapped, 0, piece, out)
-                        # Whole fault-around windows: the neighbours on both sides were mapped too.
-                        start = start // _FAULT_AROUND * _FAULT_AROUND
-                        stop = min(self._file.size, (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
-                        mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+                self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
             if self._drop:
-                start = int(extents.offsets[0])
-                stop = int((extents.offsets + extents.lengths).max())
-                os.posix_fadvise(entry.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-        return False
+                _drop_range(entry.fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
 
-    def hint(self, offset: int, length: int) -> None:
-        """A mapping has the kernel's own read-ahead."""
+    def _fill_by_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
+        """Touch, copy and let go, ``at_once`` bytes of mapped pages at a time.
+
+        How much one fault maps is the kernel's choice: 64 KiB of neighbours by default, a whole large folio
+        (up to 2 MiB) since Linux 6.18. So it is watched, and the pieces cut to what was seen.
+        """
+        first = 0
+        while first < len(extents):
+            rows = max(1, at_once // self._mapped_a_row)
+            piece = next(extents[first : first + rows].windows(rows, at_once))
+            first += len(piece)
+            self._file.check_size(entry.fd)
+            start = int(piece.offsets[0]) // _FOLIO * _FOLIO
+            stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
+            before = _file_pages()
+            if self.name == "remap":
+                with map_file(entry.fd, start, stop) as mapped:
+                    _copy(mapped, start, piece, out)
+                    self._learn(before, len(piece))
+            else:
+                mapped = entry.mapping()
+                _copy(mapped, 0, piece, out)
+                self._learn(before, len(piece))
+                mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def _learn(self, before: int | None, rows: int) -> None:
+        after = _file_pages()
+        if before is None or after is None:
+            self._mapped_a_row = _FAULT_AROUND
+            return
+        seen = max(_PAGE, (after - before) * mmap.PAGESIZE // rows)
+        # At once when it is more than thought; slowly back, since the next rows may lie in larger folios.
+        self._mapped_a_row = max(seen, self._mapped_a_row * 3 // 4)
 
     def close(self) -> None:
         self._file.close()
@@ -270,6 +285,21 @@ def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray
         except OSError as error:
             results[i] = -(error.errno or errno.EIO)
     return results
+
+
+def _drop_range(fd: int, start: int, stop: int) -> None:
+    """Put a range out of the page cache, from a folio before it: one that straddled its start was kept."""
+    start = max(0, start - _FOLIO)
+    os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
+def _file_pages() -> int | None:
+    """Pages of mapped files that this process holds, from the cheapest file in /proc."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[2])
+    except OSError:
+        return None
 
 
 def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:

@@ -54,7 +54,9 @@ def create(
         raise ArgumentError(f"{where}: row_shape must hold whole numbers from 0, got {row_shape!r}")
     suffix = os.path.splitext(where)[1].lower()
     if suffix in (".npz", ".safetensors", ".h5", ".hdf5", ".parquet"):
-        raise UnsupportedError(f"{where}: {suffix} files are read and not written; write .npy, or raw as .bin")
+        raise UnsupportedError(
+            f"{where}: {suffix} files are read and not written; write .npy, or raw as .bin"
+        )
     if append and os.path.exists(where):
         return Writer(_Appended(where, kind, tuple(row_shape)), kind, tuple(row_shape))
     return Writer(_Fresh(where, kind, tuple(row_shape)), kind, tuple(row_shape))
@@ -79,7 +81,9 @@ class Writer:
     def append(self, rows: npt.ArrayLike) -> None:
         """Add rows: an array of shape ``(n, *row_shape)``, or one row of ``row_shape``."""
         if self._closed:
-            raise ClosedError(f"{self.path}: the writer was closed; lowtide.create(..., append=True) adds more")
+            raise ClosedError(
+                f"{self.path}: the writer was closed; lowtide.create(..., append=True) adds more"
+            )
         array = np.asarray(rows)
         if array.shape == self.row_shape:
             array = array[None]
@@ -250,7 +254,9 @@ def _checked_dtype(path: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     if kind.hasobject:
         raise UnsupportedError(f"{path}: objects can only be stored as pickles, which lowtide does not write")
     if not kind.itemsize or kind.subdtype:
-        raise ArgumentError(f"{path}: dtype {kind} has no fixed size of its own; put the lengths into row_shape")
+        raise ArgumentError(
+            f"{path}: dtype {kind} has no fixed size of its own; put the lengths into row_shape"
+        )
     return kind
 
 
