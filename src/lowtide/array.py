@@ -251,14 +251,18 @@ class Array:
         extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
         self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
 
-    def stream(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """Read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order."""
+    def stream(self, start: int, stop: int, out: npt.NDArray[Any], *, wait: bool = True) -> bool:
+        """Read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order.
+
+        With ``wait=False`` only if they are in the page cache; the answer is whether they were read.
+        """
         self._check_open()
         if self._in_columns:
-            out[...] = self[start:stop]
-        elif out.nbytes:
-            at = self._layout.offset + start * self.row_nbytes
-            self._reader.stream(at, out.reshape(-1).view(np.uint8))
+            if wait:
+                out[...] = self[start:stop]
+            return wait
+        at = self._layout.offset + start * self.row_nbytes
+        return not out.nbytes or self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
 
     @property
     def _in_columns(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Literal, Protocol
@@ -46,8 +47,11 @@ class Reader(Protocol):
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         """Fill ``out`` from anywhere in the file; hints take at most ``ahead`` bytes of page cache."""
 
-    def stream(self, offset: int, out: Bytes) -> None:
-        """Fill ``out`` from ``offset`` on, as one of many such reads in order."""
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        """Fill ``out`` from ``offset`` on, as one of many such reads in order.
+
+        With ``wait=False`` only if all of it is in the page cache; the answer is whether it was filled.
+        """
 
     def close(self) -> None:
         """Give the descriptor back; a later read would open it again."""
@@ -81,13 +85,17 @@ class PreadReader:
             )
         self.how = ", ".join(parts)
 
-    def stream(self, offset: int, out: Bytes) -> None:
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
         # In order, the kernel's own read-ahead is at its best, and makes large pages besides.
         with self._file.opened() as entry:
             entry.advise(random=False)
-            self._read_rest(entry.fd, offset, out)
+            if wait:
+                self._read_rest(entry.fd, offset, out)
+            elif not self._nowait or not _read_at_once(entry.fd, offset, out):
+                return False
             if self._drop:
                 _drop_range(entry.fd, offset, offset + len(out))
+        return True
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):
@@ -111,14 +119,18 @@ class PreadReader:
 
     def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
-        behind: Extents | None = None
-        for window in extents.windows(aio.DEPTH, ahead // 2, overhead=2 * _PAGE):
+        first = 0
+        behind = extents[:0]
+        allowed = ahead // 2
+        while first < len(extents):
+            window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
+            first += len(window)
             missing = self._read_cached(fd, window, out)
-            if behind is not None:
-                self._read(fd, behind, out)
-            behind = missing if len(missing) else None
-        if behind is not None:
             self._read(fd, behind, out)
+            behind = missing
+            # What is cached needs no hints, so as long as all of it is, nothing limits the window.
+            allowed = ahead // 2 if len(missing) else sys.maxsize
+        self._read(fd, behind, out)
         if self._drop and not self._dontcache:
             _drop_range(fd, int(extents.offsets[0]), int(extents.offsets[-1] + extents.lengths[-1]))
 
@@ -135,6 +147,8 @@ class PreadReader:
         return window
 
     def _read(self, fd: int, window: Extents, out: Bytes) -> None:
+        if not len(window):
+            return
         results = _read_many(fd, window, out, self._dontcache)
         for i in np.flatnonzero(results != window.lengths).tolist():
             offset, target, length = int(window.offsets[i]), int(window.targets[i]), int(window.lengths[i])
@@ -184,8 +198,10 @@ class MappedReader:
             self.how += ", drop behind" if self._drop else ", cannot drop"
         self._mapped_a_row = _FOLIO
 
-    def stream(self, offset: int, out: Bytes) -> None:
-        self.fill(of_records(np.array([offset]), len(out)), out)
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        if wait:  # else: a mapping cannot tell whether it would have to
+            self.fill(of_records(np.array([offset]), len(out)), out)
+        return wait
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):
@@ -208,7 +224,7 @@ class MappedReader:
         first = 0
         while first < len(extents):
             rows = max(1, at_once // self._mapped_a_row)
-            piece = next(extents[first : first + rows].windows(rows, at_once))
+            piece = extents.window(first, rows, at_once)
             first += len(piece)
             self._file.check_size(entry.fd)
             start = int(piece.offsets[0]) // _FOLIO * _FOLIO
@@ -268,6 +284,14 @@ def _supports(fd: int, flag: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _read_at_once(fd: int, offset: int, out: Bytes) -> bool:
+    """Read ``out`` if all of it is cached."""
+    try:
+        return os.preadv(fd, [out.data], offset, _NOWAIT) == len(out)
+    except OSError:  # BlockingIOError when it is not; the waiting read will tell about anything else
+        return False
 
 
 def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[np.int64]:

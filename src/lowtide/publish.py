@@ -11,14 +11,16 @@ import ctypes
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
 
 from lowtide import errors
 
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows: no advisory locks, and no two writers expected
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 _PACE = 8 * 2**20  # bytes written before the kernel is set to write them out
 _WAIT_WRITE_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
@@ -134,15 +136,10 @@ def _open_locked(temporary: str, final: str) -> int:
 
 
 def _remove(fd: int, temporary: str) -> None:
-    for step in (lambda: os.unlink(temporary), lambda: os.close(fd)):
-        _quietly(step)
-
-
-def _quietly(step: Callable[[], None]) -> None:
-    try:
-        step()
-    except OSError:  # cleaning up after a failure must not hide the failure
-        pass
+    with suppress(OSError):  # cleaning up after a failure must not hide the failure
+        os.unlink(temporary)
+    with suppress(OSError):
+        os.close(fd)
 
 
 def _sync_range(fd: int, offset: int, length: int, flags: int) -> None:

@@ -77,8 +77,8 @@ class _Shuffle:
         if self._bucket < 1:
             least = -(-(2 * self.width + _INDEX) * 4 // 3)
             raise BudgetError(
-                f"{array.path}: a budget of {format_size(budget)} is too small to shuffle rows of {self.width} "
-                f"bytes; the smallest that works is {least} bytes ({format_size(least)})"
+                f"{array.path}: a budget of {format_size(budget)} is too small to shuffle rows of "
+                f"{self.width} bytes; the smallest that works is {least} bytes ({format_size(least)})"
             )
 
     def deal(self) -> None:

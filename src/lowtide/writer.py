@@ -88,9 +88,8 @@ class Writer:
         if array.shape == self.row_shape:
             array = array[None]
         if array.shape[1:] != self.row_shape or not array.ndim:
-            raise ArgumentError(
-                f"{self.path}: rows must have shape (n, {', '.join(map(str, self.row_shape))}), got {array.shape}"
-            )
+            wanted = ", ".join(["n", *map(str, self.row_shape)])
+            raise ArgumentError(f"{self.path}: rows must have shape ({wanted}), got {array.shape}")
         if not _fits(array, self.dtype):
             raise ArgumentError(
                 f"{self.path}: these values of {array.dtype} do not fit into {self.dtype}; "
@@ -201,7 +200,8 @@ class _Appended:
         size = journal.published_size(self.path, os.fstat(self.fd).st_size)
         if width and size % width:
             raise errors.FormatError(
-                f"{self.path}: has {size} bytes, no multiple of rows of {width} bytes; another dtype or row_shape?"
+                f"{self.path}: has {size} bytes, no multiple of rows of {width} bytes; "
+                f"was it written with another dtype or row_shape?"
             )
         return size // width if width else 0, size
 

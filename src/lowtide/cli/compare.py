@@ -194,15 +194,14 @@ def _print_table(runs: list[Run]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(caption="GB/s; memory above the start as the kernel counts it; * stopped by --seconds")
-    table.add_column("reader")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("\nreader", no_wrap=True)
     columns = [(shuffled, cold) for shuffled in (False, True) for cold in (False, True)]
     for shuffled, cold in columns:
-        table.add_column(
-            f"{'shuffled' if shuffled else 'in order'}\n{'cold' if cold else 'warm'}", justify="right"
-        )
-    for heading in ("peak\nin order", "peak\nshuffled", "page cache\nleft behind"):
-        table.add_column(heading, justify="right")
+        heading = f"{'shuffled' if shuffled else 'in order'}\n{'cold' if cold else 'warm'} GB/s"
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("in order\npeak", "shuffled\npeak", "cache\nleft"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for method in METHODS:
         mine = {(run.shuffled, run.cold): run for run in runs if run.method == method}
         cells = [_speed(mine.get(column)) for column in columns]
@@ -213,7 +212,15 @@ def _print_table(runs: list[Run]) -> None:
         table.add_row(
             method, *cells, format_size(max(left)) if left else "-", style="bold" if method == "pread" else ""
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    stopped = any(not run.figures["complete"] for run in runs)
+    console.print(
+        "peak: memory above the start; cache left: the file's page cache after a cold walk"
+        f"{'; * stopped by --seconds' if stopped else ''}",
+        style="dim",
+        soft_wrap=True,
+    )
 
 
 def _speed(run: Run | None) -> str:

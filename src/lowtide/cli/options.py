@@ -15,7 +15,7 @@ from lowtide.sizes import parse_size
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """``64MiB``, ``1.5GB``, ``4096``."""
 
     name = "size"
@@ -27,7 +27,7 @@ class Size(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Shape(click.ParamType):
+class Shape(click.ParamType[tuple[int, ...]]):
     """``1000,256``; one length may be ``-1``."""
 
     name = "shape"
