@@ -46,6 +46,14 @@ class BudgetError(LowtideError, MemoryError):
     """The memory asked for is too small for the job, or the job is larger than the memory allowed."""
 
 
+class MemoryBudgetExceeded(LowtideError, MemoryError):  # noqa: N818 - reads as the event that it is
+    """Memory passed the budget of a watch; the message holds the numbers and what grew."""
+
+
+class ProcessError(LowtideError, ProcessLookupError):
+    """There is no such process, or it ended while it was looked at."""
+
+
 class ClosedError(LowtideError, ValueError):
     """An array, iterator or writer was used after it was closed."""
 

@@ -1,0 +1,187 @@
+"""What ``/proc`` says of a process, as plain numbers of bytes.
+
+Only the operating system module is imported here: the sampler process, which must start in
+milliseconds, reads with these functions too. They raise what ``open`` raises (``FileNotFoundError`` or
+``ProcessLookupError`` for a process that is gone, ``PermissionError`` for somebody else's); who calls them
+decides what that means.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+ROOT = "/proc"
+PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+# What a vanished process raises, depending on when it vanished.
+GONE = (FileNotFoundError, ProcessLookupError)
+
+
+class Status(NamedTuple):
+    """Resident memory by kind, from ``/proc/PID/status``. A kernel thread has none."""
+
+    rss: int
+    anon: int
+    file: int
+    shared: int
+    peak: int
+
+
+class Io(NamedTuple):
+    """Bytes asked of read calls, and bytes that a device gave; of all threads and reaped children."""
+
+    asked: int
+    device: int
+
+
+class Faults(NamedTuple):
+    """Page faults of a process and of the children that it has waited for."""
+
+    minor: int
+    major: int
+
+
+class Rollup(NamedTuple):
+    """Proportional shares, from ``/proc/PID/smaps_rollup``: they add up across processes."""
+
+    pss: int
+    anon: int
+    file: int
+    shared: int
+
+
+class Mapping(NamedTuple):
+    """All mappings of one path in a process, added up. Anonymous memory has the path ``""``."""
+
+    path: str
+    rss: int
+    pss: int
+    code: bool  # one of the mappings is executable: a program or library, not data
+
+
+def available() -> bool:
+    """Whether this system has a ``/proc`` that tells about memory."""
+    return os.path.exists(f"{ROOT}/self/status")
+
+
+def read(path: str) -> bytes:
+    """The whole of a small ``/proc`` file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def field(text: bytes, name: bytes) -> int:
+    """The number of kB after ``name`` in a status-like text, in bytes; 0 where the name is missing.
+
+    >>> field(b"VmPeak: 9 kB\\nVmHWM:\\t  12 kB\\n", b"\\nVmHWM:")
+    12288
+    """
+    start = text.find(name)
+    if start < 0:
+        return 0
+    start += len(name)
+    return int(text[start : text.index(b"k", start)]) * 1024
+
+
+def parse_status(text: bytes) -> Status:
+    """The memory lines of a ``status`` file."""
+    return Status(
+        rss=field(text, b"\nVmRSS:"),
+        anon=field(text, b"\nRssAnon:"),
+        file=field(text, b"\nRssFile:"),
+        shared=field(text, b"\nRssShmem:"),
+        peak=field(text, b"\nVmHWM:"),
+    )
+
+
+def status(pid: int | str = "self") -> Status:
+    """Resident memory of a process by kind."""
+    return parse_status(read(f"{ROOT}/{pid}/status"))
+
+
+def state(pid: int | str) -> str:
+    """The state letter of a process: ``R``, ``S``, ``D``, ``Z`` for a zombie and so on."""
+    text = read(f"{ROOT}/{pid}/stat")
+    return chr(text[text.rindex(b")") + 2])
+
+
+def io(pid: int | str = "self") -> Io:
+    """Bytes read by a process, its threads and its reaped children."""
+    lines = read(f"{ROOT}/{pid}/io").split(b"\n")
+    values = {name: int(value) for name, _, value in (line.partition(b": ") for line in lines if line)}
+    return Io(asked=values[b"rchar"], device=values[b"read_bytes"])
+
+
+def faults(pid: int | str = "self") -> Faults:
+    """Page faults of a process and its reaped children."""
+    text = read(f"{ROOT}/{pid}/stat")
+    fields = text[text.rindex(b")") + 2 :].split()
+    # Counted from the state letter: 7 minflt, 8 cminflt, 9 majflt, 10 cmajflt (proc(5)).
+    return Faults(minor=int(fields[7]) + int(fields[8]), major=int(fields[9]) + int(fields[10]))
+
+
+def parent(pid: int) -> int:
+    """The parent of a process."""
+    text = read(f"{ROOT}/{pid}/stat")
+    return int(text[text.rindex(b")") + 2 :].split()[1])
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process, of all its threads."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"{ROOT}/{pid}/task")
+    except GONE:
+        return found
+    for thread in threads:
+        try:
+            found += map(int, read(f"{ROOT}/{pid}/task/{thread}/children").split())
+        except GONE:
+            continue  # a thread that has just ended; or a kernel without CONFIG_PROC_CHILDREN
+    return found
+
+
+def rollup(pid: int | str = "self") -> Rollup:
+    """Proportional shares of a process. Dear: milliseconds per GiB resident."""
+    text = read(f"{ROOT}/{pid}/smaps_rollup")
+    return Rollup(
+        pss=field(text, b"\nPss:"),
+        anon=field(text, b"\nPss_Anon:"),
+        file=field(text, b"\nPss_File:"),
+        shared=field(text, b"\nPss_Shmem:"),
+    )
+
+
+def mappings(pid: int | str = "self") -> list[Mapping]:
+    """What a process has mapped, by path, the largest first. As dear as ``rollup``."""
+    own = [0, 0, 0]
+    found: dict[str, list[int]] = {"": own}
+    current = own
+    for line in read(f"{ROOT}/{pid}/smaps").split(b"\n"):
+        first = line[:1]
+        if first in b"0123456789abcdef" and first:
+            # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
+            parts = line.split(None, 5)
+            path = os.fsdecode(parts[5]) if len(parts) > 5 else ""
+            if path.startswith("["):  # [heap], [stack], [anon:…]: memory of the process itself
+                path = ""
+            current = found.setdefault(path, [0, 0, 0])
+            current[2] |= parts[1][2:3] == b"x"
+        elif line.startswith(b"Rss:"):
+            current[0] += int(line[4:-3]) * 1024
+        elif line.startswith(b"Pss:"):
+            current[1] += int(line[4:-3]) * 1024
+        elif line.startswith(b"Anonymous:") and current is not own:
+            # Pages of a private mapping that were written to are the process's own, no longer the file's.
+            copied = int(line[10:-3]) * 1024
+            current[0] -= copied
+            own[0] += copied
+    rows = [Mapping(path, rss, pss, bool(code)) for path, (rss, pss, code) in found.items()]
+    return sorted(rows, key=lambda row: -row.rss)
