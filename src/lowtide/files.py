@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import aio, errors
-from lowtide.descriptors import File, map_file
+from lowtide.descriptors import Entry, File, map_file, unmap
 from lowtide.extents import LONGEST, Extents
 
 Bytes = npt.NDArray[np.uint8]
@@ -110,9 +110,7 @@ class PreadReader:
         if behind is not None:
             self._read(fd, behind, out)
         if self._drop_behind or (self._dontcache and self._hinted):
-            start = int(extents.offsets[0])
-            stop = int(extents.offsets[-1] + extents.lengths[-1])
-            os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+            _drop(fd, extents)
         return waited
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
@@ -190,30 +188,39 @@ class MappedReader:
         if not len(extents):
             return False
         with self._file.opened() as entry:
-            if self.name == "memmap":
-                self._file.check_size(entry.fd)
-                _copy(entry.mapping(), 0, extents, out)
-            else:
-                at_once = min(_MAPPED_AT_ONCE, ahead)
-                for piece in extents.windows(max(1, at_once // _FAULT_AROUND), at_once):
-                    self._file.check_size(entry.fd)
-                    start = int(piece.offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-                    stop = int((piece.offsets + piece.lengths).max())
-                    if self.name == "remap":
-                        with map_file(entry.fd, start, stop) as mapped:
-                            _copy(mapped, start, piece, out)
-                    else:
-                        mapped = entry.mapping()
-                        _copy(mapped, 0, piece, out)
-                        # Whole fault-around windows: the neighbours on both sides were mapped too.
-                        start = start // _FAULT_AROUND * _FAULT_AROUND
-                        stop = min(self._file.size, (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
-                        mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+            try:
+                self._fill(entry, extents, out, ahead)
+            except errors.LowtideError:
+                raise
+            except OSError as error:  # no room for the mapping, or a file system without mappings
+                raise errors.reading(self._file.path, error) from None
             if self._drop:
-                start = int(extents.offsets[0])
-                stop = int((extents.offsets + extents.lengths).max())
-                os.posix_fadvise(entry.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+                _drop(entry.fd, extents)
         return False
+
+    def _fill(self, entry: Entry, extents: Extents, out: Bytes, ahead: int) -> None:
+        if self.name == "memmap":
+            self._file.check_size(entry.fd)
+            _copy(entry.mapping(self._file.size), 0, extents, out)
+            return
+        at_once = min(_MAPPED_AT_ONCE, ahead)
+        for piece in extents.windows(max(1, at_once // _FAULT_AROUND), at_once):
+            self._file.check_size(entry.fd)
+            start = int(piece.offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+            stop = int((piece.offsets + piece.lengths).max())
+            if self.name == "remap":
+                mapped = map_file(entry.fd, start, stop)
+                try:
+                    _copy(mapped, start, piece, out)
+                finally:
+                    unmap(mapped)
+            else:
+                mapped = entry.mapping(self._file.size)
+                _copy(mapped, 0, piece, out)
+                # Whole fault-around windows: the neighbours on both sides were mapped too.
+                start = start // _FAULT_AROUND * _FAULT_AROUND
+                stop = min(self._file.size, (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
+                mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
     def hint(self, offset: int, length: int) -> None:
         """A mapping has the kernel's own read-ahead."""
@@ -259,7 +266,10 @@ def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray
     """Bytes read, or a negative errno, for each extent."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
     if context is not None:
-        return context.read(fd, extents, aio.address_of(out), flags)
+        try:
+            return context.read(fd, extents, aio.address_of(out), flags)
+        except OSError:
+            pass  # a file system without these calls, or no room in the kernel: one by one then
     view = out.data
     results = np.empty(len(extents), np.int64)
     rows = zip(extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True)
@@ -270,6 +280,14 @@ def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray
         except OSError as error:
             results[i] = -(error.errno or errno.EIO)
     return results
+
+
+def _drop(fd: int, extents: Extents) -> None:
+    """Put everything between the first and the last extent out of the page cache."""
+    # Whole windows: the kernel keeps a page, or a larger folio, of which only a part is named.
+    start = int(extents.offsets[0]) // _FAULT_AROUND * _FAULT_AROUND
+    stop = (int((extents.offsets + extents.lengths).max()) // _FAULT_AROUND + 1) * _FAULT_AROUND
+    os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
 
 def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
