@@ -30,7 +30,7 @@ class Prefetcher(Generic[T]):
         self._stop = stop
         self._depth = depth
         self._thread: ThreadPoolExecutor | None = None
-        self._ahead: deque[Future[T]] = deque()
+        self._ahead: deque[tuple[int, Future[T]]] = deque()
         self._pid = os.getpid()
         self.position = start
         """The next item that ``next`` will give."""
@@ -46,13 +46,16 @@ class Prefetcher(Generic[T]):
         if self._pid != os.getpid():
             self._thread, self._pid = None, os.getpid()
             self._ahead.clear()
+        if self._ahead and self._ahead[0][0] != self.position:
+            self._clear()  # an interrupt came between the two steps below
         self._fill()
+        future = self._ahead[0][1]
         try:
-            made = self._ahead[0].result()
-        except BaseException as error:
-            if self._ahead[0].done():  # the item itself failed; an interrupt of the wait keeps it for later
-                self._ahead.clear()
-            raise error from None
+            made = future.result()
+        except BaseException:
+            if future.done():  # the item itself failed; an interrupt of the wait keeps it for later
+                self._clear()
+            raise
         self._ahead.popleft()
         self.position += 1
         self._fill()
@@ -62,7 +65,12 @@ class Prefetcher(Generic[T]):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="lowtide-prefetch")
         while len(self._ahead) < self._depth and self.position + len(self._ahead) < self._stop:
-            self._ahead.append(self._thread.submit(self._make, self.position + len(self._ahead)))
+            number = self.position + len(self._ahead)
+            self._ahead.append((number, self._thread.submit(self._make, number)))
+
+    def _clear(self) -> None:
+        while self._ahead:
+            self._ahead.pop()[1].cancel()
 
     def close(self) -> None:
         """Drop what was made ahead and end the thread; idempotent."""
