@@ -6,6 +6,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ IMPLICIT_LOAD_LIMIT = 256 * 2**20
 
 _ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists of places stay small
 _ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
+_TURNED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file turned into rows at once
 
 
 def open(
@@ -54,7 +56,7 @@ def open(
     >>> a = lowtide.open(tmp / "squares.npy")
     >>> a.shape, a[-1], a[[2, 0], 1]
     ((4, 3), array([ 81, 100, 121]), array([49,  1]))
-    >>> lowtide.open(tmp / "squares.npy", dtype="u1", offset=1, shape=(-1, 5)).shape
+    >>> lowtide.open(tmp / "squares.npy", dtype="u1", offset=4, shape=(-1, 5)).shape
     (44, 5)
     """
     return Array(formats.inspect(path, dtype, shape, offset, name=name), reader=reader, cache=cache)
@@ -161,10 +163,15 @@ class Array:
         shape = (*indices.shape, *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+        elif (
+            out.shape != shape
+            or out.dtype != self.dtype
+            or not (out.flags.c_contiguous and out.flags.writeable)
+        ):
             raise ArgumentError(
-                f"{self.path}: out must be a C-contiguous array of shape {shape} and dtype {self.dtype}, "
-                f"got shape {out.shape}, dtype {out.dtype}"
+                f"{self.path}: out must be a writable C-contiguous array of shape {shape} and dtype "
+                f"{self.dtype}, got shape {out.shape}, dtype {out.dtype}, writable: {out.flags.writeable}, "
+                f"C-contiguous: {out.flags.c_contiguous}"
             )
         flat, into = indices.reshape(-1), out.reshape(-1, *self.shape[1:])
         for first in range(0, len(flat), _ROWS_AT_ONCE):
@@ -228,8 +235,8 @@ class Array:
         if self.nbytes > IMPLICIT_LOAD_LIMIT:
             raise BudgetError(
                 f"{self.path}: has {format_size(self.nbytes)}, and at most "
-                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; use array.chunks() to go through it, "
-                f"or array[:] to load it all on purpose"
+                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; use array.chunks() "
+                f"to go through it, or array[:] to load it all on purpose"
             )
         loaded = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
@@ -245,12 +252,20 @@ class Array:
         if not width or not len(starts):
             return False
         if self._layout.fortran and self.ndim > 1:
-            rows = starts if run == 1 else (starts[:, None] + np.arange(run)).reshape(-1)
-            index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else rows
-            out[...] = self[index]
+            self._read_fortran(starts, run, out)
             return False
         extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
         return self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
+
+    def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> None:
+        """Piece by piece along the last axis, the slowest on disk: what is turned round is small."""
+        index: slice | Ints = slice(int(starts[0]), int(starts[0]) + run)
+        if len(starts) > 1:
+            index = (starts[:, None] + np.arange(run)).reshape(-1)
+        columns = self.shape[-1]
+        step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
+        for first in range(0, columns, step):
+            out[..., first : first + step] = self[index, ..., first : first + step]
 
     def hint_range(self, start: int, stop: int) -> None:
         """Begin to read rows ``start`` to ``stop`` into the page cache, and return at once."""
@@ -289,10 +304,9 @@ class Array:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
-        at = self._layout
-        numbers = (at.path, at.format, at.offset, at.dtype, at.shape, at.fortran, at.file_size)
-        return _restore, (numbers, *self._settings)
+        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
+        return _restore, (layout, *self._settings)
 
 
-def _restore(numbers: tuple[Any, ...], reader: ReaderName, cache: Cache) -> Array:
-    return Array(Layout(*numbers), reader=reader, cache=cache)
+def _restore(layout: tuple[Any, ...], reader: ReaderName, cache: Cache) -> Array:
+    return Array(Layout(*layout), reader=reader, cache=cache)
