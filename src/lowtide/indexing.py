@@ -143,8 +143,10 @@ def _read_records(
         slow, fast = outer[i], outer[i + 1]
         if slow.places is None and fast.places is None and slow.stride == fast.stride * fast.count:
             outer[i : i + 2] = [_Axis(slow.count * fast.count, fast.stride)]
-    if outer and outer[-1].places is None and outer[-1].stride - width <= _GAP:
-        _read_through(reader, start, outer[:-1], outer[-1], width, out)
+    inner = outer[-1] if outer and outer[-1].places is None else None
+    # Only where several records share a span: else it would be a copy of each record for nothing.
+    if inner is not None and inner.stride - width <= _GAP and 2 * inner.stride <= _SPAN:
+        _read_through(reader, start, outer[:-1], inner, width, out)
         return
     total = math.prod(axis.count for axis in outer)
     for first in range(0, total, _RECORDS):
