@@ -1,1 +1,170 @@
-"""The file formats that lowtide reads in place."""
+"""The file formats that lowtide reads in place.
+
+``inspect`` turns a path into a ``Layout``, ``members`` lists what a file holds. A file is known by its first
+bytes and not by its name, and a file that comes with a dtype is raw whatever its bytes are, as for np.memmap.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedError
+from lowtide.formats.detect import detect
+from lowtide.formats.layout import Layout, Member, brief
+from lowtide.formats.source import Source, opened
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from lowtide.formats.raw import Shape
+
+__all__ = ["Layout", "Member", "inspect", "members"]
+
+_LISTED = 20  # members that an error names
+
+
+class _Container(Protocol):
+    """A file of several arrays."""
+
+    format: str
+
+    def names(self) -> list[str]: ...
+
+    def canonical(self, name: str) -> str | None: ...
+
+    def locate(self, name: str) -> Layout: ...
+
+
+def inspect(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None = None,
+    shape: Shape = None,
+    offset: int = 0,
+    *,
+    name: str | None = None,
+) -> Layout:
+    """Where the array of a file lies: its offset, dtype, shape and order.
+
+    With ``dtype`` the file is raw; without, it says itself what it is. ``name`` picks a member of an NPZ,
+    safetensors or HDF5 file and may be left out when there is only one.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> with tempfile.NamedTemporaryFile() as f:
+    ...     np.savez(f, x=np.zeros((3, 4), "f4"), y=np.arange(5)); f.flush()
+    ...     layout = inspect(f.name, name="x")
+    ...     layout.format, layout.dtype, layout.shape
+    ('npz', dtype('float32'), (3, 4))
+    """
+    with opened(path) as source:
+        if dtype is not None:
+            from lowtide.formats import raw
+
+            if name is not None:
+                raise ArgumentError(
+                    f"{source.path}: name {name!r} was given together with dtype, and a file that is read as "
+                    "raw has no members; leave out the one or the other"
+                )
+            return raw.locate(source, dtype, shape, offset)
+        if shape is not None or offset != 0:
+            raise ArgumentError(
+                f"{source.path}: shape and offset (got shape={shape!r}, offset={offset!r}) describe a raw "
+                f"file, and that needs dtype too: lowtide.open({source.path!r}, dtype=..., shape=..., "
+                "offset=...); without all three the file is asked what it holds"
+            )
+        format = detect(source)
+        if format == "npy":
+            from lowtide.formats import npy
+
+            if name is not None:
+                raise MemberError(
+                    f"{source.path}: is a single NPY array without members, got name={name!r}; leave it out"
+                )
+            return npy.locate(source)
+        with _container(source, format) as container:
+            return container.locate(_pick(source.path, container, name))
+
+
+def members(path: str | os.PathLike[str]) -> list[Member]:
+    """Every array that a file lists, with its layout or with the reason why it cannot be read in place.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> with tempfile.NamedTemporaryFile() as f:
+    ...     np.savez_compressed(f, x=np.zeros(3)); f.flush()
+    ...     [member] = members(f.name)
+    >>> member.name, member.layout, "np.savez instead" in member.reason
+    ('x', None, True)
+    """
+    with opened(path) as source:
+        format = detect(source)
+        if format == "npy":
+            from lowtide.formats import npy
+
+            return [_member(None, format, partial(npy.locate, source))]
+        with _container(source, format) as container:
+            return [_member(name, format, partial(container.locate, name)) for name in container.names()]
+
+
+def _member(name: str | None, format: str, locate: Callable[[], Layout]) -> Member:
+    try:
+        return Member(name, format, layout=locate())
+    except (FormatError, UnsupportedError) as error:
+        return Member(name, format, error=error)
+
+
+@contextmanager
+def _container(source: Source, format: str) -> Iterator[_Container]:
+    # Imported here so that nobody waits for zipfile, json or h5py who does not need them.
+    if format == "npz":
+        from lowtide.formats import npz
+
+        yield npz.Archive(source)
+    elif format == "safetensors":
+        from lowtide.formats import safetensors
+
+        yield safetensors.Tensors(source)
+    else:
+        from lowtide.formats import hdf5
+
+        with hdf5.Datasets(source) as datasets:
+            yield datasets
+
+
+def _pick(path: str, container: _Container, name: str | None) -> str:
+    """The one member that is meant."""
+    if name is None:
+        names = container.names()
+        if len(names) == 1:
+            return names[0]
+        if not names:
+            raise MemberError(
+                f"{path}: the {container.format} file holds no array, and 1 or more were expected"
+            )
+        raise MemberError(
+            f"{path}: the {container.format} file holds {len(names)} arrays, and none was named: "
+            f"{_listing(names)}; pick one, as in lowtide.open({path!r}, name={names[0]!r})"
+        )
+    if not isinstance(name, str):
+        raise ArgumentError(f"{path}: name must be a str, got {name!r}")
+    found = container.canonical(name)
+    if found is None:
+        import difflib
+
+        names = container.names()
+        close = difflib.get_close_matches(name, names[:10_000], n=3)
+        meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+        raise MemberError(
+            f"{path}: the {container.format} file has no array {brief(name)}{meant} "
+            f"It holds {len(names)}: {_listing(names)}"
+        )
+    return found
+
+
+def _listing(names: list[str]) -> str:
+    shown = ", ".join(brief(name) for name in names[:_LISTED])
+    return shown + (f", … and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
