@@ -88,14 +88,18 @@ class PreadReader:
             if workers == 1:
                 return self._fill(entry.fd, extents, out, ahead)
             first, *others = extents.shares(workers)
-            futures: list[Future[bool]] = [
-                _helpers().submit(self._fill, entry.fd, share, out, ahead // workers) for share in others
-            ]
+            futures: list[Future[bool]] = []
+            mine = [first]
             try:
-                waited = self._fill(entry.fd, first, out, ahead // workers)
+                for share in others:
+                    try:
+                        futures.append(_helpers().submit(self._fill, entry.fd, share, out, ahead // workers))
+                    except RuntimeError:  # no more threads: the interpreter is ending
+                        mine.append(share)
+                waited = [self._fill(entry.fd, share, out, ahead // workers) for share in mine]
             finally:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
-            return any([waited, *(future.result() for future in futures)])
+            return any([*waited, *(future.result() for future in futures)])
 
     def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> bool:
         """Window by window, each hinted before the one before it is waited for."""

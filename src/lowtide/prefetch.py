@@ -39,16 +39,16 @@ class Prefetcher(Generic[T]):
         """The next item; ``IndexError`` behind the last one."""
         if self.position >= self._stop:
             raise IndexError(f"item {self.position} of {self._stop}")
-        if not self._depth:
-            made = self._make(self.position)
-            self.position += 1
-            return made
         if self._pid != os.getpid():
             self._thread, self._pid = None, os.getpid()
             self._ahead.clear()
         if self._ahead and self._ahead[0][0] != self.position:
             self._clear()  # an interrupt came between the two steps below
         self._fill()
+        if not self._ahead:
+            made = self._make(self.position)
+            self.position += 1
+            return made
         future = self._ahead[0][1]
         try:
             made = future.result()
@@ -62,11 +62,15 @@ class Prefetcher(Generic[T]):
         return made
 
     def _fill(self) -> None:
-        if self._thread is None:
+        if self._thread is None and self._depth:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="lowtide-prefetch")
         while len(self._ahead) < self._depth and self.position + len(self._ahead) < self._stop:
             number = self.position + len(self._ahead)
-            self._ahead.append((number, self._thread.submit(self._make, number)))
+            assert self._thread is not None
+            try:
+                self._ahead.append((number, self._thread.submit(self._make, number)))
+            except RuntimeError:  # no more threads: the interpreter is ending
+                return
 
     def _clear(self) -> None:
         while self._ahead:
