@@ -178,7 +178,8 @@ class MappedReader:
     def __init__(self, path: str, size: int, cache: Cache, name: str) -> None:
         self.name = name
         self._file = File(path, size)
-        self._drop = cache == "drop" and hasattr(os, "posix_fadvise")
+        # Pages that are mapped cannot be dropped.
+        self._drop = cache == "drop" and name != "memmap" and hasattr(os, "posix_fadvise")
         if name == "advise" and not hasattr(mmap, "MADV_DONTNEED"):
             raise errors.UnsupportedError(
                 f"{path}: reader='advise' needs madvise, which this platform lacks; use reader='remap'"
@@ -215,16 +216,26 @@ class MappedReader:
             if self.name == "remap":
                 mapped = map_file(entry.fd, start, stop)
                 try:
+                    self._ask_for(entry.fd, mapped, piece)
                     _copy(mapped, start, piece, out)
                 finally:
                     unmap(mapped)
             else:
                 mapped = entry.mapping(self._file.size)
+                self._ask_for(entry.fd, mapped, piece)
                 _copy(mapped, 0, piece, out)
                 # Whole fault-around windows: the neighbours on both sides were mapped too.
                 start = start // _FAULT_AROUND * _FAULT_AROUND
                 stop = min(self._file.size, (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
                 mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def _ask_for(self, fd: int, mapped: mmap.mmap, piece: Extents) -> None:
+        """Where nothing may stay behind, read what is wanted and not the megabytes around it."""
+        if not self._drop:
+            return
+        mapped.madvise(mmap.MADV_RANDOM)
+        for offset, length in zip(piece.offsets.tolist(), piece.lengths.tolist(), strict=True):
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def hint(self, offset: int, length: int) -> None:
         """A mapping has the kernel's own read-ahead."""
