@@ -70,7 +70,7 @@ class Aio:
         """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each."""
         count = len(extents)
         requests = self._requests[:count]
-        requests["fd"] = fd
+        requests["fd"] = fd if extents.fds is None else extents.fds
         requests["flags"] = flags
         requests["offset"] = extents.offsets
         requests["length"] = extents.lengths

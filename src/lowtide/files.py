@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 import numpy as np
@@ -142,7 +143,7 @@ class PreadReader:
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
         """Read what is cached, set the device to work on the rest, and return the rest."""
         if self._nowait:
-            results = _read_many(fd, window, out, self._nowait | self._dontcache)
+            results = read_many(fd, window, out, self._nowait | self._dontcache)
             if (results == window.lengths).all():
                 return window[:0]
             return window[results != window.lengths]
@@ -154,7 +155,7 @@ class PreadReader:
     def _read(self, fd: int, window: Extents, out: Bytes) -> None:
         if not len(window):
             return
-        results = _read_many(fd, window, out, self._dontcache)
+        results = read_many(fd, window, out, self._dontcache)
         for i in np.flatnonzero(results != window.lengths).tolist():
             offset, target, length = int(window.offsets[i]), int(window.targets[i]), int(window.lengths[i])
             got = int(results[i])
@@ -177,6 +178,15 @@ class PreadReader:
                     f"restore it and open it again"
                 )
             view, offset = view[got:], offset + got
+
+    def opened(self) -> AbstractContextManager[Entry]:
+        """The descriptor, for reads that go over several files at once."""
+        return self._file.opened()
+
+    @property
+    def flags(self) -> tuple[int, int]:
+        """The flags of reads that do not wait, and of reads that do; 0 for the first where there are none."""
+        return self._nowait and self._nowait | self._dontcache, self._dontcache
 
     def close(self) -> None:
         self._file.close()
@@ -318,21 +328,19 @@ def _read_at_once(fd: int, offset: int, out: Bytes) -> bool:
         return False
 
 
-def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[np.int64]:
-    """Bytes read, or a negative errno, for each extent."""
+def read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[np.int64]:
+    """Bytes read, or a negative errno, for each extent; of ``fd`` unless the extents name their own."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
     if context is not None:
-        try:
-            return context.read(fd, extents, aio.address_of(out), flags)
-        except OSError:
-            pass  # a file system without these calls, or no room in the kernel: one by one then
+        return context.read(fd, extents, aio.address_of(out), flags)
     view = out.data
     results = np.empty(len(extents), np.int64)
-    rows = zip(extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True)
-    for i, (offset, target, length) in enumerate(rows):
+    fds = [fd] * len(extents) if extents.fds is None else extents.fds.tolist()
+    rows = zip(fds, extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True)
+    for i, (one, offset, target, length) in enumerate(rows):
         buffers = [view[target : target + length]]
         try:
-            results[i] = os.preadv(fd, buffers, offset, flags) if flags else os.preadv(fd, buffers, offset)
+            results[i] = os.preadv(one, buffers, offset, flags) if flags else os.preadv(one, buffers, offset)
         except OSError as error:
             results[i] = -(error.errno or errno.EIO)
     return results
