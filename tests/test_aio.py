@@ -114,7 +114,7 @@ def test_a_call_that_a_signal_broke_is_made_again() -> None:
     answers = [-1, -1, 3]
     with (
         mock.patch.object(aio, "_LIBC", mock.Mock(syscall=lambda *_: answers.pop(0))),
-        mock.patch.object(aio.ctypes, "get_errno", return_value=errno.EINTR),
+        mock.patch("ctypes.get_errno", return_value=errno.EINTR),
     ):
         assert aio._call(0) == 3
 

@@ -26,6 +26,7 @@ import lowtide
 from lowtide import chunks as chunks_module
 from lowtide.chunks import Chunks
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
+from lowtide.orders import BlockShuffled, Shuffled
 from tests.support.variants import Variant, every_variant, tight
 
 Shuffle = bool | Literal["blocks"]
@@ -134,7 +135,7 @@ def test_any_shape(
         got = collected(chunks)
     together = np.concatenate([np.empty((0, *shape[1:]), "u2"), *got])
     assert together.shape == shape
-    assert sorted(map(bytes, together)) == sorted(map(bytes, expected))  # type: ignore[call-overload]
+    assert sorted(map(bytes, together)) == sorted(map(bytes, expected))
     if shuffle is False:
         assert (together == expected).all()
 
@@ -146,13 +147,11 @@ def test_the_order_is_the_seeds_alone(array: lowtide.Array, shuffle: Shuffle) ->
 
     first = order(10, seed=5)
     assert first == order(10, seed=5) == order(33, seed=5, prefetch=3) == order(1000, seed=5, reuse=True)
-    assert first == order(10, seed=np.int64(5))  # type: ignore[arg-type]
+    assert first == order(10, seed=np.int64(5))
     assert (first == order(10, seed=6)) == (shuffle is False)
 
 
 def test_the_order_of_a_shuffle_is_the_one_of_orders(array: lowtide.Array) -> None:
-    from lowtide.orders import Shuffled
-
     got = np.concatenate(list(array.chunks(64, shuffle=True, seed=9)))
     assert (got[:, 0] // 3 == Shuffled(1000, 9)(0, 1000)).all()
 
@@ -356,7 +355,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
 
     want = collected(fresh())
     broken = Broken(array._reader)
-    array._reader = broken  # type: ignore[assignment]
+    array._reader = broken
     chunks = fresh()
     got = [next(chunks)]
     broken.fails = True
@@ -546,7 +545,7 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
         chunks = array.chunks(10, shuffle="blocks", prefetch=0)
         want = collected(array.chunks(10, shuffle="blocks", prefetch=0))
     plan = chunks._plan
-    assert isinstance(plan.order, chunks_module.BlockShuffled)
+    assert isinstance(plan.order, BlockShuffled)
     next(chunks)
     empty, states = np.empty, []
 
@@ -554,7 +553,7 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
         states.append(plan._window)
         return empty(*arguments, **options)
 
-    with mock.patch.object(chunks_module.np, "empty", forked):
+    with mock.patch.object(np, "empty", forked):
         plan._window_rows = empty((0, 3), "i4")
         plan._load_window(plan.order, 0)
     assert states
