@@ -323,7 +323,7 @@ def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
 # Which reader, and what it says of itself
 
 
-def how(path: Path, reader: ReaderName = "auto", cache: Cache = "keep", **lacks: object) -> str:
+def how(path: Path, reader: ReaderName = "auto", cache: Cache = "keep", **lacks: Any) -> str:
     with mock.patch.multiple(files, **lacks) if lacks else mock.MagicMock():
         one = open_reader(str(path), 1, reader, cache)
         one.close()

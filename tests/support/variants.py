@@ -52,7 +52,7 @@ VARIANTS = [
     *(Variant("pread", cache, lacks) for cache in _CACHES for lacks in [(), ("aio",), ("nowait",)]),
     Variant("pread", "drop", ("dontcache",)),
     Variant("pread", "keep", ("aio", "nowait")),
-    *(Variant(reader, cache) for reader in ("remap", "advise", "memmap") for cache in _CACHES),  # type: ignore[arg-type]
+    *(Variant(reader, cache) for reader in ("remap", "advise", "memmap") for cache in _CACHES),
 ]
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
