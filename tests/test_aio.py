@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -113,34 +114,55 @@ def test_a_call_that_a_signal_broke_is_made_again() -> None:
     answers = [-1, -1, 3]
     with (
         mock.patch.object(aio, "_LIBC", mock.Mock(syscall=lambda *_: answers.pop(0))),
-        mock.patch.object(aio.ctypes, "get_errno", return_value=errno.EINTR),
+        mock.patch("ctypes.get_errno", return_value=errno.EINTR),
     ):
         assert aio._call(0) == 3
 
 
-def test_one_context_a_thread_and_none_left_when_it_ends(fd: int) -> None:
-    mine = context()
-    before = rings()
-    assert before >= 1
+def test_threads_at_work_have_a_context_each() -> None:
+    together = threading.Barrier(5)
     seen = []
+
+    def use() -> None:
+        mine = context()
+        assert context() is mine
+        seen.append(mine)
+        together.wait(10)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    together.wait(10)
+    for thread in threads:
+        thread.join()
+    assert len({id(one) for one in [*seen, context()]}) == 5
+
+
+def test_threads_one_after_another_share_one(fd: int) -> None:
+    """Each pass over an array has a thread of its own: contexts must neither add up nor be made each time."""
+    context()
+    before = rings()
+    seen = set()
 
     def use() -> None:
         out = np.zeros(10, np.uint8)
         context().read(fd, extents([0], [10]), aio.address_of(out), 0)
-        seen.append((id(context()), id(context())))
+        seen.add(id(context()))
 
     for _ in range(20):
         thread = threading.Thread(target=use)
         thread.start()
         thread.join()
-    assert all(first == again != id(mine) for first, again in seen)
-    assert rings() <= before
+    assert len(seen) == 1
+    assert id(context()) not in seen
+    assert rings() <= before + 1
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EAGAIN])
 def test_a_kernel_that_refuses_is_no_error(code: int) -> None:
     with (
-        mock.patch.object(aio._LOCAL, "context", None, create=True),
+        mock.patch.object(aio, "_LOCAL", threading.local()),
+        mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_call", side_effect=OSError(code, "no")),
     ):
         assert aio.for_this_thread() is None
@@ -148,7 +170,8 @@ def test_a_kernel_that_refuses_is_no_error(code: int) -> None:
 
 def test_an_unknown_machine_has_none() -> None:
     with (
-        mock.patch.object(aio._LOCAL, "context", None, create=True),
+        mock.patch.object(aio, "_LOCAL", threading.local()),
+        mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_CALLS", None),
     ):
         assert aio.for_this_thread() is None

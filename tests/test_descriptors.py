@@ -261,7 +261,7 @@ def test_used_up_descriptors_are_found_among_the_idle_ones(tmp_path: Path, pool:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return opening(path, flags)
 
-    with mock.patch.object(descriptors.os, "open", full):
+    with mock.patch.object(os, "open", full):
         assert first_byte(files[2]) == 2
         assert len(refused) == 1
         with files[2].opened(), pytest.raises(errors.ReadError, match="ulimit -n"):

@@ -67,7 +67,8 @@ def indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
             )
         elif kind == "int":
             number = draw(st.integers(low, high))
-            items.append(draw(st.sampled_from([int, np.int8, np.int64, np.array]))(number))
+            kinds: list[Any] = [int, np.int8, np.int64, np.array]
+            items.append(draw(st.sampled_from(kinds))(number))
         elif kind == "mask":
             ndim = draw(st.integers(1, len(shape) - axis))
             items.append(draw(hnp.arrays(bool, shape[axis : axis + ndim])))
@@ -106,8 +107,8 @@ def assert_like_numpy(array: lowtide.Array, expected: np.ndarray, index: Any) ->
     try:
         got = array[index]
     except IndexingError as error:
-        # NumPy lets an index that is out of bounds pass when nothing is selected; it says it will not.
-        if not want.size and "out of bounds" in str(error):
+        # NumPy looks away from indices and empty masks that do not fit when nothing is selected anyway.
+        if not want.size and ("out of bounds" in str(error) or "boolean axis is 0" in str(error)):
             return
         raise
     assert type(got) is np.ndarray
@@ -253,11 +254,10 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         self.nbytes += extents.nbytes
         self.requests += len(extents)
-        done: bool = self._reader.fill(extents, out, ahead)
-        return done
+        self._reader.fill(extents, out, ahead)
 
 
 @pytest.mark.parametrize("fortran", [False, True], ids=["C", "F"])
@@ -280,11 +280,11 @@ def test_only_what_is_needed_is_read(tmp_path: Path, index: Any, most: int, fort
     path = tmp_path / "sparse.npy"
     with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": fortran, "shape": (2, 10**8)}
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
+        np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + 8 * 10**8)
     with lowtide.open(path) as array:
         counting = Counting(array._reader)
-        array._reader = counting  # type: ignore[assignment]
+        array._reader = counting
         array[index]
     # In Fortran order the two rows lie in turns, so that the other one is read through.
     assert counting.nbytes <= (2 * most if fortran else most)
@@ -294,7 +294,7 @@ def test_a_block_is_few_requests_and_scattered_rows_one_each(tmp_path: Path) -> 
     np.save(tmp_path / "a.npy", np.zeros((10_000, 162), "f4"))
     with lowtide.open(tmp_path / "a.npy") as array:
         counting = Counting(array._reader)
-        array._reader = counting  # type: ignore[assignment]
+        array._reader = counting
         array[100:5100]
         assert counting.requests == math.ceil(5000 * 648 / 2**20)
         counting.requests = counting.nbytes = 0

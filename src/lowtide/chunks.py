@@ -254,10 +254,10 @@ class _Plan:
     def _load_window(self, order: BlockShuffled, window: int) -> None:
         """Read a window's blocks, each in one go, one after another into memory."""
         self._window = -1  # before anything else: a fork may copy this in the middle of what follows
-        first, last = order.window_bounds(window)
-        if len(self._window_rows) != last - first:
-            self._window_rows = np.empty((0, *self.array.shape[1:]), self.array.dtype)  # free before asking
-            self._window_rows = np.empty((last - first, *self.array.shape[1:]), self.array.dtype)
+        if not len(self._window_rows):
+            # Once, for the longest: the allocator might keep one that was freed beside one that is new.
+            rows = min(order.window_rows, order.n)
+            self._window_rows = np.empty((rows, *self.array.shape[1:]), self.array.dtype)
         at = 0
         for starts, run in order.window_runs(window):
             until = at + len(starts) * run

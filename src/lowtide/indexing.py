@@ -207,7 +207,7 @@ def _expand(index: Any, shape: tuple[int, ...]) -> list[Any]:
         items.append(Ellipsis)
     at = next(i for i, item in enumerate(items) if item is Ellipsis)
     # Even one that stands for no axis keeps the advanced indices on its two sides apart.
-    items[at : at + 1] = [slice(None)] * (len(shape) - used) or [Ellipsis]
+    items[at : at + 1] = [slice(None)] * (len(shape) - used) if used < len(shape) else [Ellipsis]
     return items
 
 
