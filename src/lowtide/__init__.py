@@ -10,7 +10,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lowtide.array import Array as Array
     from lowtide.array import open as open
+    from lowtide.corpora import Corpus as Corpus
+    from lowtide.corpora import corpus as corpus
     from lowtide.errors import LowtideError as LowtideError
+    from lowtide.mixture import mix as mix
     from lowtide.shuffling import shuffle as shuffle
     from lowtide.writer import create as create
 
@@ -18,13 +21,16 @@ if TYPE_CHECKING:
 # `import lowtide` costs little more than the interpreter itself.
 _NAMES = {
     "Array": "lowtide.array",
+    "Corpus": "lowtide.corpora",
+    "corpus": "lowtide.corpora",
     "create": "lowtide.writer",
+    "mix": "lowtide.mixture",
     "LowtideError": "lowtide.errors",
     "open": "lowtide.array",
     "shuffle": "lowtide.shuffling",
 }
 
-__all__ = ["Array", "LowtideError", "__version__", "create", "open", "shuffle"]
+__all__ = ["Array", "Corpus", "LowtideError", "__version__", "corpus", "create", "mix", "open", "shuffle"]
 
 
 def __getattr__(name: str) -> Any:

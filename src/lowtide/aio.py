@@ -63,6 +63,8 @@ class Aio:
         self._requests["opcode"] = _PREAD
         self._pointers = address_of(self._requests) + np.arange(DEPTH, dtype=np.uint64) * _REQUEST.itemsize
         self._events = np.zeros(DEPTH, _EVENT)
+        # NumPy takes longer to tell an array's address than the kernel to read a row.
+        self._pointers_at, self._events_at = address_of(self._pointers), address_of(self._events)
         self._setup, self._destroy, self._getevents, self._submit = calls
         self._pid = os.getpid()
         _call(self._setup, DEPTH, ctypes.byref(self._context))
@@ -76,7 +78,7 @@ class Aio:
         requests["offset"] = extents.offsets
         requests["length"] = extents.lengths
         requests["buffer"] = extents.targets + base
-        pointers, events = address_of(self._pointers), address_of(self._events)
+        pointers, events = self._pointers_at, self._events_at
         try:
             submitted = 0
             while submitted < count:
@@ -152,8 +154,9 @@ def _new() -> Aio | None:
         return None
 
 
-def address_of(array: npt.NDArray[np.generic]) -> int:
-    address: int = array.__array_interface__["data"][0]
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Where an array's first byte lies in memory."""
+    address: int = array.ctypes.data
     return address
 
 

@@ -94,7 +94,10 @@ class Batches(Iterator[Pair]):
             )
         self._prefetch = _whole("prefetch", prefetch, 0)
         self._source = source
-        self._rows = (self.rank * self.batch_size // self.world_size, (self.rank + 1) * self.batch_size // self.world_size)
+        self._rows = (
+            self.rank * self.batch_size // self.world_size,
+            (self.rank + 1) * self.batch_size // self.world_size,
+        )
         self._closed = False
         self._go_to(_whole("start", start, 0))
 
@@ -146,9 +149,9 @@ class Batches(Iterator[Pair]):
 
     def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchBatches:
         """The batches as contiguous tensors on ``device``, of ``dtype`` (int64 unless said), made ahead."""
-        from lowtide.adapters.torch import TorchBatches, torch
+        from lowtide.adapters.torch import TorchBatches
 
-        return TorchBatches(self, device, torch.int64 if dtype is None else dtype, self._prefetch)
+        return TorchBatches(self, device, dtype, self._prefetch)
 
     @staticmethod
     def pair(buffer: npt.NDArray[Any]) -> Pair:
@@ -186,7 +189,9 @@ class Batches(Iterator[Pair]):
         """The step of a state, if it is of this corpus and these settings."""
         step, saved, now = state.get("step"), state.get("settings"), self._settings()
         if not isinstance(step, int) or step < 0 or not isinstance(saved, Mapping):
-            raise StateError(f"no state of batches: expected 'step' and 'settings', got {sorted(map(str, state))}")
+            raise StateError(
+                f"no state of batches: expected 'step' and 'settings', got {sorted(map(str, state))}"
+            )
         wrong = [
             f"{name} was {saved.get(name)!r} and is {now.get(name)!r}"
             for name in sorted({*saved, *now})

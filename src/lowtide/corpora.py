@@ -15,7 +15,8 @@ import numpy.typing as npt
 from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingError
 from lowtide.files import Cache, ReaderName
 from lowtide.formats import tokens
-from lowtide.formats.tokens import Documents, Tokens
+from lowtide.formats.documents import Documents
+from lowtide.formats.tokens import Tokens
 from lowtide.shards import Shards
 
 if TYPE_CHECKING:
@@ -136,14 +137,14 @@ class Corpus:
         """
         if self._found.documents is not None:
             return self._found.documents
-        if self.eos is None:
+        if self.eos is None and self._found.index is None:
             raise ArgumentError(
                 f"{self.name}: a {self.format} corpus does not say where its documents end; "
                 f"open it with eos=, the token that ends them (50256 for GPT-2)"
             )
         from lowtide.scanning import scan
 
-        return scan(self, self.eos, begins=self.format == "llm.c")
+        return scan(self)
 
     def document(self, number: int) -> npt.NDArray[Any]:
         """The tokens of one document."""
@@ -247,5 +248,3 @@ class Corpus:
 
 def _restore(found: Tokens, settings: dict[str, Any]) -> Corpus:
     return Corpus(found, **settings)
-
-

@@ -52,7 +52,9 @@ class Mixture:
         if not by_step or not all(isinstance(value, Mapping) for value in by_step.values()):
             by_step = {0: weights}
         if min(by_step) != 0 or not all(isinstance(step, int) for step in by_step):
-            raise ArgumentError(f"weights that change must begin at step 0, got steps {sorted(by_step, key=str)}")
+            raise ArgumentError(
+                f"weights that change must begin at step 0, got steps {sorted(by_step, key=str)}"
+            )
         self.weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
         """For each step at which they change, the weights as exact fractions that sum to one."""
 
@@ -97,10 +99,13 @@ class MixedSource:
         self._names = list(mixture.corpora)
         # Each corpus has a seed of its own, or two copies of one corpus would come in the same order.
         self._sources = [
-            CorpusSource(corpus, length, order, key_of(seed, nth)) for nth, corpus in enumerate(mixture.corpora.values())
+            CorpusSource(corpus, length, order, key_of(seed, nth))
+            for nth, corpus in enumerate(mixture.corpora.values())
         ]
         self._seed = seed
-        self._weights = {step: {name: str(share) for name, share in told.items()} for step, told in mixture.weights.items()}
+        self._weights = {
+            step: {name: str(share) for name, share in told.items()} for step, told in mixture.weights.items()
+        }
         self._phases: list[_Phase] = []
         used = np.zeros(len(self._names), np.int64)
         firsts = [step * batch_size for step in mixture.weights]
@@ -121,7 +126,8 @@ class MixedSource:
             phase = self._phases[nth]
             rounds, place = np.divmod(np.arange(first, until, dtype=np.int64) - phase.first, len(phase.table))
             which = phase.table[place]
-            parts.append((which, phase.used[which] + rounds * phase.each[which] + phase.before[place]))
+            numbers: Ints = phase.used[which] + rounds * phase.each[which] + phase.before[place]
+            parts.append((which, numbers))
             first = until
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
@@ -135,7 +141,9 @@ class MixedSource:
                 out[rows] = part
 
     def samples(self, token: int, epoch: int) -> list[int]:
-        raise ArgumentError("a token's place in a mixture depends on its corpus; ask that corpus' own batches")
+        raise ArgumentError(
+            "a token's place in a mixture depends on its corpus; ask that corpus' own batches"
+        )
 
     def settings(self) -> dict[str, Any]:
         told: dict[str, Any] = {"mixture_seed": self._seed, "weights": self._weights}

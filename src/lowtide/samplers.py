@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from lowtide.extents import Ints
-from lowtide.formats.tokens import Documents
+from lowtide.formats.documents import Documents
 from lowtide.orders import BlockShuffled, Shuffled, key_of, mix
 
 BLOCK = 2**20  # order="blocks": bytes that are read in one go

@@ -30,7 +30,9 @@ class Shards:
         self._settings = (reader, cache)
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self.dtype = dtype
-        self.borders = np.concatenate(([0], np.cumsum([segment.count for segment in segments], dtype=np.int64)))
+        self.borders = np.concatenate(
+            ([0], np.cumsum([segment.count for segment in segments], dtype=np.int64))
+        )
         """First position of each segment, and the end."""
         self._offsets = np.array([segment.offset for segment in segments], np.int64)
         self._records = np.array([segment.record for segment in segments], np.int64)
@@ -82,12 +84,18 @@ class Shards:
             if record.any():
                 # Tokens in records: the rest of one record, which begins `stride` bytes after the last.
                 size = np.maximum(record, 1)
-                in_records = self._offsets[which] + within // size * self._strides[which] + within % size * item
+                in_records = (
+                    self._offsets[which] + within // size * self._strides[which] + within % size * item
+                )
                 offset = np.where(record > 0, in_records, offset)
                 take = np.where(record > 0, np.minimum(take, size - within % size), take)
             found.append((which, offset, target, take * item))
             more = left > take
-            position, left, target = (position + take)[more], (left - take)[more], (target + take * item)[more]
+            position, left, target = (
+                (position + take)[more],
+                (left - take)[more],
+                (target + take * item)[more],
+            )
         which, offsets, targets, lengths = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return which, Extents(offsets, targets, lengths)
 
@@ -121,7 +129,11 @@ class Shards:
         which, extents = self._locate(np.array([start]), len(out))
         flat = out.reshape(-1).view(np.uint8)
         for number, offset, target, length in zip(
-            which.tolist(), extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True
+            which.tolist(),
+            extents.offsets.tolist(),
+            extents.targets.tolist(),
+            extents.lengths.tolist(),
+            strict=True,
         ):
             self._reader(number).stream(offset, flat[target : target + length])
 

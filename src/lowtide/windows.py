@@ -49,7 +49,8 @@ class BlockWindows:
         self._lock = threading.Lock()  # the prefetch thread and the caller may both want the buffer
         self._held: tuple[int, int] = (-1, -1)
         self._buffer: npt.NDArray[Any] = np.empty(0, shards.dtype)
-        self._places: Ints = np.empty(0, np.int64)
+        self._starts: Ints = np.empty(0, np.int64)
+        self._view: npt.NDArray[Any] = np.empty((0, 0), shards.dtype)
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
         """Fill each row of ``out`` with one sample, from number ``first`` on."""
@@ -61,13 +62,11 @@ class BlockWindows:
             window = order.window_at(place)
             begin, end = order.window_bounds(window)
             count = min(len(out) - done, end - place)
-            picked = order.window_shuffle(window)(place - begin, place - begin + count)
             with self._lock:
                 if self._held != (epoch, window):
                     self._load(epoch, order, window)
-                starts = self._places[picked]
-                view = np.lib.stride_tricks.sliding_window_view(self._buffer, out.shape[1])
-                out[done : done + count] = view[starts]
+                starts = self._starts[place - begin : place - begin + count]
+                out[done : done + count] = self._view[starts]
             done += count
 
     def _load(self, epoch: int, order: BlockShuffled, window: int) -> None:
@@ -76,7 +75,8 @@ class BlockWindows:
         runs = order.window_runs(window)
         size = sum(len(starts) * (run * length + 1) for starts, run in runs)
         if len(self._buffer) != size:
-            self._buffer = np.empty(0, self._buffer.dtype)
+            self._buffer = np.empty(0, self._buffer.dtype)  # free before asking
+            self._view = np.empty((0, 0), self._buffer.dtype)
             self._buffer = np.empty(size, self._buffer.dtype)
         self._held = (-1, -1)
         places, at = [], 0
@@ -86,5 +86,6 @@ class BlockWindows:
             self._shards.read_windows((starts * length + phase) % self._sampler.tokens, part)
             places.append((at + np.arange(len(starts))[:, None] * width + np.arange(run) * length).ravel())
             at += len(starts) * width
-        self._places = np.concatenate(places)
+        self._starts = np.concatenate(places)[order.window_shuffle(window)(0, sum(map(len, places)))]
+        self._view = np.lib.stride_tricks.sliding_window_view(self._buffer, length + 1)
         self._held = (epoch, window)

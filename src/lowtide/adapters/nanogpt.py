@@ -14,7 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from lowtide.adapters.torch import TorchBatches, torch
+import torch
+
+from lowtide.adapters.torch import TorchBatches
 from lowtide.corpora import Corpus, corpus
 from lowtide.errors import ArgumentError
 from lowtide.files import Cache
@@ -80,6 +82,6 @@ def _split(data_dir: str | os.PathLike[str], split: str, block_size: int, cache:
     tokens = corpus(data_dir, split=split, cache=cache)
     if len(tokens) <= block_size:
         raise ArgumentError(
-            f"{tokens.name}: has {len(tokens)} tokens, too few for a block_size of {block_size} and its target"
+            f"{tokens.name}: has {len(tokens)} tokens, too few for a block_size of {block_size} and a target"
         )
     return tokens

@@ -28,13 +28,20 @@ class TorchBatches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
     widened there: a quarter of the bytes of int64.
     """
 
-    def __init__(self, batches: Batches, device: str | torch.device, dtype: torch.dtype, prefetch: int) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
+        prefetch: int = 2,
+    ) -> None:
         self._batches = batches
         self._device = torch.device(device)
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise ArgumentError(f"device {device!s} was asked for, and PyTorch sees no GPU; use device='cpu'")
-        self._dtype = dtype
+        self._dtype = torch.int64 if dtype is None else dtype
         self._prefetch = prefetch
+        self._ahead: Prefetcher[tuple[torch.Tensor, torch.Tensor]]
         self._ahead = Prefetcher(self._maker(), batches.step, _FOREVER, prefetch)
 
     def __getitem__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
