@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo test lint types unit bench clean
 
 demo: $(VENV)/.run
-	$(BIN)/lowtide compare --make demo/matrix.npy --size 1GiB --out demo/compare.png
+	$(BIN)/lowtide compare --make 1GiB --out demo/compare.png
 
 test: lint types unit
 

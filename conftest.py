@@ -20,5 +20,5 @@ def _example_names(doctest_namespace: dict[str, Any], request: pytest.FixtureReq
     tmp: Path = request.getfixturevalue("tmp_path")
     np.save(tmp / "a.npy", np.arange(12).reshape(4, 3))
     with lowtide.open(tmp / "a.npy") as array:
-        doctest_namespace.update(tmp=tmp, a=array)
+        doctest_namespace.update(tmp=tmp, a=array, np=np, lowtide=lowtide)
         yield

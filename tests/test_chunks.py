@@ -26,6 +26,8 @@ import lowtide
 from lowtide import chunks as chunks_module
 from lowtide.chunks import Chunks
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
+from lowtide.extents import Extents
+from lowtide.files import AHEAD, Bytes
 from lowtide.orders import BlockShuffled, Shuffled
 from tests.support.variants import Variant, every_variant, tight
 
@@ -336,11 +338,15 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def fill(self, *arguments: Any) -> bool:
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if self.fails:
             raise OSError(5, "broken")
-        done: bool = self._reader.fill(*arguments)
-        return done
+        self._reader.fill(extents, out, ahead)
+
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        if self.fails and wait:
+            raise OSError(5, "broken")
+        return not self.fails and bool(self._reader.stream(offset, out, wait=wait))
 
 
 @any_shuffle
@@ -362,7 +368,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
     for _ in range(2):
         with pytest.raises(OSError, match="broken") as caught:
             got.extend(chunks)  # what was made ahead comes first
-        assert "fill" in [frame.name for frame in traceback.extract_tb(caught.tb)]
+        assert {"fill", "stream"} & {frame.name for frame in traceback.extract_tb(caught.tb)}
     assert len(chunks) == len(want) - len(got)
     broken.fails = False
     got.extend(chunks)
@@ -549,9 +555,9 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     next(chunks)
     read, states = array.read_runs, []
 
-    def forked(*arguments: Any, **options: Any) -> bool:
+    def forked(*arguments: Any, **options: Any) -> None:
         states.append(plan._window)
-        return read(*arguments, **options)
+        read(*arguments, **options)
 
     with mock.patch.object(array, "read_runs", forked):
         plan._load_window(plan.order, 0)

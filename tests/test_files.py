@@ -48,8 +48,10 @@ def test_filling(tmp_path: Path, variant: Variant, count: int, small: bool) -> N
             reader.fill(wanted, out, ahead)
             for offset, target, length in zip(wanted.offsets, wanted.targets, wanted.lengths, strict=True):
                 assert (out[target : target + length] == data[offset : offset + length]).all()
-        assert reader.fill(wanted[:0], out) is False
-        reader.hint(0, len(data))
+        reader.fill(wanted[:0], out)
+        streamed = np.zeros(100_000, np.uint8)
+        assert reader.stream(70, streamed)
+        assert (streamed == data[70:100_070]).all()
         reader.close()
         reader.close()
 
@@ -62,11 +64,43 @@ def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tup
         reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
         wanted = scattered(100, 500, len(data))
         pagecache.drop(tmp_path / "x")
-        assert reader.fill(wanted, out)
-        if "nowait" not in lacks:
-            assert not reader.fill(wanted, out)
+        with mock.patch.object(reader, "_read", wraps=reader._read) as waiting:
+            reader.fill(wanted, out)
+            assert sum(len(call.args[1]) for call in waiting.call_args_list)
+            waiting.reset_mock()
+            reader.fill(wanted, out)
+            assert "nowait" in lacks or not sum(len(call.args[1]) for call in waiting.call_args_list)
         assert (out[wanted.targets] == data[wanted.offsets]).all()
         reader.close()
+
+
+def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(tmp_path: Path) -> None:
+    data = written(tmp_path / "x", 32 * 2**20)
+    out = np.zeros(2**20, np.uint8)
+    reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+    pagecache.drop(tmp_path / "x")
+    assert not reader.stream(16 * 2**20, out, wait=False)
+    assert reader.stream(16 * 2**20, out)
+    out[:] = 0
+    assert reader.stream(16 * 2**20, out, wait=False)
+    assert (out == data[16 * 2**20 : 17 * 2**20]).all()
+    reader.close()
+    mapped = open_reader(str(tmp_path / "x"), len(data), "remap", "keep")
+    assert not mapped.stream(0, out, wait=False)
+    mapped.close()
+
+
+@pytest.mark.parametrize("variant", [Variant("pread", "drop"), Variant("remap", "drop")], ids=str)
+def test_a_stream_that_drops_leaves_nothing_behind(tmp_path: Path, variant: Variant) -> None:
+    size = 32 * 2**20
+    written(tmp_path / "x", size)
+    pagecache.drop(tmp_path / "x")
+    reader = open_reader(str(tmp_path / "x"), size, variant.reader, "drop")
+    out = np.zeros(100_000, np.uint8)
+    for offset in range(0, size - 100_000, 100_000):
+        reader.stream(offset, out)
+    reader.close()
+    assert cached(tmp_path / "x") <= 2 * 2**20
 
 
 def test_random_reads_bring_no_neighbours(tmp_path: Path) -> None:
@@ -114,9 +148,6 @@ def test_dropping_leaves_no_page_however_small_the_reads(
         out = np.zeros(width * 4, np.uint8)
         for offset in range(0, size - 4 * width, 200_000):
             reader.fill(of_records(offset + np.arange(4) * width, width), out)
-        if variant.reader == "pread":  # what was hinted is dropped as well, once it has been read
-            reader.hint(2**20, 2**20)
-            reader.fill(of_records(np.array([2**20]), 2**20), np.zeros(2**20, np.uint8))
         reader.close()
     assert cached(tmp_path / "x") <= 128 * 1024
 
@@ -129,18 +160,6 @@ def test_keeping_keeps(tmp_path: Path) -> None:
         one.fill(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8))
         one.close()
         assert cached(tmp_path / "x") == 8 * 2**20
-
-
-def test_a_hint_brings_all_of_what_was_named(tmp_path: Path) -> None:
-    """The kernel takes no more than one request's worth of each hint."""
-    written(tmp_path / "x", 32 * 2**20)
-    pagecache.drop(tmp_path / "x")
-    reader = PreadReader(str(tmp_path / "x"), 32 * 2**20, "keep")
-    reader.hint(0, 24 * 2**20)
-    # Reading waits for what is under way.
-    reader.fill(of_records(np.array([23 * 2**20]), 2**20), np.zeros(2**20, np.uint8))
-    assert cached(tmp_path / "x") >= 20 * 2**20
-    reader.close()
 
 
 # What may go wrong while reading
@@ -298,7 +317,7 @@ def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
     reader = PreadReader(str(tmp_path / "x"), 8 * 2**20, "keep")
     fill, running, ended = reader._fill, [], []
 
-    def slow(fd: int, extents: Extents, out: Any, ahead: int) -> bool:
+    def slow(fd: int, extents: Extents, out: Any, ahead: int) -> None:
         import threading
         import time
 
@@ -306,9 +325,8 @@ def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         running.append(1)
         time.sleep(0.2)
-        done = fill(fd, extents, out, ahead)
+        fill(fd, extents, out, ahead)
         ended.append(1)
-        return done
 
     with (
         mock.patch.object(reader, "_fill", slow),

@@ -254,11 +254,10 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         self.nbytes += extents.nbytes
         self.requests += len(extents)
-        done: bool = self._reader.fill(extents, out, ahead)
-        return done
+        self._reader.fill(extents, out, ahead)
 
 
 @pytest.mark.parametrize("fortran", [False, True], ids=["C", "F"])

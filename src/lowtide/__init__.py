@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from lowtide.array import Array as Array
     from lowtide.array import open as open
     from lowtide.errors import LowtideError as LowtideError
+    from lowtide.shuffling import shuffle as shuffle
+    from lowtide.writer import create as create
 
 # Each public name and the module that holds it. They are imported when first used, so that
 # `import lowtide` costs little more than the interpreter itself.
 _NAMES = {
     "Array": "lowtide.array",
+    "create": "lowtide.writer",
     "LowtideError": "lowtide.errors",
     "open": "lowtide.array",
+    "shuffle": "lowtide.shuffling",
 }
 
-__all__ = ["Array", "LowtideError", "__version__", "open"]
+__all__ = ["Array", "LowtideError", "__version__", "create", "open", "shuffle"]
 
 
 def __getattr__(name: str) -> Any:

@@ -56,8 +56,8 @@ def open(
     >>> a = lowtide.open(tmp / "squares.npy")
     >>> a.shape, a[-1], a[[2, 0], 1]
     ((4, 3), array([ 81, 100, 121]), array([49,  1]))
-    >>> lowtide.open(tmp / "squares.npy", dtype="u1", offset=4, shape=(-1, 5)).shape
-    (44, 5)
+    >>> lowtide.open(tmp / "squares.npy", dtype="int64", offset=128, shape=(-1, 2)).shape
+    (6, 2)
     """
     return Array(formats.inspect(path, dtype, shape, offset, name=name), reader=reader, cache=cache)
 
@@ -241,21 +241,41 @@ class Array:
         loaded = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
 
-    def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> bool:
+    def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:
         """Read ``run`` rows from each of ``starts`` on, one run after another, into ``out``.
 
         For those who have checked what they ask for: ``starts`` are in bounds and not negative, ``out`` is
-        contiguous. True when the device had to be waited for.
+        contiguous. Hints to the kernel take at most ``ahead`` bytes of page cache.
         """
         self._check_open()
         width = self.row_nbytes * run
         if not width or not len(starts):
-            return False
-        if self._layout.fortran and self.ndim > 1:
+            return
+        if self._in_columns:
             self._read_fortran(starts, run, out)
-            return False
+            return
         extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
-        return self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
+        self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
+
+    def stream(self, start: int, stop: int, out: npt.NDArray[Any], *, wait: bool = True) -> bool:
+        """Read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order.
+
+        With ``wait=False`` only if they are in the page cache; the answer is whether they were read.
+        """
+        self._check_open()
+        if not out.nbytes:
+            return True
+        if self._in_columns:
+            if wait:
+                self._read_fortran(np.array([start]), stop - start, out)
+            return wait
+        at = self._layout.offset + start * self.row_nbytes
+        return self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
+
+    @property
+    def _in_columns(self) -> bool:
+        """In Fortran order a row is not one run of bytes."""
+        return self._layout.fortran and self.ndim > 1
 
     def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> None:
         """Piece by piece along the last axis, the slowest on disk: what is turned round is small."""
@@ -266,12 +286,6 @@ class Array:
         step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
         for first in range(0, columns, step):
             out[..., first : first + step] = self[index, ..., first : first + step]
-
-    def hint_range(self, start: int, stop: int) -> None:
-        """Begin to read rows ``start`` to ``stop`` into the page cache, and return at once."""
-        width = self.row_nbytes
-        if width and start < stop and not (self._layout.fortran and self.ndim > 1):
-            self._reader.hint(self._layout.offset + start * width, (stop - start) * width)
 
     @property
     def row_nbytes(self) -> int:

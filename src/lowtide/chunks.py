@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.aio import address_of
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
 from lowtide.files import AHEAD
 from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
@@ -26,6 +27,7 @@ DEFAULT_BUDGET = 64 * 2**20
 _WINDOW = 16 * 2**20  # shuffle="blocks": what is shuffled together, when no budget says otherwise
 _BLOCK = 2**20  # shuffle="blocks": one read
 _BLOCKS_A_WINDOW = 16  # at least so many, or neighbours would stay neighbours
+_WORTH_ALIGNING = 64 * 2**10
 
 Shuffle = bool | Literal["blocks"]
 
@@ -115,7 +117,10 @@ class Chunks(Iterator[npt.NDArray[Any]]):
 
     def _start_at(self, position: int) -> None:
         self._closed = False
-        self._source = Prefetcher(self._plan.chunk, position, self._plan.count, self._prefetch)
+        plan = self._plan
+        self._source = Prefetcher(
+            plan.chunk, position, plan.count, self._prefetch, at_once=plan.chunk_at_once
+        )
 
     def close(self) -> None:
         """End the prefetch thread and free what it made ahead; idempotent."""
@@ -177,8 +182,6 @@ class _Plan:
         self._piece = min(2**15, max(256, self._ahead // 128))
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
-        self._cold = False
-        self._hinted = 0
         self._window = -1
         self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
 
@@ -201,11 +204,10 @@ class _Plan:
 
     def chunk(self, number: int) -> npt.NDArray[Any]:
         """Make one chunk. Called by one thread at a time, mostly in order."""
-        start = number * self.rows
-        stop = min(len(self.array), start + self.rows)
+        start, stop = self._bounds(number)
         out = self._buffer(number, stop - start)
         if isinstance(self.order, Sequential):
-            self._read_in_order(start, stop, out)
+            self.array.stream(start, stop, out)
             return out
         for first in range(start, stop, self._piece):
             last = min(stop, first + self._piece)
@@ -216,21 +218,25 @@ class _Plan:
                 self.array.read_runs(self.order(first, last), 1, part, self._ahead)
         return out
 
+    def chunk_at_once(self, number: int) -> npt.NDArray[Any] | None:
+        """One chunk if it can be had by a plain copy from the page cache."""
+        if not isinstance(self.order, Sequential):
+            return None
+        start, stop = self._bounds(number)
+        out = self._buffer(number, stop - start)
+        return out if self.array.stream(start, stop, out, wait=False) else None
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return number * self.rows, min(len(self.array), (number + 1) * self.rows)
+
     def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, *self.array.shape[1:])
         if not self._reuse:
-            return np.empty(shape, self.array.dtype)
+            return _page_aligned(shape, self.array.dtype)
         while len(self._ring) < self._buffers:
-            self._ring.append(np.empty((min(self.rows, len(self.array)), *shape[1:]), self.array.dtype))
+            rows_held = min(self.rows, len(self.array))
+            self._ring.append(_page_aligned((rows_held, *shape[1:]), self.array.dtype))
         return self._ring[number % self._buffers][:rows]
-
-    def _read_in_order(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """Once the device had to be waited for, keep it busy with what comes next while this is used."""
-        self._cold |= self.array.read_runs(np.array([start]), stop - start, out, self._ahead)
-        if self._cold:
-            until = min(len(self.array), stop + self._ahead // 2 // max(1, self.array.row_nbytes))
-            self.array.hint_range(max(stop, self._hinted), until)
-            self._hinted = until
 
     def _read_from_windows(self, order: BlockShuffled, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         done = 0
@@ -271,6 +277,16 @@ def _returned_at_once(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArr
     # Private: a forked child must not write into its parent's.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.ndarray(shape, dtype, memory)
+
+
+def _page_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A new array on a page border: the kernel copies there an eighth faster than to where malloc points."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _WORTH_ALIGNING:
+        return np.empty(shape, dtype)
+    memory = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+    start = -address_of(memory) % mmap.PAGESIZE
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def _whole(name: str, value: Any, least: int | None = None) -> int:

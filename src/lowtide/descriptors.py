@@ -29,8 +29,15 @@ class Entry:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.users = 0
+        self._random = False
         self.doomed = False
         self._map: mmap.mmap | None = None
+
+    def advise(self, *, random: bool) -> None:
+        """Turn the kernel's own read-ahead off for random reads, on for reads in order."""
+        if self._random != random and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+            self._random = random
 
     def mapping(self, size: int) -> mmap.mmap:
         """A read-only mapping of at least the first ``size`` bytes; kept with the descriptor."""
@@ -146,10 +153,9 @@ class DescriptorPool:
 class File:
     """A path, and the identity and size that the file had when it was opened."""
 
-    def __init__(self, path: str, size: int, *, advice: int | None = None) -> None:
+    def __init__(self, path: str, size: int) -> None:
         self.path = path
         self.size = size
-        self.advice = advice
         fd = self._open()
         try:
             status = os.fstat(fd)
@@ -177,8 +183,6 @@ class File:
                 raise errors.FileChangedError(
                     f"{self.path}: was replaced by another file since it was opened; open it again"
                 )
-            if self.advice is not None:
-                os.posix_fadvise(fd, 0, 0, self.advice)
         except BaseException:
             os.close(fd)
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,22 +31,16 @@ class Extents:
     def __getitem__(self, which: slice | npt.NDArray[np.bool_]) -> Extents:
         return Extents(self.offsets[which], self.targets[which], self.lengths[which])
 
-    def windows(self, count: int, nbytes: int, overhead: int = 0) -> Iterator[Extents]:
-        """Successive parts of at most ``count`` extents and ``nbytes`` bytes (but one extent at least).
+    def window(self, first: int, count: int, nbytes: int, overhead: int = 0) -> Extents:
+        """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but one extent at least.
 
         ``overhead`` is added to each extent's length: reading it touches whole pages.
         """
-        if len(self) <= count and self.nbytes + len(self) * overhead <= nbytes:
-            yield self
-            return
-        ends = np.cumsum(self.lengths + overhead)
-        first = 0
-        while first < len(self):
-            before = int(ends[first - 1]) if first else 0
-            fitting = int(np.searchsorted(ends, before + nbytes, side="right"))
-            last = max(first + 1, min(first + count, fitting))
-            yield self[first:last]
-            first = last
+        some = self[first : first + count]
+        ends = np.cumsum(some.lengths + overhead)
+        if ends[-1] <= nbytes:
+            return some
+        return some[: max(1, int(np.searchsorted(ends, nbytes, side="right")))]
 
     def shares(self, parts: int) -> list[Extents]:
         """About equal shares by bytes, each a run of neighbours."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Literal, Protocol
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from lowtide import aio, errors
 from lowtide.descriptors import Entry, File, map_file, unmap
-from lowtide.extents import LONGEST, Extents
+from lowtide.extents import Extents, of_records
 
 Bytes = npt.NDArray[np.uint8]
 ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
@@ -31,7 +32,8 @@ AHEAD = 16 * 2**20
 _PAGE = 4096
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
-_FAULT_AROUND = 64 * 2**10  # what one page fault maps of a file's cached neighbours (Linux's default)
+_FAULT_AROUND = 64 * 2**10  # what one page fault maps of a file's cached neighbours, by Linux's default
+_FOLIO = 2 * 2**20  # the most that one page fault maps: a huge page
 _MAPPED_AT_ONCE = 4 * 2**20  # what `remap` and `advise` may have mapped before they let go
 
 
@@ -42,11 +44,14 @@ class Reader(Protocol):
     how: str
     """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
-        """Fill ``out``; true when something had to be waited for, that is, came from the device."""
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
+        """Fill ``out`` from anywhere in the file; hints take at most ``ahead`` bytes of page cache."""
 
-    def hint(self, offset: int, length: int) -> None:
-        """Begin to read what is wanted soon, and return at once."""
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        """Fill ``out`` from ``offset`` on, as one of many such reads in order.
+
+        With ``wait=False`` only if all of it is in the page cache; the answer is whether it was filled.
+        """
 
     def close(self) -> None:
         """Give the descriptor back; a later read would open it again."""
@@ -63,15 +68,15 @@ class PreadReader:
     name = "pread"
 
     def __init__(self, path: str, size: int, cache: Cache) -> None:
-        # Read-ahead is lowtide's own business: the kernel's would pull megabytes for each random row.
-        self._file = File(path, size, advice=getattr(os, "POSIX_FADV_RANDOM", None))
+        self._file = File(path, size)
         with self._file.opened() as entry:
+            # Else the probes below, and every random row, would pull in megabytes of read-ahead.
+            entry.advise(random=True)
             self._nowait = _NOWAIT if _supports(entry.fd, _NOWAIT) else 0
             drop = cache == "drop"
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
         self._fadvise = hasattr(os, "posix_fadvise")
-        self._drop_behind = drop and not self._dontcache and self._fadvise
-        self._hinted = False
+        self._drop = drop and self._fadvise
         parts = ["aio" if aio.for_this_thread() else "preadv"]
         parts.append("nowait" if self._nowait else "willneed" if self._fadvise else "no hints")
         if drop:
@@ -80,15 +85,29 @@ class PreadReader:
             )
         self.how = ", ".join(parts)
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
-        if not len(extents):
-            return False
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        # In order, the kernel's own read-ahead is at its best, and makes large pages besides.
         with self._file.opened() as entry:
+            entry.advise(random=False)
+            if wait:
+                self._read_rest(entry.fd, offset, out)
+            elif not self._nowait or not _read_at_once(entry.fd, offset, out):
+                return False
+            if self._drop:
+                _drop_range(entry.fd, offset, offset + len(out))
+        return True
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
+        if not len(extents):
+            return
+        with self._file.opened() as entry:
+            entry.advise(random=True)
             workers = _workers_for(extents)
             if workers == 1:
-                return self._fill(entry.fd, extents, out, ahead)
+                self._fill(entry.fd, extents, out, ahead)
+                return
             first, *others = extents.shares(workers)
-            futures: list[Future[bool]] = []
+            futures: list[Future[None]] = []
             mine = [first]
             try:
                 for share in others:
@@ -96,26 +115,29 @@ class PreadReader:
                         futures.append(_helpers().submit(self._fill, entry.fd, share, out, ahead // workers))
                     except RuntimeError:  # no more threads: the interpreter is ending
                         mine.append(share)
-                waited = [self._fill(entry.fd, share, out, ahead // workers) for share in mine]
+                for share in mine:
+                    self._fill(entry.fd, share, out, ahead // workers)
             finally:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
-            return any([*waited, *(future.result() for future in futures)])
+            for future in futures:
+                future.result()
 
-    def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> bool:
+    def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
-        waited = False
-        behind: Extents | None = None
-        for window in extents.windows(aio.DEPTH, ahead // 2, overhead=2 * _PAGE):
+        first = 0
+        behind = extents[:0]
+        allowed = ahead // 2
+        while first < len(extents):
+            window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
+            first += len(window)
             missing = self._read_cached(fd, window, out)
-            if behind is not None:
-                self._read(fd, behind, out)
-            waited = waited or len(missing) > 0
-            behind = missing if len(missing) else None
-        if behind is not None:
             self._read(fd, behind, out)
-        if self._drop_behind or (self._dontcache and self._hinted):
+            behind = missing
+            # What is cached needs no hints, so as long as all of it is, nothing limits the window.
+            allowed = ahead // 2 if len(missing) else sys.maxsize
+        self._read(fd, behind, out)
+        if self._drop and not self._dontcache:
             _drop(fd, extents)
-        return waited
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
         """Read what is cached, set the device to work on the rest, and return the rest."""
@@ -130,6 +152,8 @@ class PreadReader:
         return window
 
     def _read(self, fd: int, window: Extents, out: Bytes) -> None:
+        if not len(window):
+            return
         results = _read_many(fd, window, out, self._dontcache)
         for i in np.flatnonzero(results != window.lengths).tolist():
             offset, target, length = int(window.offsets[i]), int(window.targets[i]), int(window.lengths[i])
@@ -154,16 +178,6 @@ class PreadReader:
                 )
             view, offset = view[got:], offset + got
 
-    def hint(self, offset: int, length: int) -> None:
-        if not self._fadvise:
-            return
-        self._hinted = True
-        with self._file.opened() as entry:
-            # The kernel reads no more than one request's worth for each hint, so a long one is cut.
-            for start in range(offset, offset + length, LONGEST):
-                size = min(LONGEST, offset + length - start)
-                os.posix_fadvise(entry.fd, start, size, os.POSIX_FADV_WILLNEED)
-
     def close(self) -> None:
         self._file.close()
 
@@ -171,8 +185,8 @@ class PreadReader:
 class MappedReader:
     """Reads by copying from a mapping, and lets go of it in the way that its name says.
 
-    Each page fault maps up to 64 KiB of cached neighbours, so ``remap`` and ``advise`` touch few enough
-    rows before they let go that all of it stays within 4 MiB. ``memmap`` never lets go: the leak.
+    A page fault maps a row's cached neighbours too, so ``remap`` and ``advise`` touch few enough rows before
+    they let go that all of it stays within about 4 MiB. ``memmap`` never lets go: the leak.
     """
 
     def __init__(self, path: str, size: int, cache: Cache, name: str) -> None:
@@ -188,46 +202,68 @@ class MappedReader:
         self.how = parts[name]
         if cache == "drop":
             self.how += ", drop behind" if self._drop else ", cannot drop"
+        self._mapped_a_row = _FOLIO
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> bool:
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        if wait:  # else: a mapping cannot tell whether it would have to
+            self.fill(of_records(np.array([offset]), len(out)), out)
+        return wait
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):
-            return False
+            return
         with self._file.opened() as entry:
             try:
-                self._fill(entry, extents, out, ahead)
+                if self.name == "memmap":
+                    self._file.check_size(entry.fd)
+                    _copy(entry.mapping(self._file.size), 0, extents, out)
+                else:
+                    self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
             except errors.LowtideError:
                 raise
             except OSError as error:  # no room for the mapping, or a file system without mappings
                 raise errors.reading(self._file.path, error) from None
             if self._drop:
                 _drop(entry.fd, extents)
-        return False
 
-    def _fill(self, entry: Entry, extents: Extents, out: Bytes, ahead: int) -> None:
-        if self.name == "memmap":
+    def _fill_by_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
+        """Touch, copy and let go, ``at_once`` bytes of mapped pages at a time.
+
+        How much one fault maps is the kernel's choice: 64 KiB of neighbours by default, a whole large folio
+        (up to 2 MiB) since Linux 6.18. So it is watched, and the pieces cut to what was seen.
+        """
+        first = 0
+        while first < len(extents):
+            rows = max(1, at_once // self._mapped_a_row)
+            piece = extents.window(first, rows, at_once)
+            first += len(piece)
             self._file.check_size(entry.fd)
-            _copy(entry.mapping(self._file.size), 0, extents, out)
-            return
-        at_once = min(_MAPPED_AT_ONCE, ahead)
-        for piece in extents.windows(max(1, at_once // _FAULT_AROUND), at_once):
-            self._file.check_size(entry.fd)
-            start = int(piece.offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-            stop = int((piece.offsets + piece.lengths).max())
+            start = int(piece.offsets[0]) // _FOLIO * _FOLIO
+            stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
+            before = _file_pages()
             if self.name == "remap":
                 mapped = map_file(entry.fd, start, stop)
                 try:
                     self._ask_for(entry.fd, mapped, piece)
                     _copy(mapped, start, piece, out)
+                    self._learn(before, len(piece))
                 finally:
                     unmap(mapped)
             else:
                 mapped = entry.mapping(self._file.size)
                 self._ask_for(entry.fd, mapped, piece)
                 _copy(mapped, 0, piece, out)
-                # Whole fault-around windows: the neighbours on both sides were mapped too.
-                start = start // _FAULT_AROUND * _FAULT_AROUND
-                stop = min(self._file.size, (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
+                self._learn(before, len(piece))
                 mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def _learn(self, before: int | None, rows: int) -> None:
+        after = _file_pages()
+        if before is None or after is None:
+            self._mapped_a_row = _FAULT_AROUND
+            return
+        seen = max(_PAGE, (after - before) * mmap.PAGESIZE // rows)
+        # At once when it is more than thought; slowly back, since the next rows may lie in larger folios.
+        self._mapped_a_row = max(seen, self._mapped_a_row * 3 // 4)
 
     def _ask_for(self, fd: int, mapped: mmap.mmap, piece: Extents) -> None:
         """Where nothing may stay behind, read what is wanted and not the megabytes around it."""
@@ -236,9 +272,6 @@ class MappedReader:
         mapped.madvise(mmap.MADV_RANDOM)
         for offset, length in zip(piece.offsets.tolist(), piece.lengths.tolist(), strict=True):
             os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-
-    def hint(self, offset: int, length: int) -> None:
-        """A mapping has the kernel's own read-ahead."""
 
     def close(self) -> None:
         self._file.close()
@@ -277,6 +310,14 @@ def _supports(fd: int, flag: int) -> bool:
     return True
 
 
+def _read_at_once(fd: int, offset: int, out: Bytes) -> bool:
+    """Read ``out`` if all of it is cached."""
+    try:
+        return os.preadv(fd, [out.data], offset, _NOWAIT) == len(out)
+    except OSError:  # BlockingIOError when it is not; the waiting read will tell about anything else
+        return False
+
+
 def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[np.int64]:
     """Bytes read, or a negative errno, for each extent."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
@@ -297,12 +338,29 @@ def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray
     return results
 
 
+def _drop_range(fd: int, start: int, stop: int) -> None:
+    """Put a range out of the page cache.
+
+    The kernel keeps a folio of which only a part is named, so the range begins a folio early, for the one
+    that straddled the end of the last range, and ends on a border.
+    """
+    start = max(0, start - _FOLIO)
+    stop = (stop // _FAULT_AROUND + 1) * _FAULT_AROUND
+    os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
 def _drop(fd: int, extents: Extents) -> None:
     """Put everything between the first and the last extent out of the page cache."""
-    # Whole windows: the kernel keeps a page, or a larger folio, of which only a part is named.
-    start = int(extents.offsets[0]) // _FAULT_AROUND * _FAULT_AROUND
-    stop = (int((extents.offsets + extents.lengths).max()) // _FAULT_AROUND + 1) * _FAULT_AROUND
-    os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    _drop_range(fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
+
+
+def _file_pages() -> int | None:
+    """Pages of mapped files that this process holds, from the cheapest file in /proc."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[2])
+    except OSError:
+        return None
 
 
 def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,14 +20,29 @@ class Prefetcher(Generic[T]):
     the child goes on from where the parent stood, with a thread of its own. ``make`` must not refer to
     whoever holds the prefetcher: then dropping it ends the thread.
 
+    ``at_once`` makes an item if that takes no waiting, else gives None. It is tried first, for as long as
+    the consumer comes back sooner than an item takes to make: handing work to a thread would then cost more
+    than it hides.
+
     >>> squares = Prefetcher(lambda i: i * i, 2, 5, depth=2)
     >>> [squares.next() for _ in range(3)], squares.position
     ([4, 9, 16], 5)
     >>> squares.close()
     """
 
-    def __init__(self, make: Callable[[int], T], start: int, stop: int, depth: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], T],
+        start: int,
+        stop: int,
+        depth: int,
+        *,
+        at_once: Callable[[int], T | None] | None = None,
+    ) -> None:
         self._make = make
+        self._at_once = at_once
+        self._took = 0.0
+        self._returned = time.perf_counter()
         self._stop = stop
         self._depth = depth
         self._thread: ThreadPoolExecutor | None = None
@@ -44,6 +60,10 @@ class Prefetcher(Generic[T]):
             self._ahead.clear()
         if self._ahead and self._ahead[0][0] != self.position:
             self._clear()  # an interrupt came between the two steps below
+        if self._at_once is not None:
+            quick = self._try_at_once(self._at_once)
+            if quick is not None:
+                return quick
         self._fill()
         if not self._ahead:
             made = self._make(self.position)
@@ -59,6 +79,17 @@ class Prefetcher(Generic[T]):
         self._ahead.popleft()
         self.position += 1
         self._fill()
+        return made
+
+    def _try_at_once(self, at_once: Callable[[int], T | None]) -> T | None:
+        begun = time.perf_counter()
+        made = at_once(self.position) if not self._took or begun - self._returned < self._took else None
+        if made is None:
+            self._at_once = None  # from here on the thread works ahead
+            return None
+        self.position += 1
+        self._returned = time.perf_counter()
+        self._took = self._returned - begun
         return made
 
     def _fill(self) -> None:

@@ -57,13 +57,13 @@ VARIANTS = [
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 
-_windows = extents.Extents.windows
+_window = extents.Extents.window
 
 
 def _few_at_once(
-    self: extents.Extents, count: int, nbytes: int, overhead: int = 0
-) -> Iterator[extents.Extents]:
-    return _windows(self, min(count, 9), nbytes, overhead)
+    self: extents.Extents, first: int, count: int, nbytes: int, overhead: int = 0
+) -> extents.Extents:
+    return _window(self, first, min(count, 9), nbytes, overhead)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def tight(on: bool = True) -> Iterator[None]:
     with (
         mock.patch.multiple(indexing, _GAP=24, _SPAN=64, _RECORDS=7, _THROUGH=96),
         mock.patch.object(extents, "LONGEST", 16),
-        mock.patch.object(extents.Extents, "windows", _few_at_once),
+        mock.patch.object(extents.Extents, "window", _few_at_once),
         mock.patch.object(files, "_workers_for", lambda extents: min(3, len(extents))),
         mock.patch.object(files, "_MAPPED_AT_ONCE", 200_000),
     ):

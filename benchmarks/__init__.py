@@ -1,0 +1,1 @@
+"""One script a claim; each measures its peers in the same run."""

@@ -1,0 +1,91 @@
+"""In order: 4,096-row chunks of a 1 GiB float32 matrix, warm and cold.
+
+Bars: warm at least 0.9 of np.memmap kept open with each chunk copied; cold at least 0.9 of dd.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+
+import numpy as np
+import numpy.typing as npt
+
+import lowtide
+from benchmarks.harness import Report, fio, make_cold, make_warm, matrix, rounds, run
+
+ROWS = 4096
+
+
+def _copy_chunks(mapped: npt.NDArray[np.float32]) -> None:
+    for start in range(0, len(mapped), ROWS):
+        np.array(mapped[start : start + ROWS])
+
+
+def _memmap(path: str) -> None:
+    _copy_chunks(np.load(path, mmap_mode="r"))
+
+
+def _remapped(path: str) -> None:
+    rows = len(np.load(path, mmap_mode="r"))
+    for start in range(0, rows, ROWS):
+        np.array(np.load(path, mmap_mode="r")[start : start + ROWS])
+
+
+def _lowtide(path: str, **how: object) -> None:
+    with lowtide.open(path, **how) as array:  # type: ignore[arg-type]
+        for _ in array.chunks(ROWS):
+            pass
+
+
+def _dd(path: str) -> None:
+    subprocess.run(["dd", f"if={path}", "of=/dev/null", "bs=1M"], check=True, stderr=subprocess.DEVNULL)
+
+
+def build(options: argparse.Namespace) -> list[Report]:
+    """In order, warm and cold."""
+    with matrix(2**30, options.folder) as path:
+        make_warm(path)
+        kept = [np.load(path, mmap_mode="r")]
+        warm = Report("In order, warm: 1 GiB in chunks of 4,096 rows of 1 KiB")
+        methods = {
+            "np.memmap, kept open": lambda: _copy_chunks(kept[0]),
+            "np.memmap, opened for the pass": lambda: _memmap(path),
+            "np.memmap, re-created for each chunk": lambda: _remapped(path),
+            "lowtide": lambda: _lowtide(path),
+            "lowtide, reader=advise": lambda: _lowtide(path, reader="advise"),
+        }
+        times = rounds(methods, 2 * options.rounds + 1)
+        for name, seconds in times.items():
+            warm.row(name, **{"GB/s": 2**30 / seconds / 1e9})
+        warm.claim("lowtide / np.memmap kept open", times["np.memmap, kept open"] / times["lowtide"], 0.9)
+
+        kept.clear()  # pages that somebody maps cannot be put out of the page cache
+        cold = Report("In order, cold: the same file from the device")
+        times = rounds(
+            {
+                "dd bs=1M": lambda: _dd(path),
+                "np.memmap": lambda: _memmap(path),
+                "lowtide": lambda: _lowtide(path),
+                "lowtide, cache=drop": lambda: _lowtide(path, cache="drop"),
+            },
+            2 * options.rounds + 1,
+            before=lambda: make_cold(path),
+        )
+        for name, seconds in times.items():
+            cold.row(name, **{"GB/s": 2**30 / seconds / 1e9})
+        make_cold(path)
+        cold.row("fio, buffered, 1 MiB", **{"GB/s": _fio(path)})
+        cold.claim("lowtide / dd", times["dd bs=1M"] / times["lowtide"], 0.9)
+    return [warm, cold]
+
+
+def _fio(path: str) -> float | None:
+    try:
+        return fio(path, rw="read", bs="1m", depth=1, seconds=1, direct=False)["bytes"] / 1e9
+    except FileNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    run(build)

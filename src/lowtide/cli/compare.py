@@ -1,0 +1,250 @@
+"""``lowtide compare``: np.memmap against lowtide's readers, on your own file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+import numpy as np
+import psutil
+
+from lowtide.cli.compare_run import METHODS, Figures, task_for
+from lowtide.cli.options import Size, Source, source_options
+from lowtide.errors import ArgumentError, LowtideError
+from lowtide.formats.layout import Layout
+from lowtide.memory import pagecache
+from lowtide.sizes import format_size
+from lowtide.writer import create
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One walk over the file by one method."""
+
+    method: str
+    shuffled: bool
+    cold: bool
+    figures: Figures
+    page_cache_left: int | None
+    """Bytes of the file in the page cache afterwards; told for cold runs, which began with none."""
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second."""
+        return self.figures["bytes_read"] / max(1e-9, self.figures["seconds"])
+
+
+@click.command("compare")
+@click.argument("path", type=click.Path(), required=False)
+@source_options
+@click.option("--rows", type=click.IntRange(min=1), help="Rows in a chunk.  [default: about 2 MiB of them]")
+@click.option("--seconds", type=float, default=5, show_default=True, help="Stop each walk after so long.")
+@click.option(
+    "--limit",
+    type=Size(),
+    default="2GiB",
+    show_default=True,
+    help="Use no more than the first so many bytes.",
+)
+@click.option(
+    "--make", type=Size(), default="1GiB", show_default=True, help="Without PATH: make a file so large."
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False), default="compare.png", show_default=True, help="The plot."
+)
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False), help="Write every figure and sample here."
+)
+def command(
+    path: str | None,
+    rows: int | None,
+    seconds: float,
+    limit: int,
+    make: int,
+    out: str,
+    json_path: str | None,
+    **which: Any,
+) -> None:
+    """Walk through the array in PATH with plain np.memmap and with each of lowtide's readers.
+
+    Each walk is a process of its own: in order and shuffled, from the device (cold) and from the page cache
+    (warm). The table and the plot show speed and memory, as the kernel counts them. Without PATH a file of
+    random numbers is made in the temporary folder, and removed afterwards.
+    """
+    with _file(path, make) as made:
+        layout = Source(made or str(path), **({} if made else which)).layout()
+        if not layout.shape or not layout.nbytes:
+            raise ArgumentError(f"{layout.path}: has no rows to walk through; its shape is {layout.shape}")
+        width = layout.nbytes // layout.shape[0]
+        limit_rows = (
+            layout.shape[0] if layout.fortran else max(1, min(layout.shape[0], limit // max(1, width)))
+        )
+        rows = min(limit_rows, rows or max(1, 2 * 2**20 // width))
+        used = limit_rows * width
+        click.echo(
+            f"{layout.path}: {layout.shape} of {layout.dtype}; walking {format_size(used)} "
+            f"in chunks of {rows} rows ({format_size(rows * width)})"
+        )
+        runs = list(_runs(layout, rows, limit_rows, seconds))
+    _print_table(runs)
+    _print_summary(runs)
+    if json_path:
+        with open(json_path, "w") as file:
+            told = {
+                "path": layout.path,
+                "bytes": used,
+                "rows_a_chunk": rows,
+                "runs": [asdict(run) for run in runs],
+            }
+            json.dump(told, file)
+        click.echo(f"figures: {json_path}")
+    if out:
+        try:
+            from lowtide.cli.compare_plot import plot
+        except ImportError:
+            click.echo("no plot: matplotlib is not installed; pip install 'lowtide[plot]'")
+        else:
+            os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
+            plot(runs, used, out)
+            click.echo(f"plot: {out}")
+
+
+@contextmanager
+def _file(path: str | None, size: int) -> Iterator[str | None]:
+    """A temporary matrix of 1 KiB rows, when no path was given."""
+    if path is not None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+        made = os.path.join(folder, "matrix.npy")
+        random = np.random.default_rng(0)
+        with create(made, "float32", row_shape=256) as out:
+            for _ in range(max(1, size // 2**22)):
+                out.append(random.random((4096, 256), dtype=np.float32))
+        yield made
+
+
+def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterator[Run]:
+    from rich.console import Console
+    from rich.progress import track
+
+    used = layout.nbytes // layout.shape[0] * limit_rows
+    may_warm = used < psutil.virtual_memory().available // 2
+    if not may_warm:
+        click.echo(f"no warm walks: {format_size(used)} would not stay in the page cache; see --limit")
+    plan = [
+        (shuffled, cold, method)
+        for cold in ((True, False) if may_warm else (True,))
+        for shuffled in (False, True)
+        for method in METHODS
+    ]
+    refused = False
+    for shuffled, cold, method in track(plan, "walking", console=Console(stderr=True), transient=True):
+        if cold:
+            if not _make_cold(layout.path):
+                refused = True
+                continue
+        else:
+            _make_warm(layout, used)
+        settings = {"rows": rows, "limit_rows": limit_rows, "seconds": seconds}
+        task = task_for(layout, method=method, shuffled=shuffled, **settings)
+        figures = _in_a_process(task)
+        left = pagecache.resident(layout.path) if cold else None
+        yield Run(method, shuffled, cold, figures, left[0] if left else None)
+    if refused:
+        click.echo(
+            "no cold walks: the file cannot be put out of the page cache here (someone has it mapped?)"
+        )
+
+
+def _in_a_process(task: str) -> Figures:
+    ended = subprocess.run(
+        [sys.executable, "-m", "lowtide.cli.compare_run", task], capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
+        raise LowtideError(f"a walk failed: {last[0]}")
+    figures: Figures = json.loads(ended.stdout)
+    return figures
+
+
+def _make_cold(path: str) -> bool:
+    pagecache.drop(path)
+    left = pagecache.resident(path)
+    return left is not None and left[0] <= max(2**20, os.stat(path).st_size // 100)
+
+
+def _make_warm(layout: Layout, used: int) -> None:
+    """Read once with large requests, as any program that went before would have left it."""
+    with open(layout.path, "rb", buffering=0) as file:
+        buffer = bytearray(4 * 2**20)
+        while file.tell() < layout.offset + used and file.readinto(buffer):
+            pass
+
+
+def _print_table(runs: list[Run]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("\nreader", no_wrap=True)
+    columns = [(shuffled, cold) for shuffled in (False, True) for cold in (False, True)]
+    for shuffled, cold in columns:
+        heading = f"{'shuffled' if shuffled else 'in order'}\n{'cold' if cold else 'warm'} GB/s"
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("in order\npeak", "shuffled\npeak", "cache\nleft"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for method in METHODS:
+        mine = {(run.shuffled, run.cold): run for run in runs if run.method == method}
+        cells = [_speed(mine.get(column)) for column in columns]
+        cells += [
+            _peak([run for key, run in mine.items() if key[0] == shuffled]) for shuffled in (False, True)
+        ]
+        left = [run.page_cache_left for run in mine.values() if run.page_cache_left is not None]
+        table.add_row(
+            method, *cells, format_size(max(left)) if left else "-", style="bold" if method == "pread" else ""
+        )
+    console = Console()
+    console.print(table)
+    stopped = any(not run.figures["complete"] for run in runs)
+    console.print(
+        "peak: memory above the start; cache left: the file's page cache after a cold walk"
+        f"{'; * stopped by --seconds' if stopped else ''}",
+        style="dim",
+        soft_wrap=True,
+    )
+
+
+def _speed(run: Run | None) -> str:
+    if run is None:
+        return "-"
+    return f"{run.speed / 1e9:.2f}{'' if run.figures['complete'] else '*'}"
+
+
+def _peak(runs: list[Run]) -> str:
+    peaks = [run.figures["peak"] for run in runs]
+    known = [peak for peak in peaks if peak is not None]
+    return format_size(max(known)) if known else "-"
+
+
+def _print_summary(runs: list[Run]) -> None:
+    """The one comparison that people come for: shuffled, from the device or else warm."""
+    cold = any(run.cold for run in runs)
+    chosen = {run.method: run for run in runs if run.shuffled and run.cold == cold}
+    ours, theirs = chosen.get("pread"), chosen.get("np.memmap")
+    if ours is None or theirs is None:
+        return
+    at = "cold" if cold else "warm"
+    click.echo(
+        f"shuffled, {at}: lowtide reads {ours.speed / theirs.speed:.1f} times as fast as np.memmap, ",
+        nl=False,
+    )
+    click.echo(f"with {_peak([ours])} of memory instead of {_peak([theirs])}")

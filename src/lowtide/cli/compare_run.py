@@ -1,0 +1,111 @@
+"""One walk of ``lowtide compare``, in a process of its own: settings as JSON in, figures as JSON out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.array import Array
+from lowtide.formats.layout import Layout
+from lowtide.memory import proc
+from lowtide.memory.meter import reset_peak
+from lowtide.orders import Order, Sequential, Shuffled
+
+METHODS = ("np.memmap", "memmap", "remap", "advise", "pread", "pread, drop")
+_SAMPLES = 100
+
+
+class Walk(TypedDict):
+    """What a walk is to do."""
+
+    layout: tuple[Any, ...]
+    method: str
+    shuffled: bool
+    rows: int
+    limit_rows: int
+    seconds: float
+
+
+class Figures(TypedDict):
+    """What a walk has shown. Bytes, except ``seconds``; memory is above what was there at its start."""
+
+    bytes_read: int
+    seconds: float
+    complete: bool
+    peak: int | None
+    samples: list[tuple[int, int]]
+    """(bytes read, resident memory) along the way."""
+
+
+def walk(task: Walk) -> Figures:
+    path, format, offset, dtype, shape, fortran, file_size = task["layout"]
+    limited = (task["limit_rows"], *shape[1:])
+    layout = Layout(path, format, offset, np.dtype(dtype), limited, fortran, file_size)
+    chunks = _memmap_chunks(layout, task) if task["method"] == "np.memmap" else _chunks(layout, task)
+    gc.collect()
+    base = proc.status("self").rss
+    peaks = reset_peak()
+    samples, total, next_sample = [(0, 0)], 0, 0
+    step = layout.nbytes // _SAMPLES
+    started = time.perf_counter()
+    paused = 0.0
+    for chunk in chunks:
+        total += chunk.nbytes
+        now = time.perf_counter()
+        if total >= next_sample:
+            samples.append((total, proc.status("self").rss - base))
+            next_sample = total + step
+            paused += time.perf_counter() - now  # looking is not reading
+        if now - started > task["seconds"]:
+            break
+    seconds = time.perf_counter() - started - paused
+    return {
+        "bytes_read": total,
+        "seconds": seconds,
+        "complete": total == layout.nbytes,
+        "peak": proc.status("self").peak - base if peaks else None,
+        "samples": samples,
+    }
+
+
+def _chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
+    reader, _, drop = task["method"].partition(", ")
+    array = Array(layout, reader=reader, cache="drop" if drop else "keep")  # type: ignore[arg-type]
+    return array.chunks(task["rows"], shuffle=task["shuffled"])
+
+
+def _memmap_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
+    """What people write without lowtide: one map, kept, and each chunk copied out of it."""
+    order = "F" if layout.fortran else "C"
+    mapped = np.memmap(layout.path, layout.dtype, "r", layout.offset, layout.shape, order)  # type: ignore[call-overload]
+    rows: Order = Shuffled(len(mapped)) if task["shuffled"] else Sequential(len(mapped))
+    for start in range(0, len(mapped), task["rows"]):
+        stop = min(len(mapped), start + task["rows"])
+        yield mapped[rows(start, stop)] if task["shuffled"] else np.array(mapped[start:stop])
+
+
+def task_for(layout: Layout, **settings: Any) -> str:
+    """The JSON for one walk."""
+    plain = replace(layout, name=None)
+    where = (
+        plain.path,
+        plain.format,
+        plain.offset,
+        plain.dtype.str,
+        plain.shape,
+        plain.fortran,
+        plain.file_size,
+    )
+    return json.dumps({"layout": where, **settings})
+
+
+if __name__ == "__main__":
+    json.dump(walk(json.loads(sys.argv[1])), sys.stdout)

@@ -1,0 +1,73 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from lowtide.errors import ArgumentError
+from lowtide.formats import Layout, inspect
+from lowtide.sizes import parse_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Size(click.ParamType[int]):
+    """``64MiB``, ``1.5GB``, ``4096``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_size(value)
+        except ArgumentError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Shape(click.ParamType[tuple[int, ...]]):
+    """``1000,256``; one length may be ``-1``."""
+
+    name = "shape"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(length) for length in str(value).strip("() ").rstrip(",").split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no shape; write lengths with commas, as in 1000,256", param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which array of which file: what ``lowtide.open`` takes."""
+
+    path: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    offset: int = 0
+    member: str | None = None
+
+    def layout(self) -> Layout:
+        return inspect(self.path, self.dtype, self.shape, self.offset, name=self.member)
+
+
+def source_options(function: F) -> F:
+    """``--dtype``, ``--shape``, ``--offset`` for raw files, ``--name`` for a member."""
+    for option in (
+        click.option(
+            "--name", "member", metavar="NAME", help="The member of an .npz, .safetensors or .h5 file."
+        ),
+        click.option(
+            "--offset", type=int, default=0, metavar="BYTES", help="Where a raw file's data begins."
+        ),
+        click.option("--shape", type=Shape(), help="Shape of a raw file; one length may be -1."),
+        click.option("--dtype", help="Take the file as raw data of this NumPy dtype."),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,42 @@
+"""``lowtide shuffle``: an array in a shuffled order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lowtide.cli.options import Size, Source, source_options
+
+
+@click.command("shuffle")
+@click.argument("source", metavar="IN", type=click.Path())
+@click.argument("target", metavar="OUT", type=click.Path())
+@source_options
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same order.")
+@click.option(
+    "--budget", type=Size(), default="256MiB", show_default=True, help="Memory that may be used, as in 1GiB."
+)
+def command(source: str, target: str, seed: int, budget: int, **which: Any) -> None:
+    """Rewrite the rows of IN to OUT in a uniformly shuffled order, in two passes and bounded memory.
+
+    Later epochs can then read OUT in order, at the speed of the disk. OUT is NPY when it ends in .npy, else
+    raw; it appears when it is complete, and a run that was killed is simply started again.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    import lowtide
+    from lowtide.array import Array
+
+    with Array(Source(source, **which).layout(), cache="drop") as array:
+        columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
+        with Progress(*columns, TimeRemainingColumn()) as progress:
+            task = progress.add_task("shuffling", total=2 * array.nbytes)
+            lowtide.shuffle(
+                array,
+                target,
+                seed=seed,
+                budget=budget,
+                progress=lambda done: progress.update(task, advance=done),
+            )
+        click.echo(f"{target}: {len(array)} rows of {source} in the order of seed {seed}")

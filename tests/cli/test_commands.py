@@ -1,0 +1,89 @@
+"""The program as a user calls it: help, version, info, shuffle, errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide.cli import COMMANDS
+
+
+def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lowtide.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"lowtide {lowtide.__version__}\n"
+    told = run("--help").stdout
+    for command, what in COMMANDS.items():
+        assert command in told
+        assert what.split(":")[0] in told
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_that_explains_its_options(command: str) -> None:
+    told = run(command, "--help").stdout
+    assert f"Usage: lowtide {command}" in told
+    options = [line for line in told.splitlines() if line.startswith("  -") or line.startswith("  --")]
+    assert options
+    assert all(len(told.split(line, 1)[1].strip()) or len(line.split("  ")) > 1 for line in options)
+
+
+def test_info_says_what_a_file_is(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), "f4"))
+    told = run("info", tmp_path / "x.npy").stdout
+    for part in ("npy", "(3, 4)", "float32", "128", "48 B"):
+        assert part in told
+    exact = json.loads(run("info", "--json", tmp_path / "x.npy").stdout)
+    array = {"name": None, "format": "npy", "shape": [3, 4], "dtype": "float32", "order": "C", "offset": 128}
+    assert exact["arrays"] == [{**array, "bytes": 48}]
+
+
+def test_info_lists_members_and_says_why_one_cannot_be_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.ones((2, 2), "u1"))
+    told = run("info", tmp_path / "x.npz").stdout
+    assert "(2, 2)" in told
+    assert "float64" in told
+    np.savez_compressed(tmp_path / "y.npz", a=np.zeros(3))
+    told = run("info", tmp_path / "y.npz").stdout
+    assert "not in place" in told
+    assert "np.savez" in told
+
+
+def test_info_of_a_raw_file(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(bytes(64))
+    told = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "train.bin").stdout)
+    assert told["arrays"][0]["shape"] == [32]
+    ended = run("info", tmp_path / "train.bin", check=False)
+    assert ended.returncode == 1
+    assert "dtype" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_errors_are_messages_and_not_tracebacks(tmp_path: Path) -> None:
+    ended = run("info", tmp_path / "nothing.npy", check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("lowtide: ")
+    assert "no such file" in ended.stderr
+    assert "nothing.npy" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert run("nonsense", check=False).returncode == 2
+
+
+def test_shuffle_writes_the_rows_in_another_order(tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.arange(1000).reshape(500, 2))
+    told = run("shuffle", tmp_path / "in.npy", tmp_path / "out.npy", "--seed", 3, "--budget", "1MiB").stdout
+    assert "500 rows" in told
+    with lowtide.open(tmp_path / "in.npy") as array:
+        expected = np.concatenate(list(array.chunks(100, shuffle=True, seed=3)))
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+    ended = run("shuffle", tmp_path / "in.npy", tmp_path / "out.npy", "--budget", "lots", check=False)
+    assert ended.returncode == 2
+    assert "'lots' is not understood" in ended.stderr

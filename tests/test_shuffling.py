@@ -1,0 +1,115 @@
+"""lowtide.shuffling: the same rows in another order, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lowtide
+from lowtide.errors import ArgumentError, BudgetError
+from lowtide.orders import Shuffled
+
+
+@given(
+    rows=st.integers(0, 500),
+    columns=st.integers(0, 5),
+    seed=st.integers(0, 2**70),
+    budget=st.integers(2_000, 100_000),
+    fortran=st.booleans(),
+    suffix=st.sampled_from([".npy", ".bin"]),
+)
+@settings(deadline=None, max_examples=40)
+def test_the_result_is_the_shuffled_pass_written_down(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    columns: int,
+    seed: int,
+    budget: int,
+    fortran: bool,
+    suffix: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("shuffle")
+    whole = np.arange(rows * columns, dtype="<i8").reshape(rows, columns)
+    np.save(folder / "in.npy", np.asfortranarray(whole) if fortran else whole)
+    told: list[int] = []
+    with lowtide.open(folder / "in.npy") as array:
+        lowtide.shuffle(array, folder / f"out{suffix}", seed=seed, budget=budget, progress=told.append)
+    expected = whole[Shuffled(rows, seed)(0, rows)]
+    raw = np.fromfile(folder / f"out{suffix}", "<i8") if suffix == ".bin" else np.load(folder / "out.npy")
+    np.testing.assert_array_equal(raw.reshape(expected.shape), expected)
+    assert sum(told) == 2 * whole.nbytes
+    assert sorted(os.listdir(folder)) == ["in.npy", f"out{suffix}"]
+
+
+def test_a_file_may_be_shuffled_onto_itself(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(10_000))
+    with lowtide.open(tmp_path / "a.npy") as array:
+        lowtide.shuffle(array, tmp_path / "a.npy", seed=1, budget=100_000)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), Shuffled(10_000, 1)(0, 10_000))
+
+
+def test_a_budget_below_one_row_names_the_smallest_that_works(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 1000)))
+    with lowtide.open(tmp_path / "a.npy") as array:
+        with pytest.raises(BudgetError, match="the smallest that works is 21419 bytes"):
+            lowtide.shuffle(array, tmp_path / "b.npy", budget=21_418)
+        assert not (tmp_path / "b.npy").exists()
+        lowtide.shuffle(array, tmp_path / "b.npy", budget=21_419)
+    assert np.load(tmp_path / "b.npy").shape == (4, 1000)
+
+
+def test_no_rows_to_shuffle(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.float64(3))
+    with lowtide.open(tmp_path / "a.npy") as array, pytest.raises(ArgumentError, match="no dimensions"):
+        lowtide.shuffle(array, tmp_path / "b.npy")
+
+
+def test_a_killed_run_leaves_the_old_file_and_starts_afresh(tmp_path: Path) -> None:
+    """SIGKILL in the middle of the second pass, found by its own progress."""
+    np.save(tmp_path / "in.npy", np.arange(300_000))
+    np.save(tmp_path / "out.npy", np.arange(3))
+    code = """
+        import os, signal, sys, lowtide
+        array, done = lowtide.open(sys.argv[1]), 0
+        def progress(nbytes):
+            global done
+            done += nbytes
+            if done > 1.5 * array.nbytes:
+                os.kill(os.getpid(), signal.SIGKILL)
+        lowtide.shuffle(array, sys.argv[2], seed=5, budget="1 MiB", progress=progress)
+    """
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(code),
+        str(tmp_path / "in.npy"),
+        str(tmp_path / "out.npy"),
+    ]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), np.arange(3))
+    with lowtide.open(tmp_path / "in.npy") as array:
+        lowtide.shuffle(array, tmp_path / "out.npy", seed=5, budget="1 MiB")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), Shuffled(300_000, 5)(0, 300_000))
+    assert sorted(os.listdir(tmp_path)) == ["in.npy", "out.npy"]
+
+
+def test_interrupts_leave_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.arange(1000))
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with lowtide.open(tmp_path / "in.npy") as array, pytest.raises(KeyboardInterrupt):
+        lowtide.shuffle(array, tmp_path / "out.npy", progress=interrupt)
+    time.sleep(0)  # let the reader's thread end
+    assert os.listdir(tmp_path) == ["in.npy"]
