@@ -554,6 +554,6 @@ def test_nothing_in_fortran_order(path: Path, shape: tuple[int, ...]) -> None:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": True, "shape": shape})
     with lowtide.open(path) as array:
         for shuffle in (False, True, "blocks"):
-            chunks = [np.empty((0, *shape[1:])), *array.chunks(2, shuffle=shuffle)]  # type: ignore[arg-type]
+            chunks = [np.empty((0, *shape[1:])), *array.chunks(2, shuffle=shuffle)]
             assert np.concatenate(chunks).shape == shape
         assert array[:].shape == array.take(range(shape[0])).shape == shape

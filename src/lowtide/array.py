@@ -173,7 +173,7 @@ class Array:
                 f"{self.dtype}, got shape {out.shape}, dtype {out.dtype}, writable: {out.flags.writeable}, "
                 f"C-contiguous: {out.flags.c_contiguous}"
             )
-        flat, into = indices.reshape(-1), out.reshape(-1, *self.shape[1:])
+        flat, into = indices.reshape(-1), out.reshape(indices.size, *self.shape[1:])
         for first in range(0, len(flat), _ROWS_AT_ONCE):
             some = slice(first, first + _ROWS_AT_ONCE)
             self.read_runs(flat[some], 1, into[some])
