@@ -533,8 +533,27 @@ def test_runs_of_rows(path: Path, order: Any, turned: int) -> None:
             assert (out == expected[rows]).all()
 
 
-def test_streams_in_order(array: lowtide.Array) -> None:
-    for start, stop in [(0, 300), (5, 5), (7, 19)]:
-        out = np.zeros((stop - start, *EXPECTED.shape[1:]), EXPECTED.dtype)
-        assert array.stream(start, stop, out)
-        assert (out == EXPECTED[start:stop]).all()
+@every_variant
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_streams_of_rows(path: Path, variant: Variant, order: Any) -> None:
+    np.save(path, np.asarray(EXPECTED, order=order))
+    with variant.open(path) as array:
+        for wait in (True, False):
+            for start, stop in [(0, 300), (0, 1), (299, 300), (7, 130), (5, 5)]:
+                out = np.full((stop - start, 4), -1, "i4")
+                if array.stream(start, stop, out, wait=wait):
+                    assert (out == EXPECTED[start:stop]).all()
+                else:
+                    assert not wait
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5), (2, 0, 3)])
+def test_nothing_in_fortran_order(path: Path, shape: tuple[int, ...]) -> None:
+    """NumPy never writes such a header, but reads it."""
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": True, "shape": shape})
+    with lowtide.open(path) as array:
+        for shuffle in (False, True, "blocks"):
+            chunks = [np.empty((0, *shape[1:])), *array.chunks(2, shuffle=shuffle)]
+            assert np.concatenate(chunks).shape == shape
+        assert array[:].shape == array.take(range(shape[0])).shape == shape

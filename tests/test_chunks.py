@@ -26,6 +26,8 @@ import lowtide
 from lowtide import chunks as chunks_module
 from lowtide.chunks import Chunks
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
+from lowtide.extents import Extents
+from lowtide.files import AHEAD, Bytes
 from lowtide.orders import BlockShuffled, Shuffled
 from tests.support.variants import Variant, every_variant, tight
 
@@ -336,16 +338,15 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def fill(self, *arguments: Any) -> None:
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if self.fails:
             raise OSError(5, "broken")
-        self._reader.fill(*arguments)
+        self._reader.fill(extents, out, ahead)
 
-    def stream(self, offset: int, out: Any, *, wait: bool = True) -> bool:
-        if self.fails:
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        if self.fails and wait:
             raise OSError(5, "broken")
-        done: bool = self._reader.stream(offset, out, wait=wait)
-        return done
+        return not self.fails and bool(self._reader.stream(offset, out, wait=wait))
 
 
 @any_shuffle
@@ -552,16 +553,14 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     plan = chunks._plan
     assert isinstance(plan.order, BlockShuffled)
     next(chunks)
-    empty, states = np.empty, []
+    read, states = array.read_runs, []
 
-    def forked(*arguments: Any, **options: Any) -> Any:
+    def forked(*arguments: Any, **options: Any) -> None:
         states.append(plan._window)
-        return empty(*arguments, **options)
+        read(*arguments, **options)
 
-    with mock.patch.object(np, "empty", forked):
-        plan._window_rows = empty((0, 3), "i4")
+    with mock.patch.object(array, "read_runs", forked):
         plan._load_window(plan.order, 0)
-    assert states
     assert set(states) == {-1}
     assert (next(chunks) == want[1]).all()
 

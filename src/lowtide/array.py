@@ -173,7 +173,7 @@ class Array:
                 f"{self.dtype}, got shape {out.shape}, dtype {out.dtype}, writable: {out.flags.writeable}, "
                 f"C-contiguous: {out.flags.c_contiguous}"
             )
-        flat, into = indices.reshape(-1), out.reshape(-1, *self.shape[1:])
+        flat, into = indices.reshape(-1), out.reshape(indices.size, *self.shape[1:])
         for first in range(0, len(flat), _ROWS_AT_ONCE):
             some = slice(first, first + _ROWS_AT_ONCE)
             self.read_runs(flat[some], 1, into[some])
@@ -263,12 +263,14 @@ class Array:
         With ``wait=False`` only if they are in the page cache; the answer is whether they were read.
         """
         self._check_open()
+        if not out.nbytes:
+            return True
         if self._in_columns:
             if wait:
                 self._read_fortran(np.array([start]), stop - start, out)
             return wait
         at = self._layout.offset + start * self.row_nbytes
-        return not out.nbytes or self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
+        return self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
 
     @property
     def _in_columns(self) -> bool:

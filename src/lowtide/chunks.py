@@ -257,13 +257,26 @@ class _Plan:
         if not len(self._window_rows):
             # Once, for the longest: the allocator might keep one that was freed beside one that is new.
             rows = min(order.window_rows, order.n)
-            self._window_rows = np.empty((rows, *self.array.shape[1:]), self.array.dtype)
+            self._window_rows = _returned_at_once((rows, *self.array.shape[1:]), self.array.dtype)
         at = 0
         for starts, run in order.window_runs(window):
             until = at + len(starts) * run
             self.array.read_runs(starts, run, self._window_rows[at:until], self._ahead)
             at = until
         self._window = window
+
+
+def _returned_at_once(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An array whose memory is the system's again when it is dropped.
+
+    What malloc has freed it may keep, up to twice the largest block of each thread: passes would add up.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.empty(shape, dtype)
+    # Private: a forked child must not write into its parent's.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.ndarray(shape, dtype, memory)
 
 
 def _page_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -374,8 +374,9 @@ def _file_pages() -> int | None:
 def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
     """Copy extents from a mapping of the file that begins at byte ``start``."""
     width = int(extents.lengths[0])
-    if len(extents) > 1 and (extents.lengths == width).all():
-        # One record at every byte: an index then is an offset, and NumPy's gather does the loop.
+    if len(extents) > 1 and width <= _PAGE and (extents.lengths == width).all():
+        # One record at every byte: an index then is an offset, and NumPy's gather does the loop. It copies
+        # twice, which long records would not be worth.
         record = np.dtype((np.void, width))
         source = np.ndarray((len(mapped) - width + 1,), record, mapped, strides=(1,))
         target = np.ndarray((len(out) - width + 1,), record, out, strides=(1,))
