@@ -198,6 +198,22 @@ class Documents:
         found[0, 0] = ends[0] if start else 0
         return found
 
+    def starts(self, numbers: Ints) -> Ints:
+        """Where some documents begin, in any order."""
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.count:
+            raise IndexingError(f"documents {numbers} are not among the {self.count} that there are")
+        found = np.zeros(len(numbers), np.int64)
+        order = np.argsort(numbers, kind="stable")
+        before = numbers[order] - 1  # a document begins where the one before it ends
+        owners = np.searchsorted(self._firsts, before, "right") - 1
+        for number in np.unique(owners[before >= 0]).tolist():
+            mine = owners == number
+            part = self._part(number)
+            ends = part.pick(before[mine] - int(self._firsts[number]))
+            self._check(part, self._sizes[number], ends)
+            found[order[mine]] = ends + self._starts[number]
+        return found
+
     def at(self, token: int) -> int:
         """The number of the document that holds a token."""
         if not 0 <= token < self.tokens:
