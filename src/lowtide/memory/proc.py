@@ -161,27 +161,24 @@ def rollup(pid: int | str = "self") -> Rollup:
 
 def mappings(pid: int | str = "self") -> list[Mapping]:
     """What a process has mapped, by path, the largest first. As dear as ``rollup``."""
+    import re  # not at the top: the sampler starts without it
+
+    # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
+    entry = re.compile(
+        rb"^[0-9a-f]+-[0-9a-f]+ ..(.). \S+ \S+ \S+ *([^\n]*)\n(?:[^R][^\n]*\n)*"
+        rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:[^A][^\n]*\n)*Anonymous: +(\d+) kB\n",
+        re.MULTILINE,
+    )
     own = [0, 0, 0]
-    found: dict[str, list[int]] = {"": own}
-    current = own
-    for line in read(f"{ROOT}/{pid}/smaps").split(b"\n"):
-        first = line[:1]
-        if first in b"0123456789abcdef" and first:
-            # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
-            parts = line.split(None, 5)
-            path = os.fsdecode(parts[5]) if len(parts) > 5 else ""
-            if path.startswith("["):  # [heap], [stack], [anon:…]: memory of the process itself
-                path = ""
-            current = found.setdefault(path, [0, 0, 0])
-            current[2] |= parts[1][2:3] == b"x"
-        elif line.startswith(b"Rss:"):
-            current[0] += int(line[4:-3]) * 1024
-        elif line.startswith(b"Pss:"):
-            current[1] += int(line[4:-3]) * 1024
-        elif line.startswith(b"Anonymous:") and current is not own:
-            # Pages of a private mapping that were written to are the process's own, no longer the file's.
-            copied = int(line[10:-3]) * 1024
-            current[0] -= copied
-            own[0] += copied
-    rows = [Mapping(path, rss, pss, bool(code)) for path, (rss, pss, code) in found.items()]
+    found: dict[bytes, list[int]] = {b"": own}
+    for execute, path, rss, pss, copied in entry.findall(read(f"{ROOT}/{pid}/smaps")):
+        # [heap], [stack], [anon:…]: memory of the process itself
+        sums = own if path.startswith(b"[") else found.setdefault(path, [0, 0, 0])
+        # Pages of a private mapping that were written to are the process's own, no longer the file's.
+        own[0] += int(copied) * 1024
+        sums[0] += int(rss) * 1024
+        sums[0] -= int(copied) * 1024
+        sums[1] += int(pss) * 1024
+        sums[2] |= execute == b"x"
+    rows = [Mapping(os.fsdecode(path), rss, pss, bool(code)) for path, (rss, pss, code) in found.items()]
     return sorted(rows, key=lambda row: -row.rss)
