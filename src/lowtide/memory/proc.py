@@ -1,7 +1,6 @@
 """What ``/proc`` says of a process, as plain numbers of bytes.
 
-Only the operating system module is imported here: the sampler process, which must start in
-milliseconds, reads with these functions too. They raise what ``open`` raises (``FileNotFoundError`` or
+These functions raise what ``open`` raises (``FileNotFoundError`` or
 ``ProcessLookupError`` for a process that is gone, ``PermissionError`` for somebody else's); who calls them
 decides what that means.
 """
@@ -104,6 +103,21 @@ def parse_status(text: bytes) -> Status:
 def status(pid: int | str = "self") -> Status:
     """Resident memory of a process by kind."""
     return parse_status(read(f"{ROOT}/{pid}/status"))
+
+
+def reset_peak(pid: int | str = "self") -> bool:
+    """Set the mark of the highest resident memory back to that of now; whether the system allowed it."""
+    try:
+        fd = os.open(f"{ROOT}/{pid}/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(fd, b"5")  # proc(5): reset the peak resident set size to the current one
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def state(pid: int | str) -> str:
