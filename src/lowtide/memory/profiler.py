@@ -31,7 +31,7 @@ class Profiler:
         self.interval = interval
         self.tree = Tree(recording.pid)
         self.governor = Governor(_PART, _ADVANCE)
-        self._next_discovery = self._next_detail = 0.0
+        self._next_discovery = self._next_detail = self._cost = 0.0
         recording.limit = self.tree.limit()
 
     def look(self) -> bool:
@@ -41,7 +41,9 @@ class Profiler:
             if now >= self._next_discovery:
                 self.tree.discover()
                 self._next_discovery = now + min(2 * self.interval, 0.1)
+            before = time.thread_time()
             point = self.tree.point()
+            self._cost = time.thread_time() - before
             if point is not None:
                 self.recording.add(point)
                 self.recording.true_peak = self.tree.peak
@@ -62,7 +64,9 @@ class Profiler:
         """Seconds until the next look: shorter in the first second, longer when looking is dear."""
         age = time.monotonic() - self.tree.started
         wanted = min(self.interval, max(0.002, age / 50))
-        return max(wanted, min(self.governor.debt(), 1.0))
+        # Dear looks are put off for as long as it takes; cheap ones go on, or the end would be missed.
+        longest = max(5 * self.interval, self._cost / _PART)
+        return max(wanted, min(self.governor.debt(), longest))
 
     def finish(self) -> None:
         """Say what could not be seen."""
@@ -131,7 +135,7 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
         raise not_ours(pid) from error
     if not command:
         raise ProcessError(f"process {pid} is a thread of the kernel: it has no memory of its own")
-    return Profiler(Recording(command, pid, time.time(), interval, budget), interval)
+    return Profiler(Recording(command, pid, time.time(), interval, budget, attached=True), interval)
 
 
 def require_proc() -> None:

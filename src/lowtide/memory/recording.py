@@ -62,6 +62,8 @@ class Recording:
     read_total: int | None = None  # bytes asked of read calls, read after the end
     ended: float | None = None
     status: int | None = None  # exit status, or minus the signal
+    attached: bool = False  # to a process that ran already: what it read before does not count
+    split: bool = True  # heap and mapped files are known apart
     blind: list[str] = field(default_factory=list)  # what could not be seen, in words
 
     def add(self, point: Point) -> None:
@@ -138,9 +140,11 @@ def _series(recording: Recording) -> Series:
         gaps.append(point.device - asked - touched - code_size[index])
     # What a device gave and nothing else accounts for was read through mappings and let go between two
     # points. A gap that closes again was only ahead of the counters: a long read under way, read-ahead.
-    unseen = _lasting(gaps)
+    read = _rising([seen + more for seen, more in zip(read, _lasting(gaps), strict=True)])
+    if recording.attached:
+        read = [size - read[0] for size in read]
     return Series(
-        times, _rising([seen + more for seen, more in zip(read, unseen, strict=True)]), heap, mapped, cache,
+        times, read, heap, mapped, cache,
         [point.major for point in points], [point.device for point in points], code,
     )  # fmt: skip
 

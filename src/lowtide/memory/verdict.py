@@ -8,7 +8,7 @@ halves of the way, since a program that fills its buffers and then stays is boun
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -40,24 +40,29 @@ class Verdict:
     per_read: float | None  # bytes of memory per byte read; None where hardly anything was read
     per_second: float | None  # for growth that has nothing to do with reading
     cache_growth: int
+    read_known: bool = True  # a .dat file has no bytes read
 
     @property
     def line(self) -> str:
         """The verdict in one line that begins with ``bounded`` or ``grows``."""
         if not self.grows:
-            rate = "hardly anything read" if self.per_read is None else f"{_rate(self.per_read)} per GiB read"
-            said = f"bounded: peak {_mib(self.peak - self.base)} over base, {rate}"
+            pace = (
+                f"{rate(self.per_read)} per GiB read" if self.per_read is not None else "hardly anything read"
+            )
+            pace = pace if self.read_known else "bytes read not known"
+            said = f"bounded: peak {_mib(self.peak - self.base)} over base, {pace}"
             if self.cache_growth >= 64 * MIB:
-                said += f"; page cache +{format_size(self.cache_growth)}, which the kernel takes back at need"
+                said += f"; page cache +{_mib(self.cache_growth)}"
             return said
         if self.per_second is not None:
-            rate = f"{format_size(self.per_second)} per second"
+            pace = f"{format_size(self.per_second)} per second"
         else:
-            rate = f"{_rate(self.per_read or 0.0)} per GiB read"
+            pace = f"{rate(self.per_read or 0.0)} per GiB read"
         names = ", ".join(os.path.basename(path) for path in self.files[:1])
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         named = f": {names}{more}" if names and self.cause == "file-mapped" else ""
-        return f"grows: {rate}, {self.cause}{named}"
+        cause = self.cause or "heap or mapped files: a .dat file does not tell"
+        return f"grows: {pace}, {cause}{named}"
 
     def as_json(self) -> dict[str, Any]:
         """The figures under the names that ``--json`` promises."""
@@ -78,30 +83,32 @@ def judge(recording: Recording) -> Verdict:
     series = recording.series()
     if not series.time:
         peak = recording.true_peak or 0
-        return Verdict(False, None, (), min(peak, 0), peak, recording.read_total or 0, None, None, 0)
+        return Verdict(False, None, (), 0, peak, recording.read_total or 0, None, None, 0)
     time, read = np.asarray(series.time), np.asarray(series.read)
     heap, mapped = np.asarray(series.heap), np.asarray(series.mapped)
     total = heap + mapped
     start = _start(read, np.asarray(series.code))
-    base, peak = int(total[start]), _peak(recording, series)
-    was_read = float(read[-1] - read[start])
-    cache = _cache_growth(recording)
-
-    per_read: float | None = None
-    if was_read >= _LEAST_READ:
+    verdict = Verdict(
+        False, None, (), int(total[start]), _peak(recording, series), int(read[-1]), None, None,
+        _cache_growth(recording), recording.split,
+    )  # fmt: skip
+    much_read = read[-1] - read[start] >= _LEAST_READ
+    if much_read:
         grew, per_read = _trend(read[start:], total[start:], _LEAST_GROWTH)
+        verdict = replace(verdict, per_read=per_read)
         if grew:
             cause, files = _cause(recording, read[start:], heap[start:], mapped[start:])
-            return Verdict(True, cause, files, base, peak, int(read[-1]), per_read, None, cache)
+            return replace(verdict, grows=True, cause=cause, files=files)
+    # A short run without reads is a program that starts; a .dat file has nothing but time.
     grew, per_second = _trend(time[start:], total[start:], _LEAST_GROWTH_OVER_TIME)
-    if grew and time[-1] - time[start] >= 1.0:
+    if grew and (time[-1] - time[start] >= 1.0 or not recording.split):
         cause, files = _cause(recording, time[start:], heap[start:], mapped[start:])
-        return Verdict(True, cause, files, base, peak, int(read[-1]), per_read, per_second, cache)
-    if was_read >= _LEAST_READ and recording.limit is not None:
+        return replace(verdict, grows=True, cause=cause, files=files, per_second=per_second)
+    if much_read and recording.limit is not None:
         grew, slope, files = _cache_pressure(recording, series, start)
         if grew:
-            return Verdict(True, "page cache", files, base, peak, int(read[-1]), slope, None, cache)
-    return Verdict(False, None, (), base, peak, int(read[-1]), per_read, None, cache)
+            return replace(verdict, grows=True, cause="page cache", files=files, per_read=slope)
+    return verdict
 
 
 def _start(read: _Curve, code: _Curve) -> int:
@@ -147,7 +154,11 @@ def _theil_sen(x: _Curve, y: _Curve) -> float:
     return float(np.median((y[right] - y[left]) / (x[right] - x[left])))
 
 
-def _cause(recording: Recording, x: _Curve, heap: _Curve, mapped: _Curve) -> tuple[Cause, tuple[str, ...]]:
+def _cause(
+    recording: Recording, x: _Curve, heap: _Curve, mapped: _Curve
+) -> tuple[Cause | None, tuple[str, ...]]:
+    if not recording.split:
+        return None, ()
     if _trend(x, heap, 0.0)[1] >= _trend(x, mapped, 0.0)[1]:
         return "heap", ()
     return "file-mapped", _grown([detail.mapped for detail in recording.details])
@@ -200,7 +211,7 @@ def _mib(size: float) -> str:
     return f"{max(0.0, size) / MIB:.0f} MiB"
 
 
-def _rate(slope: float) -> str:
+def rate(slope: float) -> str:
     """Memory for each GiB read, in the unit that reads best."""
     size = max(0.0, slope) * GIB
     return f"{size / GIB:.1f} GiB" if size >= 0.95 * GIB else f"{size / MIB:.1f} MiB"
