@@ -43,7 +43,7 @@ def examine(path: str = ".") -> list[Finding]:
         _proc(),
         *_reads(path),
         _fadvise(),
-        _cachestat(path),
+        _cachestat(),
         _true_peaks(),
         *_memory(),
         _read_ahead(path),
@@ -108,7 +108,7 @@ def _fadvise() -> Finding:
     return Finding("posix_fadvise", "works" if there else "not there", there, advice)
 
 
-def _cachestat(path: str) -> Finding:
+def _cachestat() -> Finding:
     with tempfile.TemporaryFile() as file:
         file.write(b"x")
         file.flush()

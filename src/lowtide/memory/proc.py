@@ -39,6 +39,7 @@ class Faults(NamedTuple):
 
     minor: int
     major: int
+    exiting: bool  # the kernel is taking its memory apart: what is left of it says nothing
 
 
 class Rollup(NamedTuple):
@@ -138,7 +139,11 @@ def faults(pid: int | str = "self") -> Faults:
     text = read(f"{ROOT}/{pid}/stat")
     fields = text[text.rindex(b")") + 2 :].split()
     # Counted from the state letter: 7 minflt, 8 cminflt, 9 majflt, 10 cmajflt (proc(5)).
-    return Faults(minor=int(fields[7]) + int(fields[8]), major=int(fields[9]) + int(fields[10]))
+    return Faults(
+        minor=int(fields[7]) + int(fields[8]),
+        major=int(fields[9]) + int(fields[10]),
+        exiting=bool(int(fields[6]) & 4),  # PF_EXITING
+    )
 
 
 def parent(pid: int) -> int:

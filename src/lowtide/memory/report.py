@@ -94,7 +94,10 @@ def _words(found: Document) -> str:
         if found.get("page_cache_growth_mib", 0) >= 64:
             said += " Page cache filled up beside it; the kernel takes that back when memory is needed."
         return said
-    return _ADVICE.get(found.get("cause") or "", "Memory keeps growing.")
+    return _ADVICE.get(
+        found.get("cause") or "",
+        "Memory rises all the way. Run the command with `lowtide profile` to see what grows.",
+    )
 
 
 def _tiles(found: Document) -> str:
@@ -103,7 +106,11 @@ def _tiles(found: Document) -> str:
     slope = found["mib_per_gib_read"]
     tiles = [
         ("peak", f"{found['peak_mib']:,.0f} MiB", "highest memory of all processes"),
-        ("base", f"{found['base_mib']:,.0f} MiB", "when reading began"),
+        (
+            "base",
+            f"{found['base_mib']:,.0f} MiB",
+            "when reading began" if found.get("split", True) else "at the start",
+        ),
         (
             "per GiB read",
             "–" if slope is None else rate(slope / 1024),

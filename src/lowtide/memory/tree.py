@@ -66,11 +66,12 @@ class Tree:
         for pid in self.pids:
             try:
                 status = proc.status(pid)
-                seen[pid] = self._counters(pid)
+                faults = proc.faults(pid)  # after the status: an exit in between is noticed
+                seen[pid] = (*self._io(pid), faults.major, faults.minor)
             except proc.GONE:
                 gone.append(pid)
                 continue
-            if status.rss:  # a zombie has none
+            if status.rss and not faults.exiting:  # a zombie has none
                 alive += 1
                 anon, file, shared = anon + status.anon, file + status.file, shared + status.shared
                 self.peak = max(self.peak, status.peak)
@@ -134,14 +135,12 @@ class Tree:
         """The memory limit that holds the tree."""
         return self._cgroup.limit() if self._cgroup else None
 
-    def _counters(self, pid: int) -> Counters:
-        faults = proc.faults(pid)
+    def _io(self, pid: int) -> tuple[int, int]:
         try:
-            asked, device = proc.io(pid)
+            return proc.io(pid)
         except PermissionError:
             self.denied.add("the bytes read by some processes: they belong to another user")
-            asked = device = 0
-        return asked, device, faults.major, faults.minor
+            return 0, 0
 
     def _with_lost(self, seen: dict[int, Counters]) -> Counters:
         """Sums over the living, and over the dead whose figures no parent took over."""
