@@ -109,6 +109,8 @@ class Watch:
         if self.kind == "cgroup" and (self._cgroup is None or self._cgroup.usage() is None):
             self._number = 0
             raise UnsupportedError("kind='cgroup' needs a memory cgroup, and none is visible here")
+        if self._cgroup is not None:
+            self._helper.ready(self.kind)  # the sampler lives in the same cgroup and is not the block's doing
         # The first look is ours, and from here on the kernel keeps the peak: nothing waits for the sampler.
         self._peak = Peak()
         self._before = proc.status()

@@ -58,6 +58,11 @@ class Helper:
         with trips.held():
             self._send("start", number, kind, interval, over, *named)
 
+    def ready(self, kind: str) -> None:
+        """Wait until the sampler runs and has loaded what it needs for ``kind``."""
+        self.start(0, kind, 3600.0, 1 << 62, {})
+        self.stop(0)
+
     def stop(self, number: int) -> dict[str, Any]:
         """End a watch and fetch what was seen; empty if the sampler is gone."""
         if self.owner != os.getpid():
