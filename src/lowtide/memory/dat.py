@@ -61,7 +61,7 @@ def parse(data: bytes, path: str) -> Recording:
     recording = Recording(command, 0, started, _interval(moments), split=False)
     extra = _children_at(moments, children)
     for (memory, time), more in zip(moments, extra, strict=True):
-        recording.add(Point(time - started, 1, round((memory + more) * _MIB), 0, 0, 0, 0, 0, 0, 0))
+        recording.add(Point(time - started, 0, 1, round((memory + more) * _MIB), 0, 0, 0, 0, 0, 0, 0))
     recording.ended = moments[-1][1]
     recording.blind.append(
         "heap and mapped files apart, bytes read, page cache: a .dat file does not have them"

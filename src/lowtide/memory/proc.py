@@ -40,6 +40,7 @@ class Faults(NamedTuple):
     minor: int
     major: int
     exiting: bool  # the kernel is taking its memory apart: what is left of it says nothing
+    kernel: bool  # a thread of the kernel, without memory of its own
 
 
 class Rollup(NamedTuple):
@@ -142,7 +143,8 @@ def faults(pid: int | str = "self") -> Faults:
     return Faults(
         minor=int(fields[7]) + int(fields[8]),
         major=int(fields[9]) + int(fields[10]),
-        exiting=bool(int(fields[6]) & 4),  # PF_EXITING
+        exiting=bool(int(fields[6]) & 0x4),  # PF_EXITING
+        kernel=bool(int(fields[6]) & 0x200000),  # PF_KTHREAD
     )
 
 

@@ -26,10 +26,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Profiler:
     """Takes the looks at one tree, each when it is due and paid for."""
 
-    def __init__(self, recording: Recording, interval: float) -> None:
+    def __init__(self, recording: Recording, interval: float, adopted: bool = False) -> None:
         self.recording = recording
         self.interval = interval
-        self.tree = Tree(recording.pid)
+        self.tree = Tree(recording.pid, adopted)
         self.governor = Governor(_PART, _ADVANCE)
         self._next_discovery = self._next_detail = self._cost = 0.0
         recording.limit = self.tree.limit()
@@ -95,7 +95,7 @@ def record(
     with _signals() as forward:
         pid = _start(command)
         recording = Recording(list(command), pid, time.time(), interval, budget)
-        profiler = Profiler(recording, interval)
+        profiler = Profiler(recording, interval, adopted=True)
         forward(pid)
         while not _ended(pid):
             profiler.look()
@@ -125,6 +125,7 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
     try:
         if proc.state(pid) == "Z":
             raise ProcessError(f"process {pid} has ended already and only waits for its parent to notice")
+        kernel = proc.faults(pid).kernel
         proc.io(pid)
         command = [os.fsdecode(part) for part in proc.read(f"{proc.ROOT}/{pid}/cmdline").split(b"\0")[:-1]]
     except proc.GONE as error:
@@ -133,7 +134,7 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
         raise no_such_process(pid) from error
     except PermissionError as error:
         raise not_ours(pid) from error
-    if not command:
+    if kernel:
         raise ProcessError(f"process {pid} is a thread of the kernel: it has no memory of its own")
     return Profiler(Recording(command, pid, time.time(), interval, budget, attached=True), interval)
 

@@ -7,6 +7,7 @@ counters. A ``Detail`` is dear and taken seldom: proportional shares, what is ma
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ class Point(NamedTuple):
     """Sums over the tree at one moment, in bytes; ``time`` in seconds from the start."""
 
     time: float
+    epoch: int  # counts up when processes come or go
     processes: int
     anon: int
     file: int
@@ -34,6 +36,7 @@ class Detail(NamedTuple):
     """A dear look at the tree."""
 
     time: float
+    epoch: int
     shares: tuple[float, float, float]  # PSS / RSS of anonymous, file-mapped and shared memory
     mapped: Mapping[str, int]  # data files: path to resident bytes, each page counted once
     code: int  # as Point.touched, of programs and libraries alone
@@ -114,9 +117,7 @@ def _series(recording: Recording) -> Series:
     points, details = recording.points, recording.details
     times = [point.time for point in points]
     column = _Interpolation(times, details)
-    anon_share = column(lambda detail: detail.shares[0], 1.0)
-    file_share = column(lambda detail: detail.shares[1], 1.0)
-    shared_share = column(lambda detail: detail.shares[2], 1.0)
+    shares = _shares(points, details)
     code = column(lambda detail: detail.code, 0.0)
     code_size = column(lambda detail: detail.code_size, 0.0)
     tmpfs = column(lambda detail: detail.tmpfs, 0.0)
@@ -127,8 +128,9 @@ def _series(recording: Recording) -> Series:
     tmpfs_touched = before = 0.0
     for index, point in enumerate(points):
         named = min(tmpfs[index], point.shared)
-        heap.append(point.anon * anon_share[index] + (point.shared - named) * shared_share[index])
-        mapped.append(point.file * file_share[index] + named * shared_share[index])
+        anon_share, file_share, shared_share = shares[index]
+        heap.append(point.anon * anon_share + (point.shared - named) * shared_share)
+        mapped.append(point.file * file_share + named * shared_share)
         # Reads through a mapping appear in no counter; the pages that they leave resident do.
         tmpfs_touched += max(0.0, named - before)
         before = named
@@ -147,6 +149,31 @@ def _series(recording: Recording) -> Series:
         times, read, heap, mapped, cache,
         [point.major for point in points], [point.device for point in points], code,
     )  # fmt: skip
+
+
+def _shares(points: Sequence[Point], details: Sequence[Detail]) -> list[tuple[float, ...]]:
+    """How much of each kind of memory to count at each point, for pages that processes share.
+
+    Shares are interpolated only among looks at the same processes: a worker that comes or goes changes
+    them at once.
+    """
+    epochs: dict[int, list[Detail]] = {}
+    for detail in details:
+        epochs.setdefault(detail.epoch, []).append(detail)
+    found: list[tuple[float, ...]] = []
+    last: tuple[float, ...] = (1.0, 1.0, 1.0)
+    for epoch, group in itertools.groupby(points, key=lambda point: point.epoch):
+        members = list(group)
+        if epoch in epochs:
+            column = _Interpolation([point.time for point in members], epochs[epoch])
+            columns = [column(lambda detail, kind=kind: detail.shares[kind], 1.0) for kind in range(3)]
+            found += zip(*columns, strict=True)
+            last = found[-1]
+        else:
+            found += [last] * len(members)
+    return [
+        (1.0, 1.0, 1.0) if point.processes == 1 else share for point, share in zip(points, found, strict=True)
+    ]
 
 
 class _Interpolation:

@@ -24,10 +24,15 @@ _NONE: Counters = (0, 0, 0, 0)
 
 
 class Tree:
-    """The processes at and below ``root``."""
+    """The processes at and below ``root``.
 
-    def __init__(self, root: int) -> None:
+    With ``adopted``, also new children of this process: orphans of the tree, where it has asked for them.
+    """
+
+    def __init__(self, root: int, adopted: bool = False) -> None:
         self.root = root
+        self.epoch = 0  # counts up when processes come or go
+        self._strangers = set(proc.children(os.getpid())) - {root} if adopted else None
         self.started = time.monotonic()
         self.pids = [root]
         self.changed = True  # the processes are others than at the last detail
@@ -48,6 +53,10 @@ class Tree:
     def discover(self) -> None:
         """Look for processes that have begun or ended."""
         found = [self.root]
+        if self._strangers is not None:
+            found += [
+                pid for pid in proc.children(os.getpid()) if pid not in self._strangers and pid != self.root
+            ]
         for pid in found:  # grows while it is walked: parents come before their children
             for child in proc.children(pid):
                 if child not in found:
@@ -55,6 +64,7 @@ class Tree:
                     found.append(child)
         if found != self.pids:
             self.changed = True
+            self.epoch += 1
             self.pids = found
 
     def point(self) -> Point | None:
@@ -80,13 +90,16 @@ class Tree:
         if gone:
             self.pids = [pid for pid in self.pids if pid not in gone]
             self.changed = True
+            self.epoch += 1
             for pid in gone:
                 self._file.pop(pid, None)
                 self._code_touched_by_dead += self._code_touched.pop(pid, 0)
         counters = self._with_lost(seen)
         if not alive:
             return None
-        return Point(time.monotonic() - self.started, alive, anon, file, shared, self._touched, *counters)
+        return Point(
+            time.monotonic() - self.started, self.epoch, alive, anon, file, shared, self._touched, *counters
+        )
 
     def detail(self) -> Detail | None:
         """The dear look: shares, mappings, page cache, cgroup."""
@@ -123,7 +136,7 @@ class Tree:
         cached = self._page_cache()
         shares = [part / whole if whole else 1.0 for part, whole in zip(proportional, resident, strict=True)]
         return Detail(
-            time.monotonic() - self.started, (shares[0], shares[1], shares[2]), mapped,
+            time.monotonic() - self.started, self.epoch, (shares[0], shares[1], shares[2]), mapped,
             sum(self._code_touched.values()) + self._code_touched_by_dead,
             sum(self._code.values()), tmpfs, cached,
             sum(max(0, size - mapped.get(path, 0)) for path, size in cached.items()),
