@@ -43,7 +43,7 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @click.option(
     "--interval",
     type=click.FloatRange(0.001, 60),
-    default=0.01,
+    default=0.025,
     show_default=True,
     help="Seconds between two samples.",
 )
@@ -129,9 +129,14 @@ def _require_writable(path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise LowtideError(f"cannot write {path}: there is no folder {folder}")
-    target = path if os.path.exists(path) else folder
-    if os.path.isdir(path) or not os.access(target, os.W_OK):
-        raise LowtideError(f"cannot write {path}: check the mode and owner of {target}")
+    there = os.path.exists(path)
+    try:
+        with open(path, "ab"):  # asking for the mode would not do: root may write what cannot be written
+            pass
+    except OSError as error:
+        raise LowtideError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    if not there:
+        os.unlink(path)
 
 
 def _signal_name(number: int) -> str:

@@ -26,7 +26,7 @@ from lowtide.memory.peaks import Peak
 from lowtide.sizes import format_size, parse_size
 
 Kind = Literal["rss", "anon", "file", "cache", "cgroup"]
-INTERVAL = 0.01
+INTERVAL = 0.025
 _WORDS = {
     "rss": "resident memory",
     "anon": "heap",

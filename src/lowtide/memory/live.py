@@ -102,7 +102,7 @@ def _follow(watched: Profiler, seconds: float, stop_at: float) -> bool:
             return False
         if now >= until:
             return True
-        time.sleep(min(watched.pause(), max(0.0, until - now)))
+        watched.rest(longest=until - now)
 
 
 def _scale(watched: Profiler) -> tuple[float, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from lowtide.memory.meter import no_such_process, not_ours
 from lowtide.memory.recording import Recording
 from lowtide.memory.tree import Tree
 
-INTERVAL = 0.01
+INTERVAL = 0.025
 _PART = 0.01  # of one core, for all looking
 _ADVANCE = 0.15  # seconds of processor time that a short command may cost at once
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,9 +57,10 @@ class Profiler:
         detail = self.tree.detail()
         if detail is not None:
             self.recording.detail(detail)
-        # At most a fifth of the advance at once, then as the governor allows.
+        # A short command is looked at closely, on credit; then as often as the governor allows.
         cost = time.thread_time() - before
-        self._next_detail = now + max(2 * self.interval, cost * 5, min(self.governor.debt(), 5.0))
+        paid_for = self.governor.debt() + cost / _PART
+        self._next_detail = now + max(2 * self.interval, cost * 5, min(paid_for, 60.0))
 
     def pause(self) -> float:
         """Seconds until the next look: shorter in the first second, longer when looking is dear."""
@@ -67,6 +69,11 @@ class Profiler:
         # Dear looks are put off for as long as it takes; cheap ones go on, or the end would be missed.
         longest = max(5 * self.interval, self._cost / _PART)
         return max(wanted, min(self.governor.debt(), longest))
+
+    def rest(self, sleep: Callable[[float], None] = time.sleep, longest: float = math.inf) -> None:
+        """Wait for the next look. Falling asleep and waking up is paid for as well."""
+        with self.governor:
+            sleep(max(0.0, min(self.pause(), longest)))
 
     def finish(self) -> None:
         """Say what could not be seen."""
@@ -99,7 +106,7 @@ def record(
         forward(pid)
         while not _ended(pid):
             profiler.look()
-            _sleep(profiler.pause())
+            profiler.rest(_sleep_or_child)
         with contextlib.suppress(OSError):
             # A process that has ended but was not waited for still has its counters.
             recording.read_total = max(proc.io(pid).asked, _last_asked(recording))
@@ -170,7 +177,7 @@ def _ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _sleep(seconds: float) -> None:
+def _sleep_or_child(seconds: float) -> None:
     """Sleep, but wake up as soon as the command ends, so that a short one is not kept waiting."""
     with contextlib.suppress(InterruptedError):
         signal.sigtimedwait([signal.SIGCHLD], seconds)

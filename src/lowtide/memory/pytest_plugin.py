@@ -154,6 +154,8 @@ def _run_isolated(item: pytest.Item) -> list[pytest.TestReport]:
         reports.append(_died(item, done))
     for report in reports:
         report.nodeid, report.location = item.nodeid, item.location
+        if isinstance(report.longrepr, list):  # where a test was skipped: JSON has no tuples
+            report.longrepr = tuple(report.longrepr)
     return reports
 
 

@@ -6,6 +6,7 @@ fetched when the page is made and nothing when it is opened.
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import os
@@ -42,8 +43,6 @@ def require() -> None:
 def render(found: Document) -> str:
     """The page for a document."""
     require()
-    import vl_convert
-
     with open(_TEMPLATE, encoding="utf-8") as file:
         page = file.read()
     parts = {
@@ -56,9 +55,7 @@ def render(found: Document) -> str:
         "tiles": _tiles(found),
         "mappings": _table(found),
         "not_seen": "".join(f"<li>{html.escape(line)}</li>" for line in found.get("not_seen", [])),
-        "library": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-            "</script", "<\\/script"
-        ),
+        "library": _library(),
         "data": _script_json(_chart_data(found)),
     }
     # One pass over the template: what is put in is never looked at again.
@@ -68,6 +65,15 @@ def render(found: Document) -> str:
         name, _, rest = piece.partition("}}")
         filled += [parts[name], rest]
     return "".join(filled)
+
+
+@functools.cache
+def _library() -> str:
+    """Vega-Lite with all that it needs; a second to put together."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
 
 
 def save(path: str, found: Document) -> None:

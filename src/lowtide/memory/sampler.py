@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEEP = 512  # samples kept for a watch; beyond that every second one goes
 ALERTS = 3
-FIELDS = {"rss": b"\nVmRSS:", "anon": b"\nRssAnon:", "file": b"\nRssFile:", "shared": b"\nRssShmem:"}
+KINDS = ("rss", "anon", "file", "shared")  # as they stand in the status file
 
 
 class Session:
@@ -40,6 +40,7 @@ class Session:
         self._every = 1
         self._bases = dict(files)  # what was cached of each file at the start, or when it was first seen
         self._status = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+        self._index = KINDS.index(kind) if kind in KINDS else -1
         self._cgroup: Any = None
         if kind == "cgroup":
             from lowtide.memory import cgroups
@@ -53,11 +54,15 @@ class Session:
     def look(self) -> bool:
         """Take a sample; ``True`` if it is the first over the limit."""
         text = os.pread(self._status, 8192, 0)
-        value = self._value(text)
-        sample = (time.time(), value, *(_field(text, FIELDS[kind]) for kind in ("anon", "file", "shared")))
-        self.highest = max(self.highest, value)
+        start = text.index(b"VmRSS:")  # the next three lines are its parts
+        _, rss, _, _, anon, _, _, file, _, _, shared = text[start : start + 200].split(None, 11)[:11]
+        status = (int(rss) * 1024, int(anon) * 1024, int(file) * 1024, int(shared) * 1024)
+        value = status[self._index] if self._index >= 0 else self._elsewhere()
+        sample = (time.time(), value, *status[1:])
+        if value > self.highest:
+            self.highest = value
         if self.count % self._every == 0:
-            self.samples.append(sample)  # type: ignore[arg-type]
+            self.samples.append(sample)
             if len(self.samples) > KEEP:
                 self.samples = self.samples[::2]
                 self._every *= 2
@@ -86,12 +91,11 @@ class Session:
             "mappings": self.mappings() if self.highest > self.over else [],
         }  # fmt: skip
 
-    def _value(self, status: bytes) -> int:
-        if self._cgroup is not None:
-            return self._cgroup.usage() or 0
+    def _elsewhere(self) -> int:
+        """What is not in the status file."""
         if self.kind == "cache":
             return self._page_cache()
-        return _field(status, FIELDS[self.kind])
+        return (self._cgroup.usage() or 0) if self._cgroup is not None else 0
 
     def _page_cache(self) -> int:
         """Growth of the page cache of the named files, or of all data files that the process has open."""
@@ -168,16 +172,10 @@ def _serve(sessions: dict[int, Session], parent: int, request: list[str]) -> Non
 def _look(number: int, session: Session) -> None:
     try:
         first = session.look()
-    except OSError:
-        sys.exit()  # the parent is gone
+    except (OSError, ValueError):
+        sys.exit()  # the parent is gone, or a zombie without memory
     if first:
         _write(ALERTS, str(number))
-
-
-def _field(text: bytes, name: bytes) -> int:
-    """As ``proc.field``, which would cost the import of its module."""
-    start = text.find(name)
-    return int(text[start + len(name) : text.index(b"k", start + len(name))]) * 1024 if start >= 0 else 0
 
 
 def _write(fd: int, text: str) -> None:
