@@ -76,7 +76,7 @@ def measure(seconds: float, resident: int) -> dict[str, dict[str, Any]]:
 
 
 def _first_watch() -> tuple[float, float, float]:
-    """Milliseconds to enter a first watch; from the sampler's first line, and its birth, to its first look."""
+    """Milliseconds to enter a first watch; from the sampler's first line and its birth to its first look."""
     helper.shut_down()
     before = time.perf_counter()
     with lowtide.watch() as watch:

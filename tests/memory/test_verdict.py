@@ -66,6 +66,19 @@ def test_what_grows_grows_though_it_is_not_smooth(name: str, curve: list[float])
     assert verdict.per_read == pytest.approx(1 / 16, rel=0.25)
 
 
+@pytest.mark.parametrize(("kept", "grows"), [(30, False), (95, True)])
+def test_a_file_read_in_few_gulps_grows_only_if_it_is_kept(kept: float, grows: bool) -> None:
+    curve = [20.0] * 20 + [20 + kept * step for step in (1, 1, 1)] * 10
+    if grows:
+        curve = [20.0] * 20 + [20 + kept * gulp for gulp in (1, 2, 3) for _ in range(10)]
+    made = recording(curve, step=0)
+    made.points = [
+        point._replace(asked=max(0, (index - 10) // 10) * 100 * MIB)
+        for index, point in enumerate(made.points)
+    ]
+    assert judge(made).grows is grows
+
+
 def test_the_larger_slope_is_the_cause() -> None:
     made = recording([10 + 0.1 * index for index in range(200)], file=[16.0 * index for index in range(200)])
     for index in (0, 100, 199):

@@ -124,7 +124,6 @@ def _series(recording: Recording) -> Series:
     cache = column(lambda detail: detail.unmapped, 0.0)
 
     heap, mapped, read = [], [], []
-    gaps = []
     tmpfs_touched = before = 0.0
     for index, point in enumerate(points):
         named = min(tmpfs[index], point.shared)
@@ -138,11 +137,10 @@ def _series(recording: Recording) -> Series:
         asked = point.asked
         if index == len(points) - 1 and recording.read_total is not None:
             asked = max(asked, recording.read_total)  # what was asked after the last point
-        read.append(asked + touched)
-        gaps.append(point.device - asked - touched - code_size[index])
-    # What a device gave and nothing else accounts for was read through mappings and let go between two
-    # points. A gap that closes again was only ahead of the counters: a long read under way, read-ahead.
-    read = _rising([seen + more for seen, more in zip(read, _lasting(gaps), strict=True)])
+        # What a device gave beyond that was read through mappings and let go between two points, or
+        # is on its way: a long call that has not returned yet, or read-ahead.
+        read.append(max(asked + touched, point.device - code_size[index]))
+    read = _rising(read)
     if recording.attached:
         read = [size - read[0] for size in read]
     return Series(
@@ -198,17 +196,6 @@ class _Interpolation:
             values[left] + min(1.0, max(0.0, part)) * (values[right] - values[left])
             for left, right, part in self.places
         ]
-
-
-def _lasting(values: list[float]) -> list[float]:
-    """The part of each value that is never lost again, and at least 0.
-
-    >>> _lasting([1, 5, 2, 3])
-    [1, 2, 2, 3]
-    """
-    lowest = math.inf
-    kept = [lowest := min(lowest, value) for value in reversed(values)]
-    return [max(0, value) for value in reversed(kept)]
 
 
 def _rising(values: list[float]) -> list[float]:
