@@ -34,7 +34,18 @@ def recording(**changes: Any) -> Recording:
         size = int(1.6 * index * MIB)
         made.detail(
             Detail(
-                index * 0.01, 0, (1.0, 1.0, 1.0), {NASTY: size}, 0, 0, 0, {NASTY: 512 * MIB}, 99, None, None
+                index * 0.01,
+                0,
+                (0, 0, 0),
+                (0, 0, 0),
+                {NASTY: size},
+                0,
+                0,
+                0,
+                {NASTY: 512 * MIB},
+                99,
+                None,
+                None,
             )
         )
     for name, value in changes.items():

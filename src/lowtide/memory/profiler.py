@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from lowtide.errors import AccessError, NotFoundError, ProcessError, UnsupportedError
 from lowtide.memory import proc
@@ -99,14 +99,13 @@ def record(
     """
     require_proc()
     _adopt_orphans()
-    with _signals() as forward:
-        pid = _start(command)
+    with _Relay() as relay:
+        pid = relay.pid = _start(command, relay.mask)
         recording = Recording(list(command), pid, time.time(), interval, budget)
         profiler = Profiler(recording, interval, adopted=True)
-        forward(pid)
         while not _ended(pid):
             profiler.look()
-            profiler.rest(_sleep_or_child)
+            profiler.rest(relay.sleep)
         with contextlib.suppress(OSError):
             # A process that has ended but was not waited for still has its counters.
             recording.read_total = max(proc.io(pid).asked, _last_asked(recording))
@@ -155,9 +154,8 @@ def require_proc() -> None:
         )
 
 
-def _start(command: Sequence[str]) -> int:
+def _start(command: Sequence[str], mask: Collection[int]) -> int:
     name = command[0]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - {signal.SIGCHLD}
     # Python ignores these two, and what is ignored is inherited.
     ignored = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
@@ -177,52 +175,59 @@ def _ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _sleep_or_child(seconds: float) -> None:
-    """Sleep, but wake up as soon as the command ends, so that a short one is not kept waiting."""
-    with contextlib.suppress(InterruptedError):
-        signal.sigtimedwait([signal.SIGCHLD], seconds)
+class _Relay:
+    """Sleeps between two looks, wakes up when the command ends, and passes on what others send.
 
-
-@contextlib.contextmanager
-def _signals() -> Iterator[Callable[[int], None]]:
-    """Hold interrupts back from the profiler and pass them to the command.
-
-    A terminal sends Ctrl-C to both. A program that cleans up should get it once, so it is passed on only
-    if the command is still there a little later, or when it comes again.
+    The signals are blocked and fetched, so that none can disturb a look or the report. A terminal sends
+    Ctrl-C to the command as well, and a program that cleans up should get it once: what the terminal sends is
+    not passed on, and an interrupt from somebody else, who may have sent it to the whole group, only if the
+    command is still there a second later or when it comes again.
     """
-    target: list[int] = []
-    counts = {signal.SIGINT: 0, signal.SIGTERM: 0}
 
-    def send(number: int) -> None:
-        if target:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(target[0], number)
+    def __init__(self) -> None:
+        asked = {signal.SIGINT, signal.SIGTERM}
+        # What was ignored before (nohup, a background job) stays ignored, here and in the command.
+        self.heard = {signal.SIGCHLD} | {n for n in asked if signal.getsignal(n) is not signal.SIG_IGN}
+        self.pid = 0
+        self._interrupts = 0
+        self._interrupt_at = math.inf
 
-    def on_signal(number: int, _frame: object) -> None:
-        counts[signal.Signals(number)] += 1
-        if number == signal.SIGTERM or counts[signal.SIGINT] == 2:
-            send(number)
-        elif counts[signal.SIGINT] > 2:
-            send(signal.SIGKILL)
+    def __enter__(self) -> _Relay:
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.heard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while signal.sigtimedwait(self.heard, 0):  # an interrupt too many must not hit the report
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+    def sleep(self, seconds: float) -> None:
+        """Until a signal comes, and no longer than ``seconds``."""
+        now = time.monotonic()
+        heard = signal.sigtimedwait(self.heard, max(0.0, min(seconds, self._interrupt_at - now)))
+        if heard is not None and heard.si_signo != signal.SIGCHLD:
+            self._pass_on(heard.si_signo, from_terminal=heard.si_code > 0)
+        if time.monotonic() >= self._interrupt_at:
+            self._interrupt_at = math.inf
+            self._send(signal.SIGINT)
+
+    def _pass_on(self, number: int, from_terminal: bool) -> None:
+        if number != signal.SIGINT:
+            self._send(number)
+            return
+        self._interrupts += 1
+        if self._interrupts > 2:
+            self._send(signal.SIGKILL)
+        elif from_terminal:
+            pass  # si_code of the kernel's own: the command has it already
+        elif self._interrupts == 2:
+            self._send(number)
         else:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            self._interrupt_at = time.monotonic() + 1.0
 
-    def on_alarm(_number: int, _frame: object) -> None:
-        send(signal.SIGINT)
-
-    # What was ignored before (nohup, a background job) stays ignored, here and in the command.
-    heard = [number for number in counts if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, on_signal) for number in heard}
-    alarm = signal.signal(signal.SIGALRM, on_alarm)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    try:
-        yield target.append
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGALRM, alarm)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 def _adopt_orphans() -> None:

@@ -37,7 +37,10 @@ class Detail(NamedTuple):
 
     time: float
     epoch: int
-    shares: tuple[float, float, float]  # PSS / RSS of anonymous, file-mapped and shared memory
+    # Anonymous, file-mapped and shared memory, summed over processes: each page for everyone who has it,
+    # and divided among them (RSS and PSS).
+    resident: tuple[float, float, float]
+    proportional: tuple[float, float, float]
     mapped: Mapping[str, int]  # data files: path to resident bytes, each page counted once
     code: int  # as Point.touched, of programs and libraries alone
     code_size: int  # sizes of those files: as much may have come from a device for them
@@ -117,7 +120,7 @@ def _series(recording: Recording) -> Series:
     points, details = recording.points, recording.details
     times = [point.time for point in points]
     column = _Interpolation(times, details)
-    shares = _shares(points, details)
+    shared_out = _shared_out(points, details)
     code = column(lambda detail: detail.code, 0.0)
     code_size = column(lambda detail: detail.code_size, 0.0)
     tmpfs = column(lambda detail: detail.tmpfs, 0.0)
@@ -126,10 +129,11 @@ def _series(recording: Recording) -> Series:
     heap, mapped, read = [], [], []
     tmpfs_touched = before = 0.0
     for index, point in enumerate(points):
+        anon, file, shared = shared_out[index]
         named = min(tmpfs[index], point.shared)
-        anon_share, file_share, shared_share = shares[index]
-        heap.append(point.anon * anon_share + (point.shared - named) * shared_share)
-        mapped.append(point.file * file_share + named * shared_share)
+        named_share = shared * named / point.shared if point.shared else 0.0
+        heap.append(anon + shared - named_share)
+        mapped.append(file + named_share)
         # Reads through a mapping appear in no counter; the pages that they leave resident do.
         tmpfs_touched += max(0.0, named - before)
         before = named
@@ -149,29 +153,42 @@ def _series(recording: Recording) -> Series:
     )  # fmt: skip
 
 
-def _shares(points: Sequence[Point], details: Sequence[Detail]) -> list[tuple[float, ...]]:
-    """How much of each kind of memory to count at each point, for pages that processes share.
+def _shared_out(points: Sequence[Point], details: Sequence[Detail]) -> list[list[float]]:
+    """Anonymous, file-mapped and shared memory at each point, with pages that processes share counted once.
 
-    Shares are interpolated only among looks at the same processes: a worker that comes or goes changes
-    them at once.
+    The dear looks know it exactly. In between it goes on a straight line, and what the resident memory does
+    beside its own straight line counts by the share that it has there. Only looks at the same processes are
+    joined: a worker that comes or goes changes everything at once.
     """
     epochs: dict[int, list[Detail]] = {}
     for detail in details:
         epochs.setdefault(detail.epoch, []).append(detail)
-    found: list[tuple[float, ...]] = []
-    last: tuple[float, ...] = (1.0, 1.0, 1.0)
+    found: list[list[float]] = []
+    shares = [1.0, 1.0, 1.0]
     for epoch, group in itertools.groupby(points, key=lambda point: point.epoch):
         members = list(group)
-        if epoch in epochs:
-            column = _Interpolation([point.time for point in members], epochs[epoch])
-            columns = [column(lambda detail, kind=kind: detail.shares[kind], 1.0) for kind in range(3)]
-            found += zip(*columns, strict=True)
-            last = found[-1]
-        else:
-            found += [last] * len(members)
-    return [
-        (1.0, 1.0, 1.0) if point.processes == 1 else share for point, share in zip(points, found, strict=True)
-    ]
+        column = _Interpolation([point.time for point in members], epochs.get(epoch, []))
+        resident = [column(lambda detail, kind=kind: detail.resident[kind], 0.0) for kind in range(3)]
+        proportional = [column(lambda detail, kind=kind: detail.proportional[kind], 0.0) for kind in range(3)]
+        for index, point in enumerate(members):
+            now = (point.anon, point.file, point.shared)
+            if point.processes == 1:
+                found.append([float(size) for size in now])
+                continue
+            if epoch in epochs:
+                lines = [
+                    (whole[index], part[index]) for whole, part in zip(resident, proportional, strict=True)
+                ]
+                shares = [part / whole if whole else 1.0 for whole, part in lines]
+            else:
+                lines = [(0.0, 0.0)] * 3
+            found.append(
+                [
+                    max(0.0, part + share * (size - whole))
+                    for size, (whole, part), share in zip(now, lines, shares, strict=True)
+                ]
+            )
+    return found
 
 
 class _Interpolation:

@@ -104,16 +104,18 @@ class Tree:
     def detail(self) -> Detail | None:
         """The dear look: shares, mappings, page cache, cgroup."""
         self.changed = False
-        resident = [0, 0, 0]
-        proportional = [0, 0, 0]
+        resident = [0.0, 0.0, 0.0]
+        proportional = [0.0, 0.0, 0.0]
         mapped: dict[str, int] = {}
         tmpfs = looked = 0
         for pid in self.pids:
             try:
                 if len(self.pids) > 1:
-                    status, rollup = proc.status(pid), proc.rollup(pid)
-                    resident = [a + b for a, b in zip(resident, status[1:4], strict=True)]
-                    proportional = [a + b for a, b in zip(proportional, rollup[1:], strict=True)]
+                    # The dear figure takes its time; the cheap one is that of the middle of it.
+                    before, rollup, after = proc.status(pid), proc.rollup(pid), proc.status(pid)
+                    for kind in range(3):
+                        resident[kind] += (before[kind + 1] + after[kind + 1]) / 2
+                        proportional[kind] += rollup[kind + 1]
                 code = 0
                 for row in proc.mappings(pid):
                     if row.code and row.path:
@@ -134,9 +136,9 @@ class Tree:
             return None
         self._note(path for path in mapped if path.startswith("/"))
         cached = self._page_cache()
-        shares = [part / whole if whole else 1.0 for part, whole in zip(proportional, resident, strict=True)]
         return Detail(
-            time.monotonic() - self.started, self.epoch, (shares[0], shares[1], shares[2]), mapped,
+            time.monotonic() - self.started, self.epoch, (resident[0], resident[1], resident[2]),
+            (proportional[0], proportional[1], proportional[2]), mapped,
             sum(self._code_touched.values()) + self._code_touched_by_dead,
             sum(self._code.values()), tmpfs, cached,
             sum(max(0, size - mapped.get(path, 0)) for path, size in cached.items()),
