@@ -142,8 +142,7 @@ def test_an_interrupt_reaches_the_command_and_still_gives_the_report(number: int
 def test_ctrl_c_from_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     """The terminal signals both; a command that cleans up must not be interrupted a second time."""
     script = (
-        "import time\nprint('ready', flush=True)\n"
-        "try: time.sleep(60)\n"
+        "import time\ntry: print('ready', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt:\n"
         "    time.sleep(0.1); print('cleaned up', flush=True); raise SystemExit(5)\n"
     )

@@ -41,6 +41,7 @@ def recording(**changes: Any) -> Recording:
                 {NASTY: size},
                 0,
                 0,
+                2**40,
                 0,
                 {NASTY: 512 * MIB},
                 99,

@@ -87,7 +87,7 @@ def test_the_larger_slope_is_the_cause() -> None:
             "/data/other.bin": 2 * index * MIB,
             "/data/still.bin": MIB,
         }
-        made.detail(Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), mapped, 0, 0, 0, {}, 0, None, None))
+        made.detail(Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), mapped, 0, 0, 2**40, 0, {}, 0, None, None))
     verdict = judge(made)
     assert verdict.cause == "file-mapped"
     assert verdict.files == ("/data/big.bin", "/data/other.bin")
@@ -98,10 +98,38 @@ def test_memory_of_several_processes_is_shared_out() -> None:
     made = recording([400.0] * 50, file=[4000.0] * 50)
     made.points = [point._replace(processes=4) for point in made.points]
     made.detail(
-        Detail(0.0, 0, (400 * MIB, 4000 * MIB, 0), (200 * MIB, 1000 * MIB, 0), {}, 0, 0, 0, {}, 0, None, None)
+        Detail(
+            0.0,
+            0,
+            (400 * MIB, 4000 * MIB, 0),
+            (200 * MIB, 1000 * MIB, 0),
+            {},
+            0,
+            0,
+            2**40,
+            0,
+            {},
+            0,
+            None,
+            None,
+        )
     )
     made.detail(
-        Detail(1.0, 0, (400 * MIB, 4000 * MIB, 0), (200 * MIB, 1000 * MIB, 0), {}, 0, 0, 0, {}, 0, None, None)
+        Detail(
+            1.0,
+            0,
+            (400 * MIB, 4000 * MIB, 0),
+            (200 * MIB, 1000 * MIB, 0),
+            {},
+            0,
+            0,
+            2**40,
+            0,
+            {},
+            0,
+            None,
+            None,
+        )
     )
     assert judge(made).peak == 1200 * MIB
 
@@ -149,8 +177,8 @@ def test_the_shares_of_workers_do_not_spill_over_to_what_comes_after_them() -> N
         epoch, processes, file = (1, 4, 4000 * MIB) if index < 60 else (2, 1, 1000 * MIB)
         made.add(Point(index * 0.01, epoch, processes, 0, file, 0, 0, 0, 0, 0, 0))
     whole, part = (0, 4000 * MIB, 0), (0, 1000 * MIB, 0)
-    made.detail(Detail(0.1, 1, whole, part, {}, 0, 0, 0, {}, 0, None, None))
-    made.detail(Detail(0.98, 2, part, part, {}, 0, 0, 0, {}, 0, None, None))
+    made.detail(Detail(0.1, 1, whole, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+    made.detail(Detail(0.98, 2, part, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
     assert set(made.series().mapped) == {1000.0 * MIB}
 
 
@@ -160,7 +188,7 @@ def test_workers_that_map_more_and_more_of_one_file_do_not_bulge_between_two_loo
         made.add(Point(index * 0.01, 1, 4, 0, (500 + 35 * index) * MIB, 0, 0, 0, 0, 0, 0))
     for time, whole, part in ((0.0, 500, 450), (0.99, 3965, 1000)):
         sizes = (0, whole * MIB, 0), (0, part * MIB, 0)
-        made.detail(Detail(time, 1, *sizes, {}, 0, 0, 0, {}, 0, None, None))
+        made.detail(Detail(time, 1, *sizes, {}, 0, 0, 2**40, 0, {}, 0, None, None))
     assert max(made.series().mapped) == pytest.approx(1000 * MIB, rel=0.01)
 
 
@@ -169,5 +197,20 @@ def test_a_spike_of_a_worker_between_two_looks_is_seen() -> None:
     for index in range(100):
         made.add(Point(index * 0.01, 1, 2, (900 if index == 50 else 100) * MIB, 0, 0, 0, 0, 0, 0, 0))
     for time in (0.0, 0.99):
-        made.detail(Detail(time, 1, (100 * MIB, 0, 0), (100 * MIB, 0, 0), {}, 0, 0, 0, {}, 0, None, None))
+        made.detail(
+            Detail(time, 1, (100 * MIB, 0, 0), (100 * MIB, 0, 0), {}, 0, 0, 2**40, 0, {}, 0, None, None)
+        )
     assert max(made.series().heap) == 900 * MIB
+
+
+def test_no_more_of_a_file_is_resident_than_there_is_of_it() -> None:
+    made = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(100):  # the last look was early, and four workers go on through 1000 MiB
+        made.add(Point(index * 0.01, 1, 4, 0, 40 * index * MIB, 0, 0, 0, 0, 0, 0))
+    sizes = (0, 400 * MIB, 0), (0, 380 * MIB, 0)
+    cached = {"/a": 1000 * MIB}
+    made.detail(Detail(0.1, 1, *sizes, {"/a": 380 * MIB}, 0, 0, 1000 * MIB, 0, cached, 620 * MIB, None, None))
+    series = made.series()
+    assert max(series.mapped) == 1000 * MIB
+    assert max(m + c for m, c in zip(series.mapped, series.cache, strict=True)) <= 1000 * MIB + 1
+    assert series.cache[-1] == 0

@@ -7,6 +7,7 @@ counters. A ``Detail`` is dear and taken seldom: proportional shares, what is ma
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ class Detail(NamedTuple):
     mapped: Mapping[str, int]  # data files: path to resident bytes, each page counted once
     code: int  # as Point.touched, of programs and libraries alone
     code_size: int  # sizes of those files: as much may have come from a device for them
+    data_size: int  # sizes of the data files: no more of them can be resident, however many map them
     tmpfs: int  # resident bytes of mapped files in memory file systems, summed over processes
     cached: Mapping[str, int]  # data files: path to bytes in the page cache
     unmapped: int  # page cache of the data files that no process of the tree has mapped
@@ -124,7 +126,9 @@ def _series(recording: Recording) -> Series:
     code = column(lambda detail: detail.code, 0.0)
     code_size = column(lambda detail: detail.code_size, 0.0)
     tmpfs = column(lambda detail: detail.tmpfs, 0.0)
-    cache = column(lambda detail: detail.unmapped, 0.0)
+    data_size = column(lambda detail: detail.data_size, 0.0)
+    unmapped = column(lambda detail: detail.unmapped, 0.0)
+    cached = column(lambda detail: sum(detail.cached.values()), 0.0)
 
     heap, mapped, read = [], [], []
     tmpfs_touched = before = 0.0
@@ -133,7 +137,8 @@ def _series(recording: Recording) -> Series:
         named = min(tmpfs[index], point.shared)
         named_share = shared * named / point.shared if point.shared else 0.0
         heap.append(anon + shared - named_share)
-        mapped.append(file + named_share)
+        most = data_size[index] + code_size[index] if point.processes > 1 and details else math.inf
+        mapped.append(min(file + named_share, most))
         # Reads through a mapping appear in no counter; the pages that they leave resident do.
         tmpfs_touched += max(0.0, named - before)
         before = named
@@ -147,6 +152,13 @@ def _series(recording: Recording) -> Series:
     read = _rising(read)
     if recording.attached:
         read = [size - read[0] for size in read]
+    # Pages that were mapped after a dear look are no longer among the unmapped ones.
+    then = _at([detail.time for detail in details], times, mapped)
+    mapped_then = column.of(then, 0.0)
+    cache = [
+        min(whole, max(0.0, part + before - now))
+        for whole, part, before, now in zip(cached, unmapped, mapped_then, mapped, strict=True)
+    ]
     return Series(
         times, read, heap, mapped, cache,
         [point.major for point in points], [point.device for point in points], code,
@@ -206,13 +218,21 @@ class _Interpolation:
             self.places.append((left, right, (time - details[left].time) / span if span > 0 else 0.0))
 
     def __call__(self, figure: Any, missing: float) -> list[float]:
-        if not self.details:
+        return self.of([float(figure(detail)) for detail in self.details], missing)
+
+    def of(self, values: Sequence[float], missing: float) -> list[float]:
+        """The same for values that belong to the details, one each."""
+        if not values:
             return [missing] * len(self.places)
-        values = [float(figure(detail)) for detail in self.details]
         return [
             values[left] + min(1.0, max(0.0, part)) * (values[right] - values[left])
             for left, right, part in self.places
         ]
+
+
+def _at(wanted: Sequence[float], times: Sequence[float], values: Sequence[float]) -> list[float]:
+    """The values at the last of ``times`` that is not after each of ``wanted``."""
+    return [values[max(0, bisect.bisect_right(times, time) - 1)] for time in wanted] if values else []
 
 
 def _rising(values: list[float]) -> list[float]:

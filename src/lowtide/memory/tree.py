@@ -140,7 +140,7 @@ class Tree:
             time.monotonic() - self.started, self.epoch, (resident[0], resident[1], resident[2]),
             (proportional[0], proportional[1], proportional[2]), mapped,
             sum(self._code_touched.values()) + self._code_touched_by_dead,
-            sum(self._code.values()), tmpfs, cached,
+            sum(self._code.values()), sum(map(_size, mapped)), tmpfs, cached,
             sum(max(0, size - mapped.get(path, 0)) for path, size in cached.items()),
             self._cgroup.usage() if self._cgroup else None,
             self._cgroup.working_set() if self._cgroup else None,
