@@ -40,13 +40,21 @@ def test_a_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> Non
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-@pytest.mark.parametrize(
-    "walk", [programs.WALK_LOWTIDE, programs.SHUFFLED_LOWTIDE], ids=["in order", "shuffled"]
-)
-def test_the_same_walk_through_lowtide_is_bounded(gib: Path, cold: bool, walk: str) -> None:
+def test_the_same_walk_shuffled_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
+    """Its reads go through io_submit, which the kernel's count of bytes read leaves out."""
     if cold:
         drop_page_cache(gib)
-    _, verdict = profile(walk, gib)
+    _, verdict = profile(programs.SHUFFLED_LOWTIDE, gib)
+    assert not verdict.grows
+    assert verdict.line.startswith("bounded: peak ")
+    assert verdict.peak < 64 * MIB, "the interpreter, NumPy and three chunks of 4 MiB"
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_the_same_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
+    if cold:
+        drop_page_cache(gib)
+    _, verdict = profile(programs.WALK_LOWTIDE, gib)
     assert not verdict.grows
     assert verdict.line.startswith("bounded: peak ")
     assert "0.0 MiB per GiB read" in verdict.line

@@ -138,7 +138,7 @@ def test_nothing_read_has_no_slope() -> None:
     verdict = judge(recording([50.0] * 100, step=0))
     assert verdict.per_read is None
     assert verdict.as_json()["mib_per_gib_read"] is None
-    assert verdict.line.endswith("hardly anything read")
+    assert verdict.line.endswith("hardly any read calls seen")
 
 
 def test_no_point_at_all() -> None:

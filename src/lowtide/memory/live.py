@@ -120,5 +120,5 @@ def _scale(watched: Profiler) -> tuple[float, str]:
 
 def _slope(verdict: Verdict) -> str:
     if verdict.per_read is None:
-        return "hardly anything read"
+        return "hardly any read calls seen"
     return f"{verdict.per_read * 1024:.1f} MiB per GiB read"

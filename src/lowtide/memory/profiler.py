@@ -273,8 +273,8 @@ def _blind_spots(recording: Recording) -> list[str]:
     if not recording.details:
         said.append("which files were mapped, and page cache")
     said.append(
-        "warm reads through a mapping that was let go again between two looks: no counter has them, "
-        "so the bytes read may be more than shown"
+        "warm reads by io_submit or io_uring, and through a mapping that was let go again between two looks: "
+        "no counter has them, so the bytes read may be more than shown"
     )
     if sys.platform == "linux" and recording.points and recording.points[-1].asked:
         said.append("bytes read include what came through pipes, sockets and the loading of programs")

@@ -47,7 +47,9 @@ class Verdict:
         """The verdict in one line that begins with ``bounded`` or ``grows``."""
         if not self.grows:
             pace = (
-                f"{rate(self.per_read)} per GiB read" if self.per_read is not None else "hardly anything read"
+                f"{rate(self.per_read)} per GiB read"
+                if self.per_read is not None
+                else "hardly any read calls seen"
             )
             pace = pace if self.read_known else "bytes read not known"
             said = f"bounded: peak {_mib(self.peak - self.base)} over base, {pace}"
