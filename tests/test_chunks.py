@@ -36,14 +36,23 @@ SHUFFLES: tuple[Shuffle, ...] = (False, True, "blocks")
 any_shuffle = pytest.mark.parametrize("shuffle", SHUFFLES, ids=["in_order", "shuffled", "blocks"])
 
 
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
+
+
+def assert_no_thread() -> None:
+    """Threads end a moment after their iterator, which a traceback may hold until the next collection."""
+    if threads():
+        gc.collect()
+    for thread in threads():
+        thread.join(10)
+    assert not threads()
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("lowtide-prefetch"):
-            thread.join(10)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
+    assert_no_thread()
 
 
 def save(
@@ -422,8 +431,8 @@ def test_an_interrupt_in_the_loop_ends_the_thread(array: lowtide.Array) -> None:
 @any_shuffle
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("reuse", [False, True])
-@pytest.mark.parametrize("width", [1, 648, 100_000])
-@pytest.mark.parametrize("rows", [None, 1, 7])
+@pytest.mark.parametrize("width", [1, 100_000])
+@pytest.mark.parametrize("rows", [None, 7])
 def test_the_smallest_budget_works_and_one_byte_less_does_not(
     tmp_path: Path, shuffle: Shuffle, prefetch: int, reuse: bool, width: int, rows: int | None
 ) -> None:

@@ -35,7 +35,7 @@ def scattered(count: int, width: int, size: int) -> Extents:
 
 
 @every_variant
-@pytest.mark.parametrize("count", [1, 5, 300, 3000])
+@pytest.mark.parametrize("count", [1, 5, 700])
 @pytest.mark.parametrize("small", [False, True], ids=["", "tight"])
 def test_filling(tmp_path: Path, variant: Variant, count: int, small: bool) -> None:
     data = written(tmp_path / "x", 300_000)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lowtide.corpora import Corpus as Corpus
     from lowtide.corpora import corpus as corpus
     from lowtide.errors import LowtideError as LowtideError
+    from lowtide.memory.guard import watch as watch
     from lowtide.mixture import mix as mix
     from lowtide.shuffling import shuffle as shuffle
     from lowtide.writer import create as create
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 _NAMES = {
     "Array": "lowtide.array",
     "Corpus": "lowtide.corpora",
+    "LowtideError": "lowtide.errors",
     "corpus": "lowtide.corpora",
     "create": "lowtide.writer",
     "mix": "lowtide.mixture",
-    "LowtideError": "lowtide.errors",
     "open": "lowtide.array",
     "shuffle": "lowtide.shuffling",
+    "watch": "lowtide.memory.guard",
 }
 
-__all__ = ["Array", "Corpus", "LowtideError", "__version__", "corpus", "create", "mix", "open", "shuffle"]
+__all__ = ["Array", "Corpus", "LowtideError", "__version__", "corpus", "create", "mix", "open", "shuffle", "watch"]
 
 
 def __getattr__(name: str) -> Any:

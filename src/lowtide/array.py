@@ -279,9 +279,11 @@ class Array:
 
     def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> None:
         """Piece by piece along the last axis, the slowest on disk: what is turned round is small."""
-        index: slice | Ints = slice(int(starts[0]), int(starts[0]) + run)
-        if len(starts) > 1:
-            index = (starts[:, None] + np.arange(run)).reshape(-1)
+        if run > 1 and len(starts) > 1:  # a run is one read a column, scattered rows one each
+            for i in range(len(starts)):
+                self._read_fortran(starts[i : i + 1], run, out[i * run : (i + 1) * run])
+            return
+        index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else starts
         columns = self.shape[-1]
         step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
         for first in range(0, columns, step):

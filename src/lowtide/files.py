@@ -2,7 +2,7 @@
 
 ``pread`` reads into buffers of its own and is bounded by construction. The other three read through a
 mapping: they are here because people know them, and to be measured against. What each of them does to
-memory, and why, is in ``docs/memory.md``.
+memory, and why, is in ``docs/readers.md``.
 """
 
 from __future__ import annotations
