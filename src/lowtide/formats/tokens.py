@@ -154,6 +154,9 @@ def _matched(pattern: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
 
 
 def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
+    for index in _INDEXES:
+        if os.path.lexists(os.path.join(folder, index)):
+            return _index(os.path.join(folder, index), split, dtype)
     try:
         with os.scandir(folder) as entries:
             files: list[str] = []
@@ -164,9 +167,6 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
     except OSError as error:
         raise errors.reading(folder, error) from error
     present = set(files)
-    for index in _INDEXES:
-        if index in present:
-            return _index(os.path.join(folder, index), split, dtype)
     kinds: dict[str, list[str]] = {}
     for name in in_order(files):
         stem, suffix = os.path.splitext(name)
