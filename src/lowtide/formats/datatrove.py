@@ -6,7 +6,6 @@ a token, its second the number of tokens; a third is for people.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +43,11 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
         if not beside.has(one.path + ".metadata"):
             continue
         name, found, count = _metadata(one.path + ".metadata")
+        if made is not None and promised and found != made:
+            raise ArgumentError(
+                f"{one.path}.metadata: tokens are {found}, and those of others {made}: one corpus has one "
+                "dtype; name the files that belong together"
+            )
         made = agree(found, made, one.path + ".metadata")
         if tokenizer not in (None, name):
             raise ArgumentError(
@@ -68,7 +72,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
                 "another dtype; copy or write it again"
             )
         segments.append(Segment(one.path, 0, count, file_size=one.size))
-    metadata = MappingProxyType({} if tokenizer is None else {"tokenizer": tokenizer})
+    metadata = {} if tokenizer is None else {"tokenizer": tokenizer}
     return Tokens("datatrove", made, tuple(segments), _documents(segments, beside), metadata=metadata)
 
 

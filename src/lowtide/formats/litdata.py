@@ -7,7 +7,6 @@ them. Otherwise a sample is u32 size and then its tokens.
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +90,7 @@ def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> 
                 gatherer.add(source, file, _size)
             else:
                 _flat(gatherer, file, made.itemsize, whole(chunk["dim"], f"{path}: chunks[{i}].dim"))
-    metadata = MappingProxyType({"item_loader": config.get("item_loader")})
+    metadata = {"item_loader": config.get("item_loader")}
     return Tokens("litdata", made, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
 
 

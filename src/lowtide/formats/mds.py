@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError, UnsupportedError
@@ -48,6 +47,7 @@ class Columns:
     sizes: tuple[int | None, ...]
     which: int
     """The column of tokens among them."""
+    itemsize: int = 1
     code: int | None = None
     """The dtype that each sample must name."""
 
@@ -93,7 +93,18 @@ class Columns:
             raise UnsupportedError(
                 f"{where} has {kind >> 2} axes, and tokens lie along one; write flat arrays"
             )
-        return skip + 1 + (1 << (kind & 3))
+        width = 1 << (kind & 3)
+        skip += 1
+        length = int.from_bytes(
+            source.read(at + skip, min(width, nbytes - skip), "shape of a sample"), "little"
+        )
+        skip += width
+        if skip + length * self.itemsize != nbytes:
+            raise FormatError(
+                f"{where} says that it has {length} values of {self.itemsize} bytes, and {nbytes - skip} are "
+                "there: damaged; write it again"
+            )
+        return skip
 
 
 def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> Tokens:
@@ -141,7 +152,7 @@ def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> 
         raise FormatError(
             f"{path}: its {len(shards)} shards hold no samples; was the data written to the end?"
         )
-    metadata = MappingProxyType({"column": names[columns.which], "columns": tuple(names)})
+    metadata = {"column": names[columns.which], "columns": tuple(names)}
     return Tokens("mds", made, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
 
 
@@ -224,7 +235,7 @@ def _columns(
             raise FormatError(f"{where} must hold integers to be tokens; name another data set")
         found = token_dtype(name, where)
         _check_shape(match[2], checked[which], found.itemsize, where)
-    return names, Columns(encoding, tuple(checked), which, code), found
+    return names, Columns(encoding, tuple(checked), which, found.itemsize, code), found
 
 
 def _pick(candidates: list[int], names: list[str], encodings: list[str], path: str) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import struct
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -212,5 +211,5 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
     documents = None
     if all(part.count for part in parts):  # where end_document was never called, nothing tells
         documents = Documents("megatron", parts, [part.tokens for part in parts], whole=True)
-    metadata = MappingProxyType({"sequences": sum(part.sequences for part in parts)})
+    metadata = {"sequences": sum(part.sequences for part in parts)}
     return Tokens("megatron", made, tuple(segments), documents, metadata=metadata)

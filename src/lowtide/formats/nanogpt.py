@@ -7,7 +7,6 @@ import os
 import pickle
 import pickletools
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def with_meta(tokens: Tokens, path: str) -> Tokens:
     if "vocab_size" in meta:
         most = int(np.iinfo(tokens.dtype).max) + 1
         vocab_size = whole(meta["vocab_size"], f"{path}: vocab_size", least=1, most=most)
-    return replace(tokens, vocab_size=vocab_size, metadata=MappingProxyType(meta))
+    return replace(tokens, vocab_size=vocab_size, metadata=meta)
 
 
 def read_meta(path: str) -> dict[str, object]:

@@ -82,13 +82,13 @@ class Neighbours:
         self._names: dict[str, set[str]] = {}
 
     def has(self, path: str) -> bool:
-        folder, name = os.path.split(path)
+        folder, _, name = path.rpartition(os.sep)
         if folder in self._names:
             return name in self._names[folder]
         asked = self._asked[folder] = self._asked.get(folder, 0) + 1
         if asked == _ASKED:  # before, listing a folder of a million files would cost more
             with suppress(OSError):
-                self._names[folder] = set(os.listdir(folder))
+                self._names[folder] = set(os.listdir(folder or os.sep))
         return os.path.lexists(path)
 
 
