@@ -43,6 +43,9 @@ class Part(Protocol):
     def pick(self, which: Ints) -> Ints:
         """The ends of some documents, in ascending order."""
 
+    def verify(self) -> None:
+        """Check what a look at some places was believed for; ``Documents.verify`` checks the ends itself."""
+
     def close(self) -> None:
         """Let go of open files; they are opened again when needed."""
 
@@ -73,6 +76,9 @@ class Column:
 
     def pick(self, which: Ints) -> Ints:
         return self._tokens(self._open().take(which))
+
+    def verify(self) -> None:
+        pass
 
     def close(self) -> None:
         self._array = None
@@ -118,6 +124,9 @@ class Even:
     def pick(self, which: Ints) -> Ints:
         return (which + 1) * self.size
 
+    def verify(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -138,6 +147,9 @@ class Listed:
 
     def pick(self, which: Ints) -> Ints:
         return self.values[which]
+
+    def verify(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -241,6 +253,8 @@ class Documents:
             last = int(ends[-1])
         if last != self.tokens:
             self.at(self.tokens - 1)
+        for part in self._parts:
+            part.verify()
 
     def _ends(self, start: int, stop: int) -> Ints:
         """Checked ends in global positions; from ``start - 1`` on where order is to be checked against it."""

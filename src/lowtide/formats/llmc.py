@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,7 +82,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
                 f"{first.model} ({made}): one corpus has one dtype; name those that belong together"
             )
         segments.append(Segment(one.path, HEADER, count, file_size=one.size))
-    metadata = MappingProxyType({"model": first.model})
+    metadata = {"model": first.model}
     return Tokens("llm.c", made, tuple(segments), eos=first.eos, marks="begin", metadata=metadata)
 
 

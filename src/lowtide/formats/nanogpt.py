@@ -7,14 +7,13 @@ import os
 import pickle
 import pickletools
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 from lowtide.formats.layout import brief
-from lowtide.formats.shards import Look, raw_count, token_dtype, whole
+from lowtide.formats.shards import Look, Neighbours, raw_count, token_dtype, whole
 from lowtide.formats.source import opened
 from lowtide.formats.tokens import Segment, Tokens
 
@@ -40,27 +39,27 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
     >>> find([look(str(tmp / "ids.bin"))], "uint32").segments[0].count
     6
     """
-    known = all(_is_nanogpt(one.path) for one in seen)
-    if dtype is None and not known:
-        one = next(one for one in seen if not _is_nanogpt(one.path))
+    beside = Neighbours()
+    other = next((one for one in seen if not _is_nanogpt(one.path, beside)), None)
+    if dtype is None and other is not None:
         raise ArgumentError(
-            f"{one.path}: begins with {one.head[:8]!r}, no header that lowtide knows, so it is taken "
-            f"as raw tokens and needs their dtype: lowtide.corpus({one.path!r}, dtype='uint16') if it is as "
-            "nanoGPT's, 'uint32' for vocabularies beyond 65,536"
+            f"{other.path}: begins with {other.head[:8]!r}, no header that lowtide knows, so it is taken "
+            f"as raw tokens and needs their dtype: lowtide.corpus({other.path!r}, dtype='uint16') if it is "
+            "as nanoGPT's, 'uint32' for vocabularies beyond 65,536"
         )
     made = token_dtype("<u2" if dtype is None else dtype, seen[0].path)
     segments = []
     for one in seen:
-        count, size = raw_count(one, made.itemsize)
+        count, size = raw_count(one, made.itemsize, beside)
         segments.append(Segment(one.path, 0, count, file_size=size))
-    return Tokens("nanogpt" if known else "raw", made, tuple(segments))
+    return Tokens("nanogpt" if other is None else "raw", made, tuple(segments))
 
 
-def _is_nanogpt(path: str) -> bool:
+def _is_nanogpt(path: str, beside: Neighbours) -> bool:
     folder, name = os.path.split(path)
     if name in NAMES:
         return True
-    return name.endswith(".bin") and any(os.path.lexists(os.path.join(folder, other)) for other in NAMES)
+    return name.endswith(".bin") and any(beside.has(os.path.join(folder, other)) for other in NAMES)
 
 
 def with_meta(tokens: Tokens, path: str) -> Tokens:
@@ -76,7 +75,7 @@ def with_meta(tokens: Tokens, path: str) -> Tokens:
     if "vocab_size" in meta:
         most = int(np.iinfo(tokens.dtype).max) + 1
         vocab_size = whole(meta["vocab_size"], f"{path}: vocab_size", least=1, most=most)
-    return replace(tokens, vocab_size=vocab_size, metadata=MappingProxyType(meta))
+    return replace(tokens, vocab_size=vocab_size, metadata=meta)
 
 
 def read_meta(path: str) -> dict[str, object]:

@@ -7,7 +7,6 @@ tokens of its own file: it can only be read from front to back, so it is given a
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 from lowtide.formats.layout import brief
-from lowtide.formats.shards import Look, raw_count, token_dtype
+from lowtide.formats.shards import Look, Neighbours, raw_count, token_dtype
 from lowtide.formats.source import opened
 from lowtide.formats.tokens import Segment, Tokens
 
@@ -48,12 +47,12 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
             f"lowtide.corpus({seen[0].path!r}, dtype='uint16') or 'uint32'"
         )
     made = token_dtype(dtype, seen[0].path)
-    segments = []
+    segments, beside = [], Neighbours()
     for one in seen:
-        count, size = raw_count(one, made.itemsize)
+        count, size = raw_count(one, made.itemsize, beside)
         segments.append(Segment(one.path, 0, count, file_size=size))
     tables = [one.path[: -len(".npy")] + ".csv.gz" for one in seen]
-    there = [os.path.lexists(table) for table in tables]
+    there = [beside.has(table) for table in tables]
     if any(there) and not all(there):
         raise FormatError(
             f"{tables[there.index(False)]}: is not there, while {tables[there.index(True)]} is: documents "

@@ -30,7 +30,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
@@ -209,9 +208,9 @@ def find(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
         segments.append(_segment(inside, where, shard, made, manifest.layout))
         if shard.ends is not None and shard.documents is not None:
             found, size = inside.stat(shard.ends, f"{where}.ends")
-            _size(
-                found, size, shard.documents * _END.itemsize, f"documents {shard.documents} of {where}", path
-            )
+            if size != shard.documents * _END.itemsize:
+                expected = shard.documents * _END.itemsize
+                raise _other_size(found, size, expected, f"{where}.documents {shard.documents}", path)
             layout = Layout(found, "lowtide", 0, _END, (shard.documents,), file_size=size)
             parts.append(Column(layout, "document ends"))
     documents = None
@@ -234,16 +233,15 @@ def find(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
         documents,
         eos=manifest.eos,
         vocab_size=manifest.vocab_size,
-        metadata=MappingProxyType(metadata),
+        metadata=metadata,
     )
 
 
 def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.integer], layout: str) -> Segment:
     path, size = inside.stat(shard.file, f"{where}.file")
     offset = llmc.HEADER if layout == "llmc" else 0
-    _size(
-        path, size, offset + shard.tokens * dtype.itemsize, f"tokens {shard.tokens} of {where}", inside.index
-    )
+    if size != (expected := offset + shard.tokens * dtype.itemsize):
+        raise _other_size(path, size, expected, f"{where}.tokens {shard.tokens}", inside.index)
     if layout == "llmc":
         count, kind = llmc.check(look(path))
         if count != shard.tokens or np.dtype(kind.dtype) != dtype:
@@ -254,13 +252,12 @@ def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.intege
     return Segment(path, offset, shard.tokens, file_size=size)
 
 
-def _size(path: str, found: int, expected: int, what: str, index: str) -> None:
-    if found != expected:
-        wrong = TruncatedFileError if found < expected else FormatError
-        raise wrong(
-            f"{path}: has {found} bytes, and {expected} were expected for {what} in {index}: cut short, or "
-            "changed since it was written; restore it or prepare the corpus again"
-        )
+def _other_size(path: str, found: int, expected: int, what: str, index: str) -> FormatError:
+    wrong = TruncatedFileError if found < expected else FormatError
+    return wrong(
+        f"{path}: has {found} bytes, and {expected} were expected for {what} in {index}: cut short, or changed "
+        "since it was written; restore it or prepare the corpus again"
+    )
 
 
 def _shards(content: object, where: str) -> list[Shard]:

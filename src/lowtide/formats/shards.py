@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ MAX_INDEX = 64 * 2**20
 TokenDtype = np.dtype[np.integer]
 
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+_ASKED = 64  # files of a folder that are looked for one by one
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -42,6 +45,7 @@ class Look(NamedTuple):
     path: str
     size: int
     head: bytes
+    link: bool = False
 
 
 def look(path: str) -> Look:
@@ -49,17 +53,19 @@ def look(path: str) -> Look:
 
     >>> _ = (tmp / "x.bin").write_bytes(b"tokens")
     >>> look(str(tmp / "x.bin"))[1:]
-    (6, b'tokens')
+    (6, b'tokens', False)
     """
     try:
         # Looked at before it is opened, since opening a pipe waits and opening a device may act.
-        status = os.stat(path)
+        status = os.lstat(path)
+        if link := stat.S_ISLNK(status.st_mode):
+            status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             with opened(path):  # it has the words for each kind
                 pass
         fd = os.open(path, _FLAGS)
         try:
-            return Look(path, status.st_size, os.read(fd, HEAD))
+            return Look(path, status.st_size, os.read(fd, HEAD), link)
         finally:
             os.close(fd)
     except OSError as error:
@@ -68,13 +74,31 @@ def look(path: str) -> Look:
         raise errors.reading(path, error) from error
 
 
-def raw_count(seen: Look, itemsize: int) -> tuple[int, int]:
+class Neighbours:
+    """Whether a file is there, for thousands of files in few folders: those are listed once."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+        self._names: dict[str, set[str]] = {}
+
+    def has(self, path: str) -> bool:
+        folder, _, name = path.rpartition(os.sep)
+        if folder in self._names:
+            return name in self._names[folder]
+        asked = self._asked[folder] = self._asked.get(folder, 0) + 1
+        if asked == _ASKED:  # before, listing a folder of a million files would cost more
+            with suppress(OSError):
+                self._names[folder] = set(os.listdir(folder or os.sep))
+        return os.path.lexists(path)
+
+
+def raw_count(seen: Look, itemsize: int, beside: Neighbours) -> tuple[int, int]:
     """Tokens in a file without a header, and the bytes of it that count.
 
     While lowtide's own writer appends, those are the ones that it has published.
     """
     size = seen.size
-    if os.path.lexists(seen.path + SUFFIX) or os.path.islink(seen.path):
+    if seen.link or beside.has(seen.path + SUFFIX):
         size = published_size(seen.path, size)
     if size % itemsize:
         raise FormatError(
@@ -180,26 +204,18 @@ class Inside:
         # The second one: in a model hub's cache index and shards are all links into one other folder.
         roots = (os.path.realpath(self.folder), os.path.dirname(os.path.realpath(index)))
         self._roots = tuple(root.rstrip(os.sep) + os.sep for root in roots)
-        self._folders = {""}
+        self._prefix = self.folder.rstrip(os.sep) + os.sep
+        self._folders: set[str] = set()
 
     def stat(self, name: object, field: str) -> tuple[str, int]:
         """The absolute path and the size of the regular file ``name``."""
-        where = f"{self.index}: {field}"
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise FormatError(f"{where} must be a file name, found {brief(name)}")
-        folder, _, last = name.rpartition("/")
-        if last in ("", ".", "..") or "\\" in name or os.path.isabs(name) or os.path.splitdrive(name)[0]:
-            self._refuse(where, name)
-        path = os.path.join(self.folder, name)
-        if folder not in self._folders:
-            if any(part in ("", ".", "..") for part in folder.split("/")):
-                self._refuse(where, name)
-            self._check(where, name, os.path.join(self.folder, folder))
-            self._folders.add(folder)
+        if not isinstance(name, str) or not _PLAIN.fullmatch(name):
+            self._check_name(name, field)
+        path = f"{self._prefix}{name}"
         try:
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
-                self._check(where, name, path)
+                self._check_place(path, name, field)
                 status = os.stat(path)
         except FileNotFoundError:
             raise NotFoundError(
@@ -208,22 +224,33 @@ class Inside:
         except (OSError, ValueError) as error:  # ValueError: a lone surrogate, which no file name has
             if isinstance(error, OSError):
                 raise errors.reading(path, error) from error
-            raise FormatError(f"{where} must be a file name, found {brief(name)}") from None
+            raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}") from None
         if not stat.S_ISREG(status.st_mode):
             with opened(path):  # it has the words for each kind
                 pass
         return path, status.st_size
 
-    def _check(self, where: str, name: str, path: str) -> None:
-        try:
-            real = os.path.realpath(path)
-        except (OSError, ValueError):
-            self._refuse(where, name)
-        if not (real + os.sep).startswith(self._roots):
-            self._refuse(where, name)
+    def _check_name(self, name: object, field: str) -> None:
+        """The slow way, for names that are not plain: in sub-folders, or wrong."""
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}")
+        *folders, _ = parts = name.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\\" in name or os.path.splitdrive(name)[0]:
+            raise self._leads_outside(name, field)
+        if folders and (folder := "/".join(folders)) not in self._folders:
+            self._check_place(self._prefix + folder, name, field)
+            self._folders.add(folder)
 
-    def _refuse(self, where: str, name: str) -> None:
-        raise FormatError(
-            f"{where} leads outside its folder, found {brief(name)}: an index may only name files beside it; "
-            "if you trust it, copy or move the files there"
+    def _check_place(self, path: str, name: object, field: str) -> None:
+        try:
+            real = os.path.realpath(path) + os.sep
+        except (OSError, ValueError):
+            real = ""
+        if not real.startswith(self._roots):
+            raise self._leads_outside(name, field)
+
+    def _leads_outside(self, name: object, field: str) -> FormatError:
+        return FormatError(
+            f"{self.index}: {field} leads outside its folder, found {brief(name)}: an index may only "
+            "name files beside it; if you trust it, copy or move the files there"
         )

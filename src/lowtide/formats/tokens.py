@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from lowtide import errors
@@ -84,7 +83,7 @@ class Tokens:
     """Whether ``eos`` is the last token of a document or the first; a document may cross segments."""
     index: Callable[[], Iterator[Ints]] | None = None
     """Blocks of document ends in global tokens, for an index that can only be read from front to back."""
-    metadata: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    metadata: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -147,13 +146,13 @@ def _matched(pattern: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
             errno.ENOENT, "no file matches this pattern; check it and the working directory", pattern
         )
     names = in_order(names)
-    # Only where a pattern takes in several splits is there a choice to make.
-    if len({_split_of(name) for name in names}) > 1:
-        names = _of_split(names, split, pattern)
-    return _files(names, dtype)
+    return _files(_of_split(names, split, pattern, named=True), dtype)
 
 
 def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
+    for index in _INDEXES:
+        if os.path.lexists(os.path.join(folder, index)):
+            return _index(os.path.join(folder, index), split, dtype)
     try:
         with os.scandir(folder) as entries:
             files: list[str] = []
@@ -164,12 +163,10 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
     except OSError as error:
         raise errors.reading(folder, error) from error
     present = set(files)
-    for index in _INDEXES:
-        if index in present:
-            return _index(os.path.join(folder, index), split, dtype)
     kinds: dict[str, list[str]] = {}
     for name in in_order(files):
-        stem, suffix = os.path.splitext(name)
+        stem, dot, suffix = name.rpartition(".")
+        suffix = dot + suffix
         if suffix not in _SUFFIXES or (suffix == ".idx" and stem + ".bin" in present):
             continue
         kinds.setdefault(".idx" if stem + ".idx" in present else suffix, []).append(name)
@@ -188,15 +185,15 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
             "files, and their dtype if they are raw"
         )
     [(suffix, names)] = kinds.items()
-    if split != "train" or any(_split_of(name) for name in names):
-        names = _of_split(names, split, folder)
+    names = _of_split(names, split, folder)
     if suffix == ".idx" and len(names) > 1:
         raise ArgumentError(
             f"{folder}: holds {len(names)} Megatron data sets ({_some(names)}), and which is meant cannot be "
             f"told; name one, as in lowtide.corpus({os.path.join(folder, names[0])!r}), or pass a list to "
             "have them one behind the other"
         )
-    tokens = _files([os.path.join(folder, name) for name in names], dtype)
+    prefix = folder.rstrip(os.sep) + os.sep
+    tokens = _files([prefix + name for name in names], dtype)
     if tokens.format == "nanogpt" and "meta.pkl" in present:
         from lowtide.formats import nanogpt
 
@@ -204,17 +201,18 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
     return tokens
 
 
-def _split_of(path: str) -> str | None:
-    word = _WORD.search(os.path.basename(path).lower())
-    return _SAME.get(word[1], word[1]) if word else None
+def _of_split(names: list[str], split: str, where: str, named: bool = False) -> list[str]:
+    """The files whose names say that they belong to ``split``.
 
-
-def _of_split(names: list[str], split: str, where: str) -> list[str]:
-    """The files whose names say that they belong to ``split``."""
+    Where no name says any, all are the train split; where the caller ``named`` files of one, that is meant.
+    """
     wanted = _SAME.get(split, split)
     groups: dict[str | None, list[str]] = {}
     for name in names:
-        groups.setdefault(_split_of(name), []).append(name)
+        word = _WORD.search(name.rpartition(os.sep)[2].lower())
+        groups.setdefault(_SAME.get(word[1], word[1]) if word else None, []).append(name)
+    if len(groups) == 1 and (named or (None in groups and wanted == "train")):
+        return names
     if wanted not in groups:
         there = "; ".join(f"{key or 'no split'}: {_some(group)}" for key, group in groups.items())
         raise errors.NotFoundError(
@@ -281,10 +279,10 @@ def _kind(seen: Look) -> str:
         return "megatron"
     if seen.head[:4] in LLMC_MAGICS:
         return "llm.c"
-    folder, name = os.path.split(seen.path)
-    suffix = os.path.splitext(name)[1]
-    if suffix == ".bin":
+    if seen.path.endswith(".bin"):
         return "megatron" if os.path.lexists(seen.path[:-4] + ".idx") else "raw"
+    suffix = os.path.splitext(seen.path)[1]
+    folder, name = os.path.split(seen.path)
     if name in _INDEXES:
         raise ArgumentError(f"{seen.path}: is an index and no shard of tokens; name its folder: {folder!r}")
     return _BY_SUFFIX.get(suffix, "raw")
