@@ -32,7 +32,18 @@ _NAMES = {
     "watch": "lowtide.memory.guard",
 }
 
-__all__ = ["Array", "Corpus", "LowtideError", "__version__", "corpus", "create", "mix", "open", "shuffle", "watch"]
+__all__ = [
+    "Array",
+    "Corpus",
+    "LowtideError",
+    "__version__",
+    "corpus",
+    "create",
+    "mix",
+    "open",
+    "shuffle",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -126,8 +126,8 @@ class MixedSource:
             phase = self._phases[nth]
             rounds, place = np.divmod(np.arange(first, until, dtype=np.int64) - phase.first, len(phase.table))
             which = phase.table[place]
-            numbers: Ints = phase.used[which] + rounds * phase.each[which] + phase.before[place]
-            parts.append((which, numbers))
+            numbers = phase.used[which] + rounds * phase.each[which] + phase.before[place]
+            parts.append((which, numbers.astype(np.int64)))
             first = until
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-
 import torch
 
 from lowtide.adapters.torch import TorchBatches
