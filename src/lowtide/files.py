@@ -248,7 +248,7 @@ class MappedReader:
             piece = extents.window(first, rows, at_once)
             first += len(piece)
             self._file.check_size(entry.fd)
-            start = int(piece.offsets[0]) // _FOLIO * _FOLIO
+            start = int(piece.offsets.min()) // _FOLIO * _FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
             before = _file_pages()
             if self.name == "remap":
@@ -359,7 +359,7 @@ def _drop_range(fd: int, start: int, stop: int) -> None:
 
 def _drop(fd: int, extents: Extents) -> None:
     """Put everything between the first and the last extent out of the page cache."""
-    _drop_range(fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
+    _drop_range(fd, int(extents.offsets.min()), int((extents.offsets + extents.lengths).max()))
 
 
 def _file_pages() -> int | None:
