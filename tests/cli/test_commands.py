@@ -86,3 +86,18 @@ def test_shuffle_writes_the_rows_in_another_order(tmp_path: Path) -> None:
     ended = run("shuffle", tmp_path / "in.npy", tmp_path / "out.npy", "--budget", "lots", check=False)
     assert ended.returncode == 2
     assert "'lots' is not understood" in ended.stderr
+
+
+def test_info_of_a_token_corpus(tmp_path: Path) -> None:
+    np.array([5, 6, 0, 7, 0, 300, 0] * 100, "<u2").tofile(tmp_path / "train.bin")
+    np.array([5, 0], "<u2").tofile(tmp_path / "val.bin")
+    told = run("info", tmp_path, "--eos", 0).stdout
+    for part in ("nanogpt corpus", "700 of uint16", "300 (exact)"):
+        assert part in told
+    exact = json.loads(run("info", "--json", "--eos", 0, tmp_path).stdout)
+    assert (exact["tokens"], exact["shards"], exact["documents"], exact["largest_id"]) == (700, 1, 300, 300)
+    assert json.loads(run("info", "--json", "--split", "val", tmp_path).stdout)["tokens"] == 2
+    assert "documents   unknown; --eos ID counts them" in run("info", tmp_path / "train.bin").stdout
+    ended = run("info", tmp_path / "nowhere", check=False)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
