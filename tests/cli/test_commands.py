@@ -57,10 +57,10 @@ def test_info_lists_members_and_says_why_one_cannot_be_read(tmp_path: Path) -> N
 
 
 def test_info_of_a_raw_file(tmp_path: Path) -> None:
-    (tmp_path / "train.bin").write_bytes(bytes(64))
-    told = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "train.bin").stdout)
+    (tmp_path / "data.raw").write_bytes(bytes(64))
+    told = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "data.raw").stdout)
     assert told["arrays"][0]["shape"] == [32]
-    ended = run("info", tmp_path / "train.bin", check=False)
+    ended = run("info", tmp_path / "data.raw", check=False)
     assert ended.returncode == 1
     assert "dtype" in ended.stderr
     assert "Traceback" not in ended.stderr
