@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.batches import Batches
+from lowtide.batches import Batches, _whole
 from lowtide.errors import ArgumentError, ClosedError, IndexingError, MissingExtraError, StateError
 from lowtide.prefetch import Prefetcher
 
@@ -199,14 +199,14 @@ class MapDataset(data.Dataset[Any]):
         self._batches = _own(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
         self._as_dict = as_dict
-        self.epoch = _epoch(epoch)
+        self.epoch = _whole("epoch", epoch, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Take the windows of another epoch: another order, and windows that begin elsewhere.
 
         Accelerate and the Hugging Face ``Trainer`` call it. Workers learn of it when they start.
         """
-        self.epoch = _epoch(epoch)
+        self.epoch = _whole("epoch", epoch, 0)
 
     def __len__(self) -> int:
         return self._batches.epoch_samples
@@ -236,7 +236,7 @@ class MapDataset(data.Dataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a state's epoch; an error says what differs when it is of other data or settings."""
         self._batches.check_state(state)
-        self.epoch = _epoch(state.get("epoch"), StateError)
+        self.epoch = _epoch(state)
 
 
 class IterableDataset(data.IterableDataset[Any]):
@@ -259,14 +259,12 @@ class IterableDataset(data.IterableDataset[Any]):
     def __init__(
         self, batches: Batches, *, steps: int | None = None, as_dict: bool = False, epoch: int = 0
     ) -> None:
-        if steps is not None and steps < 1:
-            raise ArgumentError(f"steps must be a whole number from 1, or None for no end, got {steps!r}")
         self._batches = _own(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
-        self._steps = steps
+        self._steps = None if steps is None else _whole("steps", steps, 1)
         self._as_dict = as_dict
         self._resume: int | None = None
-        self.epoch = _epoch(epoch)
+        self.epoch = _whole("epoch", epoch, 0)
         self._at = self._begin
         """The next step of this process; of worker n it is n less, so that a state fits every worker."""
 
@@ -276,7 +274,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next ``iter`` at another epoch. Accelerate calls it."""
-        if _epoch(epoch) != self.epoch:
+        if _whole("epoch", epoch, 0) != self.epoch:
             self.epoch, self._resume = epoch, None
             self._at = self._begin
 
@@ -301,7 +299,7 @@ class IterableDataset(data.IterableDataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next ``iter`` at a state; an error says what differs when it is of other data."""
         step = self._batches.check_state(state)
-        self.epoch = _epoch(state.get("epoch", self.epoch), StateError)
+        self.epoch = _epoch(state)
         self._at = self._resume = step
 
 
@@ -315,7 +313,8 @@ def _named(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens.clone()}
 
 
-def _epoch(epoch: Any, error: type[ArgumentError | StateError] = ArgumentError) -> int:
+def _epoch(state: Mapping[str, Any]) -> int:
+    epoch = state.get("epoch")
     if not isinstance(epoch, int) or epoch < 0:
-        raise error(f"epoch must be a whole number from 0, got {epoch!r}")
+        raise StateError(f"no state of a data set: expected an 'epoch', got {sorted(map(str, state))}")
     return epoch
