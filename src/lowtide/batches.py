@@ -143,12 +143,17 @@ class Batches(Iterator[Pair]):
         self._source.read(first + self._rows[0], out)
         return out
 
-    def read_samples(self, numbers: Ints) -> npt.NDArray[Any]:
+    def read_samples(self, numbers: Ints, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """The ``length + 1`` tokens of windows by their numbers, counted through all epochs."""
-        out = np.empty((len(numbers), self.length + 1), self.dtype)
+        if out is None:
+            out = np.empty((len(numbers), self.length + 1), self.dtype)
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        if len(runs) > 1 and isinstance(self._source, CorpusSource):
+            self._source.gather(runs, out)
+            return out
         at = 0
         # Neighbours in number are one read.
-        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+        for run in runs:
             if len(run):
                 self._source.read(int(run[0]), out[at : at + len(run)])
                 at += len(run)
@@ -247,6 +252,15 @@ class Batches(Iterator[Pair]):
 
         return make
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings and the step, no more: what was made ahead can be made again."""
+        return {**self.__dict__, "_ahead": self.step}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        step = state.pop("_ahead")
+        self.__dict__.update(state)
+        self._go_to(step)
+
     def close(self) -> None:
         """End the prefetch thread; idempotent."""
         self._closed = True
@@ -267,7 +281,7 @@ class CorpusSource:
     def __init__(self, corpus: Corpus, length: int, order: OrderName, seed: int) -> None:
         self._corpus = corpus
         self.dtype = corpus.dtype
-        self._order, self._seed = order, seed
+        self._order, self._seed, self._length = order, seed, length
         self._sampler = _sampler(corpus, length, order, seed)
         self.epoch = self._sampler.epoch
         self.dropped_tokens = max(0, len(corpus) - self.epoch * length)
@@ -283,6 +297,11 @@ class CorpusSource:
         """Where the windows of samples begin."""
         return self._sampler.starts(first, last)
 
+    def gather(self, runs: list[Ints], out: npt.NDArray[Any]) -> None:
+        """Samples from here and there, in one read; each of ``runs`` is numbers in a row."""
+        starts = [self.starts(int(run[0]), int(run[-1]) + 1) for run in runs]
+        self._corpus.shards.read_windows(np.concatenate(starts), out)
+
     def samples(self, token: int, epoch: int) -> list[int]:
         if token >= len(self._corpus):
             raise ArgumentError(f"token {token} is beyond the corpus of {len(self._corpus)} tokens")
@@ -296,6 +315,10 @@ class CorpusSource:
 
     def settings(self) -> dict[str, Any]:
         return {"order": self._order, "seed": self._seed, **self._corpus.fingerprint()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The windows hold a lock, and perhaps a buffer of blocks.
+        return CorpusSource, (self._corpus, self._length, self._order, self._seed)
 
 
 def source_of(corpus: Corpus, length: int, order: OrderName, seed: int) -> Source:

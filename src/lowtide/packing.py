@@ -110,6 +110,9 @@ class PackedSource:
         ]
         return sorted((self._order(epoch).places(np.array(rows, np.int64)) + epoch * self.epoch).tolist())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedSource, (self._corpus, self._length, self._seed)
+
     def settings(self) -> dict[str, Any]:
         return {"order": "packed", "seed": self._seed, **self._corpus.fingerprint()}
 
