@@ -332,7 +332,10 @@ def read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[
     """Bytes read, or a negative errno, for each extent; of ``fd`` unless the extents name their own."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
     if context is not None:
-        return context.read(fd, extents, aio.address_of(out), flags)
+        try:
+            return context.read(fd, extents, aio.address_of(out), flags)
+        except OSError:
+            pass  # a file system without these calls, or no room in the kernel: one by one then
     view = out.data
     results = np.empty(len(extents), np.int64)
     fds = [fd] * len(extents) if extents.fds is None else extents.fds.tolist()
