@@ -4,10 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint types unit bench clean
+.PHONY: demo test lint types unit browser-deps bench clean
 
 demo: $(VENV)/.run
-	$(BIN)/lowtide compare --make demo/matrix.npy --size 1GiB --out demo/compare.png
+	$(BIN)/lowtide compare --make 1GiB --out demo/compare.png
 
 test: lint types unit
 
@@ -18,8 +18,13 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
-unit: $(VENV)/.test
+unit: $(VENV)/.test browser-deps
 	$(BIN)/pytest
+
+# The report is tested in a real browser. Where this is not root the test says what is missing.
+browser-deps:
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		(apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null)
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks

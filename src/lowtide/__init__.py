@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lowtide.array import Array as Array
     from lowtide.array import open as open
     from lowtide.errors import LowtideError as LowtideError
+    from lowtide.memory.guard import watch as watch
     from lowtide.shuffling import shuffle as shuffle
     from lowtide.writer import create as create
 
@@ -22,9 +23,10 @@ _NAMES = {
     "LowtideError": "lowtide.errors",
     "open": "lowtide.array",
     "shuffle": "lowtide.shuffling",
+    "watch": "lowtide.memory.guard",
 }
 
-__all__ = ["Array", "LowtideError", "__version__", "create", "open", "shuffle"]
+__all__ = ["Array", "LowtideError", "__version__", "create", "open", "shuffle", "watch"]
 
 
 def __getattr__(name: str) -> Any:

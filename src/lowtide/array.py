@@ -6,6 +6,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ IMPLICIT_LOAD_LIMIT = 256 * 2**20
 
 _ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists of places stay small
 _ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
+_TURNED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file turned into rows at once
 
 
 def open(
@@ -161,12 +163,17 @@ class Array:
         shape = (*indices.shape, *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+        elif (
+            out.shape != shape
+            or out.dtype != self.dtype
+            or not (out.flags.c_contiguous and out.flags.writeable)
+        ):
             raise ArgumentError(
-                f"{self.path}: out must be a C-contiguous array of shape {shape} and dtype {self.dtype}, "
-                f"got shape {out.shape}, dtype {out.dtype}"
+                f"{self.path}: out must be a writable C-contiguous array of shape {shape} and dtype "
+                f"{self.dtype}, got shape {out.shape}, dtype {out.dtype}, writable: {out.flags.writeable}, "
+                f"C-contiguous: {out.flags.c_contiguous}"
             )
-        flat, into = indices.reshape(-1), out.reshape(-1, *self.shape[1:])
+        flat, into = indices.reshape(-1), out.reshape(indices.size, *self.shape[1:])
         for first in range(0, len(flat), _ROWS_AT_ONCE):
             some = slice(first, first + _ROWS_AT_ONCE)
             self.read_runs(flat[some], 1, into[some])
@@ -228,9 +235,8 @@ class Array:
         if self.nbytes > IMPLICIT_LOAD_LIMIT:
             raise BudgetError(
                 f"{self.path}: has {format_size(self.nbytes)}, and at most "
-                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; "
-                f"use array.chunks() to go through it, "
-                f"or array[:] to load it all on purpose"
+                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; use array.chunks() "
+                f"to go through it, or array[:] to load it all on purpose"
             )
         loaded = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
@@ -246,7 +252,7 @@ class Array:
         if not width or not len(starts):
             return
         if self._in_columns:
-            out[...] = self[starts if run == 1 else (starts[:, None] + np.arange(run)).reshape(-1)]
+            self._read_fortran(starts, run, out)
             return
         extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
         self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
@@ -257,17 +263,31 @@ class Array:
         With ``wait=False`` only if they are in the page cache; the answer is whether they were read.
         """
         self._check_open()
+        if not out.nbytes:
+            return True
         if self._in_columns:
             if wait:
-                out[...] = self[start:stop]
+                self._read_fortran(np.array([start]), stop - start, out)
             return wait
         at = self._layout.offset + start * self.row_nbytes
-        return not out.nbytes or self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
+        return self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
 
     @property
     def _in_columns(self) -> bool:
         """In Fortran order a row is not one run of bytes."""
         return self._layout.fortran and self.ndim > 1
+
+    def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> None:
+        """Piece by piece along the last axis, the slowest on disk: what is turned round is small."""
+        if run > 1 and len(starts) > 1:  # a run is one read a column, scattered rows one each
+            for i in range(len(starts)):
+                self._read_fortran(starts[i : i + 1], run, out[i * run : (i + 1) * run])
+            return
+        index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else starts
+        columns = self.shape[-1]
+        step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
+        for first in range(0, columns, step):
+            out[..., first : first + step] = self[index, ..., first : first + step]
 
     @property
     def row_nbytes(self) -> int:
@@ -300,10 +320,9 @@ class Array:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
-        at = self._layout
-        numbers = (at.path, at.format, at.offset, at.dtype, at.shape, at.fortran, at.file_size)
-        return _restore, (numbers, *self._settings)
+        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
+        return _restore, (layout, *self._settings)
 
 
-def _restore(numbers: tuple[Any, ...], reader: ReaderName, cache: Cache) -> Array:
-    return Array(Layout(*numbers), reader=reader, cache=cache)
+def _restore(layout: tuple[Any, ...], reader: ReaderName, cache: Cache) -> Array:
+    return Array(Layout(*layout), reader=reader, cache=cache)

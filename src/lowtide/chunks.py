@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import mmap
+import operator
+from bisect import bisect_left
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,9 +63,9 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     ) -> None:
         if not array.shape:
             raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to go through")
-        if prefetch < 0:
-            raise ArgumentError(f"prefetch must be 0 or more, got {prefetch}")
-        self._plan = _Plan(array, rows, budget, shuffle, seed, drop_last, prefetch, reuse)
+        rows = None if rows is None else _whole("rows", rows, least=1)
+        prefetch = _whole("prefetch", prefetch, least=0)
+        self._plan = _Plan(array, rows, budget, shuffle, _whole("seed", seed), drop_last, prefetch, reuse)
         self._prefetch = prefetch
         self._start_at(0)
 
@@ -152,23 +154,17 @@ class _Plan:
         total, width = len(array), array.row_nbytes
         # One chunk is in the caller's hands; without reuse the loop still holds it while the next is made.
         self._buffers = prefetch + (1 if reuse else 2)
-        window = 0
-        self._ahead = AHEAD
-        if budget is None and rows is None:
-            budget = DEFAULT_BUDGET
-        if budget is not None:
-            size = parse_size(budget)
-            self._ahead = min(AHEAD, size // 4)
-            window = min(_WINDOW, (size - self._ahead) // 2) if shuffle == "blocks" else 0
-            fitting = (size - self._ahead - window) // max(1, width * self._buffers)
-            if fitting < max(1, rows or 1):
-                raise self._too_small(size, max(1, rows or 1), shuffle)
+        self._blocks = shuffle == "blocks"
+        self._ahead, window = AHEAD, _WINDOW
+        if budget is not None or rows is None:
+            size = DEFAULT_BUDGET if budget is None else parse_size(budget)
+            self._ahead, window, fitting = self._shares(size)
+            if fitting < (rows or 1):
+                raise self._too_small(size, rows or 1)
             rows = rows or max(1, min(fitting, total))
-        if not isinstance(rows, int | np.integer) or rows < 1:
-            raise ArgumentError(f"{array.path}: rows must be a whole number from 1, got {rows!r}")
-        self.rows = int(rows)
+        self.rows = rows
         self.count = total // self.rows if drop_last else -(-total // self.rows)
-        self.order = _order(shuffle, total, width, window or _WINDOW, seed)
+        self.order = _order(shuffle, total, width, window, seed)
         self.settings: dict[str, Any] = {
             "rows": self.rows,
             "shuffle": shuffle,
@@ -189,9 +185,16 @@ class _Plan:
         self._window = -1
         self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
 
-    def _too_small(self, size: int, rows: int, shuffle: Shuffle) -> BudgetError:
-        share = 2 if shuffle == "blocks" else 1
-        least = -(-rows * self.array.row_nbytes * self._buffers * share * 4 // 3) + 4
+    def _shares(self, budget: int) -> tuple[int, int, int]:
+        """How a budget is divided: bytes of hints, bytes of a window of blocks, rows a buffer may hold."""
+        width = max(1, self.array.row_nbytes)
+        ahead = min(AHEAD, budget // 4)
+        # A window holds one row at least, however small its share is.
+        window = max(width, min(_WINDOW, (budget - ahead) // 2)) if self._blocks else 0
+        return ahead, window, (budget - ahead - window) // (width * self._buffers)
+
+    def _too_small(self, size: int, rows: int) -> BudgetError:
+        least = bisect_left(range(2**62), rows, key=lambda budget: self._shares(budget)[2])
         what = "one row" if rows == 1 else f"chunks of {rows} rows"
         return BudgetError(
             f"{self.array.path}: a budget of {format_size(size)} ({size} bytes) is too small for {what} of "
@@ -231,7 +234,8 @@ class _Plan:
         if not self._reuse:
             return _page_aligned(shape, self.array.dtype)
         while len(self._ring) < self._buffers:
-            self._ring.append(_page_aligned((self.rows, *shape[1:]), self.array.dtype))
+            rows_held = min(self.rows, len(self.array))
+            self._ring.append(_page_aligned((rows_held, *shape[1:]), self.array.dtype))
         return self._ring[number % self._buffers][:rows]
 
     def _read_from_windows(self, order: BlockShuffled, start: int, stop: int, out: npt.NDArray[Any]) -> None:
@@ -249,17 +253,30 @@ class _Plan:
 
     def _load_window(self, order: BlockShuffled, window: int) -> None:
         """Read a window's blocks, each in one go, one after another into memory."""
-        first, last = order.window_bounds(window)
-        if len(self._window_rows) != last - first:
-            self._window_rows = np.empty((0, *self.array.shape[1:]), self.array.dtype)  # free before asking
-            self._window_rows = np.empty((last - first, *self.array.shape[1:]), self.array.dtype)
-        self._window = -1
+        self._window = -1  # before anything else: a fork may copy this in the middle of what follows
+        if not len(self._window_rows):
+            # Once, for the longest: the allocator might keep one that was freed beside one that is new.
+            rows = min(order.window_rows, order.n)
+            self._window_rows = _returned_at_once((rows, *self.array.shape[1:]), self.array.dtype)
         at = 0
         for starts, run in order.window_runs(window):
             until = at + len(starts) * run
             self.array.read_runs(starts, run, self._window_rows[at:until], self._ahead)
             at = until
         self._window = window
+
+
+def _returned_at_once(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An array whose memory is the system's again when it is dropped.
+
+    What malloc has freed it may keep, up to twice the largest block of each thread: passes would add up.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.empty(shape, dtype)
+    # Private: a forked child must not write into its parent's.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.ndarray(shape, dtype, memory)
 
 
 def _page_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -270,6 +287,17 @@ def _page_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[A
     memory = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
     start = -address_of(memory) % mmap.PAGESIZE
     return memory[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _whole(name: str, value: Any, least: int | None = None) -> int:
+    """``value`` as a Python int, which NumPy's integers are not."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
+    if least is not None and number < least:
+        raise ArgumentError(f"{name} must be a whole number from {least}, got {value!r}")
+    return number
 
 
 def _order(shuffle: Shuffle, total: int, width: int, window: int, seed: int) -> Order:

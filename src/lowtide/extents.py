@@ -83,5 +83,7 @@ def _cut(extents: Extents) -> Extents:
     owner = np.repeat(np.arange(len(extents)), pieces)
     nth = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     start = nth * LONGEST
-    lengths = np.minimum(extents.lengths[owner] - start, LONGEST)
-    return Extents(extents.offsets[owner] + start, extents.targets[owner] + start, lengths)
+    offsets = extents.offsets[owner] + start
+    order = np.argsort(offsets, kind="stable")  # pieces of extents that overlap lie among each other
+    targets, lengths = extents.targets[owner] + start, np.minimum(extents.lengths[owner] - start, LONGEST)
+    return Extents(offsets[order], targets[order], lengths[order])

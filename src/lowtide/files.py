@@ -2,7 +2,7 @@
 
 ``pread`` reads into buffers of its own and is bounded by construction. The other three read through a
 mapping: they are here because people know them, and to be measured against. What each of them does to
-memory, and why, is in ``docs/memory.md``.
+memory, and why, is in ``docs/readers.md``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import aio, errors
-from lowtide.descriptors import Entry, File, map_file
+from lowtide.descriptors import Entry, File, map_file, unmap
 from lowtide.extents import Extents, of_records
 
 Bytes = npt.NDArray[np.uint8]
@@ -107,11 +107,16 @@ class PreadReader:
                 self._fill(entry.fd, extents, out, ahead)
                 return
             first, *others = extents.shares(workers)
-            futures: list[Future[None]] = [
-                _helpers().submit(self._fill, entry.fd, share, out, ahead // workers) for share in others
-            ]
+            futures: list[Future[None]] = []
+            mine = [first]
             try:
-                self._fill(entry.fd, first, out, ahead // workers)
+                for share in others:
+                    try:
+                        futures.append(_helpers().submit(self._fill, entry.fd, share, out, ahead // workers))
+                    except RuntimeError:  # no more threads: the interpreter is ending
+                        mine.append(share)
+                for share in mine:
+                    self._fill(entry.fd, share, out, ahead // workers)
             finally:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
             for future in futures:
@@ -132,7 +137,7 @@ class PreadReader:
             allowed = ahead // 2 if len(missing) else sys.maxsize
         self._read(fd, behind, out)
         if self._drop and not self._dontcache:
-            _drop_range(fd, int(extents.offsets[0]), int(extents.offsets[-1] + extents.lengths[-1]))
+            _drop(fd, extents)
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
         """Read what is cached, set the device to work on the rest, and return the rest."""
@@ -187,7 +192,8 @@ class MappedReader:
     def __init__(self, path: str, size: int, cache: Cache, name: str) -> None:
         self.name = name
         self._file = File(path, size)
-        self._drop = cache == "drop" and hasattr(os, "posix_fadvise")
+        # Pages that are mapped cannot be dropped.
+        self._drop = cache == "drop" and name != "memmap" and hasattr(os, "posix_fadvise")
         if name == "advise" and not hasattr(mmap, "MADV_DONTNEED"):
             raise errors.UnsupportedError(
                 f"{path}: reader='advise' needs madvise, which this platform lacks; use reader='remap'"
@@ -207,13 +213,18 @@ class MappedReader:
         if not len(extents):
             return
         with self._file.opened() as entry:
-            if self.name == "memmap":
-                self._file.check_size(entry.fd)
-                _copy(entry.mapping(), 0, extents, out)
-            else:
-                self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
+            try:
+                if self.name == "memmap":
+                    self._file.check_size(entry.fd)
+                    _copy(entry.mapping(self._file.size), 0, extents, out)
+                else:
+                    self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
+            except errors.LowtideError:
+                raise
+            except OSError as error:  # no room for the mapping, or a file system without mappings
+                raise errors.reading(self._file.path, error) from None
             if self._drop:
-                _drop_range(entry.fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
+                _drop(entry.fd, extents)
 
     def _fill_by_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
         """Touch, copy and let go, ``at_once`` bytes of mapped pages at a time.
@@ -231,11 +242,16 @@ class MappedReader:
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
             before = _file_pages()
             if self.name == "remap":
-                with map_file(entry.fd, start, stop) as mapped:
+                mapped = map_file(entry.fd, start, stop)
+                try:
+                    self._ask_for(entry.fd, mapped, piece)
                     _copy(mapped, start, piece, out)
                     self._learn(before, len(piece))
+                finally:
+                    unmap(mapped)
             else:
-                mapped = entry.mapping()
+                mapped = entry.mapping(self._file.size)
+                self._ask_for(entry.fd, mapped, piece)
                 _copy(mapped, 0, piece, out)
                 self._learn(before, len(piece))
                 mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
@@ -248,6 +264,14 @@ class MappedReader:
         seen = max(_PAGE, (after - before) * mmap.PAGESIZE // rows)
         # At once when it is more than thought; slowly back, since the next rows may lie in larger folios.
         self._mapped_a_row = max(seen, self._mapped_a_row * 3 // 4)
+
+    def _ask_for(self, fd: int, mapped: mmap.mmap, piece: Extents) -> None:
+        """Where nothing may stay behind, read what is wanted and not the megabytes around it."""
+        if not self._drop:
+            return
+        mapped.madvise(mmap.MADV_RANDOM)
+        for offset, length in zip(piece.offsets.tolist(), piece.lengths.tolist(), strict=True):
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         self._file.close()
@@ -298,7 +322,10 @@ def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray
     """Bytes read, or a negative errno, for each extent."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
     if context is not None:
-        return context.read(fd, extents, aio.address_of(out), flags)
+        try:
+            return context.read(fd, extents, aio.address_of(out), flags)
+        except OSError:
+            pass  # a file system without these calls, or no room in the kernel: one by one then
     view = out.data
     results = np.empty(len(extents), np.int64)
     rows = zip(extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True)
@@ -312,9 +339,19 @@ def _read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray
 
 
 def _drop_range(fd: int, start: int, stop: int) -> None:
-    """Put a range out of the page cache, from a folio before it: one that straddled its start was kept."""
+    """Put a range out of the page cache.
+
+    The kernel keeps a folio of which only a part is named, so the range begins a folio early, for the one
+    that straddled the end of the last range, and ends on a border.
+    """
     start = max(0, start - _FOLIO)
+    stop = (stop // _FAULT_AROUND + 1) * _FAULT_AROUND
     os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
+def _drop(fd: int, extents: Extents) -> None:
+    """Put everything between the first and the last extent out of the page cache."""
+    _drop_range(fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
 
 
 def _file_pages() -> int | None:
@@ -329,8 +366,9 @@ def _file_pages() -> int | None:
 def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
     """Copy extents from a mapping of the file that begins at byte ``start``."""
     width = int(extents.lengths[0])
-    if len(extents) > 1 and (extents.lengths == width).all():
-        # One record at every byte: an index then is an offset, and NumPy's gather does the loop.
+    if len(extents) > 1 and width <= _PAGE and (extents.lengths == width).all():
+        # One record at every byte: an index then is an offset, and NumPy's gather does the loop. It copies
+        # twice, which long records would not be worth.
         record = np.dtype((np.void, width))
         source = np.ndarray((len(mapped) - width + 1,), record, mapped, strides=(1,))
         target = np.ndarray((len(out) - width + 1,), record, out, strides=(1,))

@@ -64,6 +64,8 @@ class Selection:
         last_advanced = -1
         axis = 0
         for place, item in enumerate(items):
+            if item is Ellipsis:
+                continue
             if item is None:
                 axes.append(_Axis(1))
             elif isinstance(item, slice):
@@ -143,8 +145,10 @@ def _read_records(
         slow, fast = outer[i], outer[i + 1]
         if slow.places is None and fast.places is None and slow.stride == fast.stride * fast.count:
             outer[i : i + 2] = [_Axis(slow.count * fast.count, fast.stride)]
-    if outer and outer[-1].places is None and outer[-1].stride - width <= _GAP:
-        _read_through(reader, start, outer[:-1], outer[-1], width, out)
+    inner = outer[-1] if outer and outer[-1].places is None else None
+    # Only where several records share a span: else it would be a copy of each record for nothing.
+    if inner is not None and inner.stride - width <= _GAP and 2 * inner.stride <= _SPAN:
+        _read_through(reader, start, outer[:-1], inner, width, out)
         return
     total = math.prod(axis.count for axis in outer)
     for first in range(0, total, _RECORDS):
@@ -189,7 +193,7 @@ def _offsets(axes: Sequence[_Axis], first: int, last: int) -> Ints:
 
 
 def _expand(index: Any, shape: tuple[int, ...]) -> list[Any]:
-    """The index as a list of int, slice, None and arrays that covers every axis."""
+    """The index as a list of int, slice, None, arrays and ``...`` (for no axis) that covers every axis."""
     items = [_item(item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_used(item) for item in items)
     dots = sum(item is Ellipsis for item in items)
@@ -202,7 +206,8 @@ def _expand(index: Any, shape: tuple[int, ...]) -> list[Any]:
     if not dots:
         items.append(Ellipsis)
     at = next(i for i, item in enumerate(items) if item is Ellipsis)
-    items[at : at + 1] = [slice(None)] * (len(shape) - used)
+    # Even one that stands for no axis keeps the advanced indices on its two sides apart.
+    items[at : at + 1] = [slice(None)] * (len(shape) - used) if used < len(shape) else [Ellipsis]
     return items
 
 

@@ -8,6 +8,7 @@ The same seed gives the same order on every machine and every version of NumPy.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Protocol
 
@@ -221,6 +222,7 @@ def _mix(values: _U64) -> _U64:
 
 def _key(seed: int, salt: int) -> int:
     """A 64-bit key from a seed of any size or sign, and a salt."""
+    seed = operator.index(seed)  # NumPy's integers would overflow below
     words = 2 * seed if seed >= 0 else -2 * seed - 1
     state = np.array([salt], np.uint64)
     while True:

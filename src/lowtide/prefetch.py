@@ -46,7 +46,7 @@ class Prefetcher(Generic[T]):
         self._stop = stop
         self._depth = depth
         self._thread: ThreadPoolExecutor | None = None
-        self._ahead: deque[Future[T]] = deque()
+        self._ahead: deque[tuple[int, Future[T]]] = deque()
         self._pid = os.getpid()
         self.position = start
         """The next item that ``next`` will give."""
@@ -55,24 +55,27 @@ class Prefetcher(Generic[T]):
         """The next item; ``IndexError`` behind the last one."""
         if self.position >= self._stop:
             raise IndexError(f"item {self.position} of {self._stop}")
-        if not self._depth:
-            made = self._make(self.position)
-            self.position += 1
-            return made
         if self._pid != os.getpid():
             self._thread, self._pid = None, os.getpid()
             self._ahead.clear()
+        if self._ahead and self._ahead[0][0] != self.position:
+            self._clear()  # an interrupt came between the two steps below
         if self._at_once is not None:
             quick = self._try_at_once(self._at_once)
             if quick is not None:
                 return quick
         self._fill()
+        if not self._ahead:
+            made = self._make(self.position)
+            self.position += 1
+            return made
+        future = self._ahead[0][1]
         try:
-            made = self._ahead[0].result()
-        except BaseException as error:
-            if self._ahead[0].done():  # the item itself failed; an interrupt of the wait keeps it for later
-                self._ahead.clear()
-            raise error from None
+            made = future.result()
+        except BaseException:
+            if future.done():  # the item itself failed; an interrupt of the wait keeps it for later
+                self._clear()
+            raise
         self._ahead.popleft()
         self.position += 1
         self._fill()
@@ -90,10 +93,19 @@ class Prefetcher(Generic[T]):
         return made
 
     def _fill(self) -> None:
-        if self._thread is None:
+        if self._thread is None and self._depth:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="lowtide-prefetch")
         while len(self._ahead) < self._depth and self.position + len(self._ahead) < self._stop:
-            self._ahead.append(self._thread.submit(self._make, self.position + len(self._ahead)))
+            number = self.position + len(self._ahead)
+            assert self._thread is not None
+            try:
+                self._ahead.append((number, self._thread.submit(self._make, number)))
+            except RuntimeError:  # no more threads: the interpreter is ending
+                return
+
+    def _clear(self) -> None:
+        while self._ahead:
+            self._ahead.pop()[1].cancel()
 
     def close(self) -> None:
         """Drop what was made ahead and end the thread; idempotent."""

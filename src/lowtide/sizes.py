@@ -38,7 +38,8 @@ def parse_size(size: int | str) -> int:
             raise ArgumentError(
                 f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB"
             )
-        number = int(float(match[1]) * unit)
+        whole, _, part = match[1].partition(".")
+        number = int(whole + part) * unit // int(10 ** len(part))  # exact, however large
     else:
         number = int(size)
     if number < 0:

@@ -31,9 +31,8 @@ def test_version_and_help() -> None:
 def test_every_command_has_help_that_explains_its_options(command: str) -> None:
     told = run(command, "--help").stdout
     assert f"Usage: lowtide {command}" in told
-    options = [line for line in told.splitlines() if line.startswith("  -") or line.startswith("  --")]
-    assert options
-    assert all(len(told.split(line, 1)[1].strip()) or len(line.split("  ")) > 1 for line in options)
+    options = [line for line in told.splitlines() if line.startswith("  -")]
+    assert options[-1].strip().startswith("-h, --help")
 
 
 def test_info_says_what_a_file_is(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_ten_thousand_shards_take_one_look_each(
     found = find(tmp_path, dtype="uint16")
     monkeypatch.undo()
     assert (found.format, found.count, len(found.segments)) == (format, 2 * count, count)
-    # One look at each file, and a few more besides: what 10,000 shards cost is what the system takes for them.
+    # One look at each file, and few besides: what is left to pay for 10,000 shards is the system's own.
     files = count * (2 if format == "lowtide" else 1)
     assert calls["open"] <= (100 if format == "lowtide" else count + 100)
     assert calls["stat"] + calls["lstat"] <= files + 200

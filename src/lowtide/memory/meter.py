@@ -111,18 +111,7 @@ def reset_peak(pid: int | None = None) -> bool:
 
     Other users of the peak in this process lose theirs: ``lowtide.memory.peaks`` keeps them apart.
     """
-    target = "self" if pid is None else pid
-    try:
-        fd = os.open(f"{proc.ROOT}/{target}/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        os.write(fd, b"5")  # proc(5): reset the peak resident set size to the current one
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+    return proc.reset_peak("self" if pid is None else pid)
 
 
 def peak(pid: int | None = None) -> int | None:

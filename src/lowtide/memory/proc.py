@@ -1,7 +1,6 @@
 """What ``/proc`` says of a process, as plain numbers of bytes.
 
-Only the operating system module is imported here: the sampler process, which must start in
-milliseconds, reads with these functions too. They raise what ``open`` raises (``FileNotFoundError`` or
+These functions raise what ``open`` raises (``FileNotFoundError`` or
 ``ProcessLookupError`` for a process that is gone, ``PermissionError`` for somebody else's); who calls them
 decides what that means.
 """
@@ -40,6 +39,8 @@ class Faults(NamedTuple):
 
     minor: int
     major: int
+    exiting: bool  # the kernel is taking its memory apart: what is left of it says nothing
+    kernel: bool  # a thread of the kernel, without memory of its own
 
 
 class Rollup(NamedTuple):
@@ -106,6 +107,21 @@ def status(pid: int | str = "self") -> Status:
     return parse_status(read(f"{ROOT}/{pid}/status"))
 
 
+def reset_peak(pid: int | str = "self") -> bool:
+    """Set the mark of the highest resident memory back to that of now; whether the system allowed it."""
+    try:
+        fd = os.open(f"{ROOT}/{pid}/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(fd, b"5")  # proc(5): reset the peak resident set size to the current one
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def state(pid: int | str) -> str:
     """The state letter of a process: ``R``, ``S``, ``D``, ``Z`` for a zombie and so on."""
     text = read(f"{ROOT}/{pid}/stat")
@@ -124,7 +140,12 @@ def faults(pid: int | str = "self") -> Faults:
     text = read(f"{ROOT}/{pid}/stat")
     fields = text[text.rindex(b")") + 2 :].split()
     # Counted from the state letter: 7 minflt, 8 cminflt, 9 majflt, 10 cmajflt (proc(5)).
-    return Faults(minor=int(fields[7]) + int(fields[8]), major=int(fields[9]) + int(fields[10]))
+    return Faults(
+        minor=int(fields[7]) + int(fields[8]),
+        major=int(fields[9]) + int(fields[10]),
+        exiting=bool(int(fields[6]) & 0x4),  # PF_EXITING
+        kernel=bool(int(fields[6]) & 0x200000),  # PF_KTHREAD
+    )
 
 
 def parent(pid: int) -> int:
@@ -161,27 +182,24 @@ def rollup(pid: int | str = "self") -> Rollup:
 
 def mappings(pid: int | str = "self") -> list[Mapping]:
     """What a process has mapped, by path, the largest first. As dear as ``rollup``."""
+    import re  # not at the top: the sampler starts without it
+
+    # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
+    entry = re.compile(
+        rb"^[0-9a-f]+-[0-9a-f]+ ..(.). \S+ \S+ \S+ *([^\n]*)\n(?:[^R][^\n]*\n)*"
+        rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:[^A][^\n]*\n)*Anonymous: +(\d+) kB\n",
+        re.MULTILINE,
+    )
     own = [0, 0, 0]
-    found: dict[str, list[int]] = {"": own}
-    current = own
-    for line in read(f"{ROOT}/{pid}/smaps").split(b"\n"):
-        first = line[:1]
-        if first in b"0123456789abcdef" and first:
-            # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
-            parts = line.split(None, 5)
-            path = os.fsdecode(parts[5]) if len(parts) > 5 else ""
-            if path.startswith("["):  # [heap], [stack], [anon:…]: memory of the process itself
-                path = ""
-            current = found.setdefault(path, [0, 0, 0])
-            current[2] |= parts[1][2:3] == b"x"
-        elif line.startswith(b"Rss:"):
-            current[0] += int(line[4:-3]) * 1024
-        elif line.startswith(b"Pss:"):
-            current[1] += int(line[4:-3]) * 1024
-        elif line.startswith(b"Anonymous:") and current is not own:
-            # Pages of a private mapping that were written to are the process's own, no longer the file's.
-            copied = int(line[10:-3]) * 1024
-            current[0] -= copied
-            own[0] += copied
-    rows = [Mapping(path, rss, pss, bool(code)) for path, (rss, pss, code) in found.items()]
+    found: dict[bytes, list[int]] = {b"": own}
+    for execute, path, rss, pss, copied in entry.findall(read(f"{ROOT}/{pid}/smaps")):
+        # [heap], [stack], [anon:…]: memory of the process itself
+        sums = own if path.startswith(b"[") else found.setdefault(path, [0, 0, 0])
+        # Pages of a private mapping that were written to are the process's own, no longer the file's.
+        own[0] += int(copied) * 1024
+        sums[0] += int(rss) * 1024
+        sums[0] -= int(copied) * 1024
+        sums[1] += int(pss) * 1024
+        sums[2] |= execute == b"x"
+    rows = [Mapping(os.fsdecode(path), rss, pss, bool(code)) for path, (rss, pss, code) in found.items()]
     return sorted(rows, key=lambda row: -row.rss)

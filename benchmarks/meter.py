@@ -1,0 +1,160 @@
+"""What looking costs: the guard's sampler, the profiler, and how soon each is useful.
+
+    python -m benchmarks.meter [--json FILE]
+
+Claims: at the default interval the sampler takes less than 1 % of one core; a watch is useful at once (its
+first look and the kernel's peak are there before the block begins); the sampler's own first look comes
+within 5 ms of its interpreter's start; a watch costs well under a millisecond once the sampler runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+import lowtide
+from lowtide.memory import helper, pagecache, proc
+
+MIB = 2**20
+
+
+def main() -> None:
+    """Measure, print a table, and write JSON if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of the steady measurements")
+    parser.add_argument(
+        "--resident", type=int, default=1024, metavar="MIB", help="memory of the watched process"
+    )
+    options = parser.parse_args()
+    found = measure(options.seconds, options.resident)
+    for name, row in found.items():
+        mark = "" if row["limit"] is None else f"  (at most {row['limit']}: {'yes' if row['met'] else 'NO'})"
+        print(f"{name:<44} {row['value']:>10.3f} {row['unit']}{mark}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(found, file, indent=1)
+
+
+def measure(seconds: float, resident: int) -> dict[str, dict[str, Any]]:
+    """All figures by name."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def note(name: str, value: float, unit: str, limit: float | None = None) -> None:
+        met = None if limit is None else value <= limit
+        found[name] = {"value": value, "unit": unit, "limit": limit, "met": met}
+
+    held = np.ones(resident * MIB, dtype="u1")
+    armed, own, from_spawn = zip(*(_first_watch() for _ in range(15)), strict=True)
+    note("watch: useful after entering it", statistics.median(armed), "ms", 5)
+    note("sampler: first look after its interpreter's start", statistics.median(own), "ms", 5)
+    note("sampler: first look after it was spawned", statistics.median(from_spawn), "ms")
+    note("watch: enter and leave, sampler running", _warm_watch(), "ms")
+    note("sampler: part of one core", 100 * _sampler_load(seconds), "%", 1)
+    note("sampler: resident", _sampler_size() / MIB, "MiB")
+    note("profiler: part of one core, steady", 100 * _profiler_load(seconds), "%", 1)
+    note("one look: status", _each(lambda: proc.status()), "us")
+    note("one look: smaps_rollup", _each(lambda: proc.rollup(), 30), "us")
+    note("one look: smaps by file", _each(lambda: proc.mappings(), 30), "us")
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(1 << 30)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        note(
+            "one look: page cache of a 1 GiB file", _each(lambda: pagecache.resident_fd(file.fileno())), "us"
+        )
+    del held
+    return found
+
+
+def _first_watch() -> tuple[float, float, float]:
+    """Milliseconds to enter a first watch; from the sampler's first line and its birth to its first look."""
+    helper.shut_down()
+    before = time.perf_counter()
+    with lowtide.watch() as watch:
+        entered = time.perf_counter()
+        spawned = time.time()
+        time.sleep(0.08)
+    return (entered - before) * 1e3, _own_start(), max(0.0, (watch.samples[0].time - spawned) * 1e3)
+
+
+def _own_start() -> float:
+    """Milliseconds from the first line of the sampler's program to its first look at this process."""
+    timed = "import time; started = time.perf_counter()\n" + helper._BOOT.replace(
+        "sampler.main()",
+        f"session = sampler.Session({os.getpid()}, 'rss', 0.01, 1 << 62, {{}}); session.look()\n"
+        "print((time.perf_counter() - started) * 1000)",
+    )
+    package = os.path.dirname(os.path.abspath(lowtide.__file__))
+    command = [sys.executable, "-I", "-S", "-c", timed, package]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def _warm_watch() -> float:
+    times = []
+    for _ in range(100):
+        before = time.perf_counter()
+        with lowtide.watch():
+            pass
+        times.append((time.perf_counter() - before) * 1e3)
+    return statistics.median(times)
+
+
+def _sampler_load(seconds: float) -> float:
+    """Processor time of the sampler at the default interval, as a part of the time that passes."""
+    with lowtide.watch():
+        time.sleep(0.3)
+        before, started = _cpu(helper.helper().pid), time.monotonic()
+        time.sleep(seconds)
+        return (_cpu(helper.helper().pid) - before) / (time.monotonic() - started)
+
+
+def _sampler_size() -> int:
+    with lowtide.watch():
+        time.sleep(0.1)
+        return proc.status(helper.helper().pid).rss
+
+
+def _profiler_load(seconds: float) -> float:
+    """The same for the profiler, looking at this process after the first seconds are over."""
+    script = (
+        "import os, sys, time\nfrom lowtide.memory import profiler\n"
+        "watched = profiler.attach(os.getppid())\n"
+        "def follow(seconds):\n"
+        "    until = time.monotonic() + seconds\n"
+        "    while time.monotonic() < until:\n"
+        "        watched.look(); watched.rest()\n"
+        "watched.governor.advance = 0.0\nfollow(1.0)\n"
+        "watched.governor.spent, watched.governor.started = 0.0, time.monotonic()\n"
+        f"before = time.process_time()\nfollow({seconds})\n"
+        f"print((time.process_time() - before) / {seconds})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def _cpu(pid: int) -> float:
+    """Processor seconds of a process, to the nanosecond that the scheduler keeps."""
+    return int(proc.read(f"/proc/{pid}/schedstat").split()[0]) / 1e9
+
+
+def _each(look: Any, times: int = 300) -> float:
+    """Median microseconds of one call."""
+    taken = []
+    for _ in range(times):
+        before = time.perf_counter()
+        look()
+        taken.append((time.perf_counter() - before) * 1e6)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    main()

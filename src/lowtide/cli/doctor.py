@@ -1,0 +1,35 @@
+"""``lowtide doctor``: what this machine and container allow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from lowtide.errors import LowtideError
+
+
+@click.command()
+@click.argument("path", type=click.Path(), default=".")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(path: str, as_json: bool) -> None:
+    """Say what this machine and container allow, for files at PATH (this folder unless told)."""
+    from lowtide.memory import doctor
+
+    try:
+        findings = doctor.examine(path)
+    except LowtideError as error:
+        click.echo(f"lowtide doctor: {error}", err=True)
+        sys.exit(1)
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+        return
+    marks = {True: ("✓", "green"), False: ("!", "yellow"), None: ("?", "blue")}
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark, color = marks[finding.fine]
+        click.echo(f"{click.style(mark, fg=color)} {finding.name:<{width}}  {finding.value}")
+        if finding.advice:
+            click.echo(f"  {'':<{width}}  {click.style(finding.advice, dim=True)}")

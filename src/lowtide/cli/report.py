@@ -1,0 +1,32 @@
+"""``lowtide report FILE``: an HTML page from what was saved before."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from lowtide.errors import LowtideError
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option("--out", type=click.Path(dir_okay=False), help="Where to write; FILE with .html unless told.")
+def command(file: str, out: str | None) -> None:
+    """Make the HTML report of FILE: JSON of `lowtide profile --json`, or a .dat file of memory_profiler.
+
+    \b
+        mprof run train.py && lowtide report mprofile_20250101000000.dat
+    """
+    from lowtide.memory import document, report
+
+    out = out or os.path.splitext(file)[0] + ".html"
+    try:
+        found = document.load(file)
+        report.save(out, found)
+    except LowtideError as error:
+        click.echo(f"lowtide report: {error}", err=True)
+        sys.exit(1)
+    click.echo(f"report: {out}")
+    click.echo(found["verdict"])

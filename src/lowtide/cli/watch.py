@@ -1,0 +1,49 @@
+"""``lowtide watch PID``: memory of a running process, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from lowtide.errors import LowtideError
+from lowtide.sizes import parse_size
+
+
+@click.command()
+@click.argument("pid", type=int)
+@click.option(
+    "--every", type=click.FloatRange(0.05, 3600), default=None, help="Seconds between two pictures or lines."
+)
+@click.option("--for", "seconds", type=click.FloatRange(0), default=None, help="Stop after so many seconds.")
+@click.option("--budget", default=None, metavar="SIZE", help="What the bars are measured against.")
+def command(pid: int, every: float | None, seconds: float | None, budget: str | None) -> None:
+    """Show the memory of process PID and its children until it ends or Ctrl-C.
+
+    Bars in a terminal, one plain line a second when piped. Ends with the verdict so far.
+    """
+    from lowtide.memory import profiler
+
+    try:
+        watched = profiler.attach(pid, budget=None if budget is None else parse_size(budget))
+    except LowtideError as error:
+        click.echo(f"lowtide watch: {error}", err=True)
+        sys.exit(1)
+    from lowtide.memory import live
+
+    stop_at = float("inf") if seconds is None else time.monotonic() + seconds
+    try:
+        if sys.stdout.isatty():
+            live.show(watched, every or 0.25, stop_at)
+        else:
+            live.lines(watched, every or 1.0, stop_at)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # `lowtide watch 1 | head`
+        sys.stderr.close()
+        sys.exit(0)
+    watched.finish()
+    from lowtide.memory.verdict import judge
+
+    click.echo(judge(watched.recording).line)

@@ -1,0 +1,339 @@
+"""Memory of arrays and chunks, measured on real processes, real files and real limits.
+
+Peaks are VmHWM, which the kernel keeps itself, so that nothing falls between two samples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import pytest
+
+from lowtide.files import AHEAD, ReaderName
+from lowtide.memory import drop_page_cache, pagecache
+from tests.support.process import output
+from tests.support.variants import Variant
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/proc/self/clear_refs") and not os.environ.get("CI"),
+    reason="only Linux keeps a peak that can be reset",
+)
+
+MIB = 2**20
+SLACK = 8 * MIB
+ROWS, WIDTH = 400_000, 162  # 247 MiB of rows of 648 bytes
+Shuffle = bool | Literal["blocks"]
+any_shuffle = pytest.mark.parametrize(
+    "shuffle", [False, True, "blocks"], ids=["in_order", "shuffled", "blocks"]
+)
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows that begin with their own number, several times larger than any limit below."""
+    path = tmp_path_factory.mktemp("matrix") / "matrix.npy"
+    with open(path, "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (ROWS, WIDTH)}
+        np.lib.format.write_array_header_1_0(file, header)
+        rows = np.random.default_rng(0).random((20_000, WIDTH), np.float32)
+        for first in range(0, ROWS, len(rows)):
+            rows[:, 0] = np.arange(first, first + len(rows))
+            file.write(rows.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def cached(path: Path) -> int:
+    found = pagecache.resident(path)
+    assert found is not None, "the kernel must tell how much of a file is cached"
+    return found[0]
+
+
+def make(path: Path, state: str) -> None:
+    """``warm``: all of the file in the page cache; ``cold``: none of it."""
+    if state == "cold":
+        drop_page_cache(path)
+        assert cached(path) < MIB
+    else:
+        with open(path, "rb") as file:
+            while file.read(MIB):
+                pass
+        assert cached(path) >= 0.9 * path.stat().st_size
+
+
+WORKER = """
+import json, sys
+import numpy as np, lowtide
+from lowtide.files import AHEAD
+from lowtide.memory import peak, reset_peak
+from lowtide.orders import Shuffled
+o = json.loads(sys.argv[1])
+told = {}
+{setup}
+assert reset_peak()
+start = peak()
+{work}
+print(json.dumps({"peak": peak() - start, **told}))
+"""
+
+
+def measure(setup: str, work: str, **options: Any) -> dict[str, int]:
+    """The peak above the start of ``work`` in a process of its own; ``o`` holds the options there."""
+    code = WORKER.replace("{setup}", textwrap.dedent(setup)).replace("{work}", textwrap.dedent(work))
+    return cast("dict[str, int]", json.loads(output(code, json.dumps(options, default=str))))
+
+
+OPEN = "a = lowtide.open(o['path'], **o.get('open', {})); chunks = a.chunks(**o['chunks'])"
+PASS = """
+seen = total = 0
+for chunk in chunks:
+    seen += len(chunk)
+    total += int(chunk[:, 0].sum(dtype="f8"))
+told = {"seen": seen, "total": total, "in_flight": chunks.nbytes_in_flight}
+"""
+
+
+def assert_all_rows(found: dict[str, int]) -> None:
+    assert (found["seen"], found["total"]) == (ROWS, ROWS * (ROWS - 1) // 2)
+
+
+# Promise 1: peak = buffers in flight
+
+
+@any_shuffle
+@pytest.mark.parametrize("rows", [200, 4096, 20_000])
+@pytest.mark.parametrize("state", ["warm", "cold"])
+def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, shuffle: Shuffle) -> None:
+    make(matrix, state)
+    found = measure(OPEN, PASS, path=matrix, chunks={"rows": rows, "shuffle": shuffle})
+    assert_all_rows(found)
+    # Hints are page cache and no part of the process.
+    assert found["peak"] <= found["in_flight"] - AHEAD + SLACK
+
+
+@any_shuffle
+@pytest.mark.parametrize("reader", ["remap", "advise"])
+def test_mapped_readers_stay_within_the_same_peak(matrix: Path, reader: str, shuffle: Shuffle) -> None:
+    make(matrix, "warm")
+    settings = {"rows": 20_000, "shuffle": shuffle}
+    found = measure(OPEN, PASS, path=matrix, open={"reader": reader}, chunks=settings)
+    assert_all_rows(found)
+    assert found["peak"] <= found["in_flight"] - AHEAD + SLACK
+
+
+def test_np_memmap_and_its_well_known_fix_do_not(matrix: Path) -> None:
+    """The contrast that shows that the tests above could fail."""
+    make(matrix, "warm")
+    kept = measure(
+        "a = np.load(o['path'], mmap_mode='r'); order = Shuffled(len(a))",
+        "for i in range(0, len(a), 20_000): a[order(i, i + 20_000)]",
+        path=matrix,
+    )
+    recreated = measure(
+        "order = Shuffled(o['rows'])",
+        """
+        for i in range(0, o["rows"], 20_000):
+            a = np.load(o["path"], mmap_mode="r")
+            a[order(i, i + 20_000)]
+            del a
+        """,
+        path=matrix,
+        rows=ROWS,
+    )
+    own = measure(
+        OPEN, PASS, path=matrix, open={"reader": "memmap"}, chunks={"rows": 20_000, "shuffle": True}
+    )
+    limit = 3 * 20_000 * WIDTH * 4 + SLACK
+    for found in (kept, recreated, own):
+        assert found["peak"] > 3 * limit
+
+
+@any_shuffle
+@pytest.mark.parametrize("budget", ["4 MiB", "40 MiB"])
+@pytest.mark.parametrize(("prefetch", "reuse"), [(3, False), (0, True)], ids=["ahead", "reuse"])
+def test_a_budget_is_the_peak(
+    matrix: Path, shuffle: Shuffle, budget: str, prefetch: int, reuse: bool
+) -> None:
+    settings = {"budget": budget, "shuffle": shuffle, "prefetch": prefetch, "reuse": reuse}
+    found = measure(OPEN, PASS, path=matrix, chunks=settings)
+    assert_all_rows(found)
+    assert found["peak"] <= found["in_flight"] + SLACK <= int(budget.split()[0]) * MIB + SLACK
+
+
+@any_shuffle
+def test_tiny_rows_cost_no_more_than_the_budget(tmp_path: Path, shuffle: Shuffle) -> None:
+    """Ten million tokens as rows of two bytes: what is kept beside each row must not add up."""
+    np.arange(10**7, dtype="u4").astype("u2").tofile(tmp_path / "tokens.bin")
+    found = measure(
+        "a = lowtide.open(o['path'], dtype='u2'); chunks = a.chunks(budget='8 MiB', shuffle=o['shuffle'])",
+        """
+        for number, chunk in enumerate(chunks):
+            if o["shuffle"] is True and number == 1:
+                break
+        told = {"rows": chunks.rows}
+        """,
+        path=tmp_path / "tokens.bin",
+        shuffle=shuffle,
+    )
+    assert found["rows"] > 300_000
+    assert found["peak"] <= 8 * MIB + SLACK
+
+
+@pytest.mark.parametrize("shuffle", [False, "blocks"])
+def test_fortran_order_needs_no_second_copy(tmp_path: Path, shuffle: Shuffle) -> None:
+    shape = (400_000, 100)
+    array = np.lib.format.open_memmap(tmp_path / "f.npy", "w+", dtype="f4", shape=shape, fortran_order=True)
+    array[:, 0] = 1
+    array.flush()
+    del array
+    found = measure(OPEN, PASS, path=tmp_path / "f.npy", chunks={"rows": 100_000, "shuffle": shuffle})
+    assert found["seen"] == 400_000
+    # Three buffers of 38 MiB: a copy of one would not fit into the slack.
+    assert found["peak"] <= found["in_flight"] - AHEAD + SLACK
+
+
+def test_passes_do_not_add_up(matrix: Path) -> None:
+    found = measure(
+        "a = lowtide.open(o['path'])\nfor _ in a.chunks(4096, shuffle=True): break",
+        """
+        for i in range(60):
+            with a.chunks(4096, shuffle=[False, True, "blocks"][i % 3], seed=i) as chunks:
+                for _ in range(5):
+                    next(chunks)
+        """,
+        path=matrix,
+    )
+    # The largest of them is a block shuffle: its window, and three chunks.
+    assert found["peak"] <= 16 * MIB + 3 * 4096 * 648 + SLACK
+
+
+@pytest.mark.parametrize(
+    ("index", "results"),
+    [
+        ("order", 1),
+        ("slice(0, 50_000)", 1),
+        ("slice(None, None, 8)", 1),
+        ("(slice(None), 5)", 1),
+        ("slice(50_000, 0, -1)", 2),
+    ],
+)
+def test_indexing_holds_its_result(matrix: Path, index: str, results: int) -> None:
+    """A result that must be turned round is held twice, never more."""
+    found = measure(
+        "a = lowtide.open(o['path']); order = Shuffled(len(a))(0, 50_000); a[:10]",
+        f"result = a[{index}]\ntold = {{'nbytes': result.nbytes}}",
+        path=matrix,
+    )
+    assert found["peak"] <= results * found["nbytes"] + SLACK + MIB
+
+
+def test_a_terabyte_costs_no_more_than_a_megabyte(tmp_path: Path) -> None:
+    """The first shuffled chunk of 4 billion rows."""
+    with open(tmp_path / "huge.bin", "wb") as file:
+        file.truncate(2**40)
+    found = measure(
+        """
+        # What is loaded and made once is no part of it.
+        with lowtide.open(o["path"], dtype="u1", shape=(-1, 256)) as a:
+            next(a.chunks(64, shuffle=True))
+        """,
+        """
+        a = lowtide.open(o["path"], dtype="u1", shape=(-1, 256))
+        told = {"rows": len(a), "got": len(next(a.chunks(64, shuffle=True, seed=1)))}
+        """,
+        path=tmp_path / "huge.bin",
+    )
+    assert (found["rows"], found["got"]) == (2**32, 64)
+    assert found["peak"] < MIB
+
+
+# A limit that kills
+
+IN_A_GROUP = """
+import sys, lowtide
+path, cache, shuffle = sys.argv[1:]
+a = lowtide.open(path, dtype="u4", shape=(-1, 1024), cache=cache)
+seen = 0
+for chunk in a.chunks(1024, shuffle={"True": True, "False": False}.get(shuffle, shuffle), budget="48 MiB"):
+    seen += len(chunk)
+print(seen)
+"""
+
+
+@pytest.mark.parametrize(("cache", "shuffle"), [("keep", True), ("drop", True), ("keep", False)], ids=str)
+def test_4_gib_in_128(tmp_path: Path, limited: Any, cache: str, shuffle: Shuffle) -> None:
+    with open(tmp_path / "sparse.bin", "wb") as file:
+        file.truncate(4 * 2**30)  # its pages are charged to the group just as those of a full file
+    with limited("128 MiB") as group:
+        command = [sys.executable, "-c", IN_A_GROUP, str(tmp_path / "sparse.bin"), cache, str(shuffle)]
+        done = group.run(command)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) == 2**20
+        assert group.oom_kills() == 0
+        assert group.peak() <= 128 * MIB
+        if cache == "drop":
+            assert group.peak() <= 64 * MIB  # page cache included
+
+
+# Page cache
+
+DROPPING = [
+    Variant("pread", "drop"),
+    Variant("pread", "drop", ("dontcache",)),
+    Variant("pread", "drop", ("dontcache", "nowait")),
+    Variant("remap", "drop"),
+    Variant("advise", "drop"),
+]
+
+
+@any_shuffle
+@pytest.mark.parametrize("variant", DROPPING, ids=str)
+def test_dropping_leaves_no_page_cache(matrix: Path, variant: Variant, shuffle: Shuffle) -> None:
+    make(matrix, "cold")
+    highest = 0
+    with variant.open(matrix) as array:
+        for number, chunk in enumerate(array.chunks(4096, shuffle=shuffle)):
+            assert len(chunk)
+            if number % 10 == 0:
+                highest = max(highest, cached(matrix))
+            if shuffle is True and number == 40:
+                break  # by now nearly every page of the file has been read
+    assert cached(matrix) <= 16 * MIB
+    # On the way there are the hints of two chunks as well.
+    assert highest <= 2 * AHEAD + 16 * MIB
+
+
+@pytest.mark.parametrize("variant", DROPPING, ids=str)
+def test_dropping_row_by_row_leaves_no_page_cache(matrix: Path, variant: Variant) -> None:
+    make(matrix, "cold")
+    with variant.open(matrix) as array:
+        for row in range(0, ROWS, 97):
+            assert array[row, 0] == row
+    assert cached(matrix) <= 16 * MIB
+
+
+@any_shuffle
+def test_a_pass_that_is_left_leaves_little(matrix: Path, shuffle: Shuffle) -> None:
+    make(matrix, "cold")
+    with Variant("pread", "drop").open(matrix) as array:
+        for number, _ in enumerate(array.chunks(4096, shuffle=shuffle)):
+            if number == 7:
+                break
+    assert cached(matrix) <= 16 * MIB
+
+
+@pytest.mark.parametrize("reader", ["pread", "remap", "advise"])
+def test_keeping_leaves_it_all(matrix: Path, reader: ReaderName) -> None:
+    """The contrast: without ``drop`` the page cache holds the file."""
+    make(matrix, "cold")
+    with Variant(reader, "keep").open(matrix) as array:
+        for chunk in array.chunks(4096):
+            assert len(chunk)
+    assert cached(matrix) >= 0.99 * matrix.stat().st_size

@@ -1,0 +1,67 @@
+"""True peaks of nested blocks, from the one mark that the kernel keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.memory import proc
+from lowtide.memory.peaks import Peak
+from tests.support.pages import touch
+
+MIB = 2**20
+# The kernel's mark is short by a few dozen pages when what made it was given back.
+SLACK = 64 * proc.PAGE * 4
+
+
+def test_a_peak_that_was_given_back_is_seen() -> None:
+    peak = Peak()
+    touch(48 * MIB).close()
+    assert peak.known
+    assert 48 * MIB - SLACK <= peak.read() - peak.base <= 48 * MIB + SLACK
+    peak.close()
+
+
+def test_what_is_held_is_exact_to_the_page() -> None:
+    for _ in range(2):  # the first time round may touch pages of the interpreter
+        peak = Peak()
+        block = touch(16 * MIB)
+        growth = peak.read() - peak.base
+        block.close()
+        peak.close()
+    assert growth == 16 * MIB
+
+
+def test_an_inner_peak_does_not_take_the_outer_ones() -> None:
+    outer = Peak()
+    touch(64 * MIB).close()
+    inner = Peak()
+    touch(16 * MIB).close()
+    assert 16 * MIB - SLACK <= inner.read() - inner.base <= 16 * MIB + SLACK
+    inner.close()
+    assert outer.read() - outer.base >= 64 * MIB - SLACK
+    outer.close()
+
+
+def test_an_inner_peak_counts_for_the_outer_one() -> None:
+    outer, inner = Peak(), Peak()
+    touch(32 * MIB).close()
+    inner.close()
+    assert outer.read() - outer.base >= 32 * MIB - SLACK
+    outer.close()
+
+
+def test_where_the_mark_cannot_be_reset_a_new_high_is_still_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(32 * MIB).close()
+    monkeypatch.setattr(proc, "reset_peak", lambda: False)
+    peak = Peak()
+    block = touch(4 * MIB)
+    peak.read()
+    vouched_for = peak.known
+    assert not vouched_for, "below the old mark nobody can"
+    block.close()
+    marked = proc.status().peak
+    higher = touch((marked - proc.status().rss) // MIB * MIB + 32 * MIB)
+    assert peak.read() > marked
+    assert peak.known
+    higher.close()
+    peak.close()

@@ -1,0 +1,283 @@
+"""Real programs, judged: what grows is said to grow, what stays is said to stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import AccessError, NotFoundError, ProcessError, UnsupportedError
+from lowtide.memory import drop_page_cache, proc, profiler
+from lowtide.memory.recording import Recording
+from lowtide.memory.tree import Tree
+from lowtide.memory.verdict import Verdict, judge
+from tests.support import programs
+
+MIB, GIB = 2**20, 2**30
+
+
+def profile(body: str, path: Path) -> tuple[Recording, Verdict]:
+    recording, _ = profiler.record(programs.program(body, str(path)))
+    assert recording.status == 0
+    return recording, judge(recording)
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_a_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> None:
+    if cold:
+        drop_page_cache(gib)
+    _, verdict = profile(programs.WALK_MEMMAP, gib)
+    assert verdict.grows
+    assert verdict.line.startswith("grows: ")
+    assert verdict.line.endswith("GiB per GiB read, file-mapped: train.bin")
+    assert verdict.per_read is not None
+    assert 0.9 <= verdict.per_read <= 1.1
+    assert GIB < verdict.peak < 1.15 * GIB
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_the_same_walk_shuffled_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
+    """Its reads go through io_submit, which the kernel's count of bytes read leaves out."""
+    if cold:
+        drop_page_cache(gib)
+    _, verdict = profile(programs.SHUFFLED_LOWTIDE, gib)
+    assert not verdict.grows
+    assert verdict.line.startswith("bounded: peak ")
+    assert verdict.peak < 64 * MIB, "the interpreter, NumPy and three chunks of 4 MiB"
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_the_same_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
+    if cold:
+        drop_page_cache(gib)
+    _, verdict = profile(programs.WALK_LOWTIDE, gib)
+    assert not verdict.grows
+    assert verdict.line.startswith("bounded: peak ")
+    assert "0.0 MiB per GiB read" in verdict.line
+    assert 0.95 * GIB <= verdict.read <= 1.1 * GIB
+    assert verdict.peak - verdict.base < 32 * MIB
+    if cold:
+        assert "page cache +" in verdict.line, "it is told, and it is not called growth"
+
+
+def test_a_heap_leak_of_a_tenth_of_what_is_read_grows(gib: Path) -> None:
+    _, verdict = profile(programs.LEAK, gib)
+    assert verdict.grows
+    assert verdict.cause == "heap"
+    assert verdict.line.endswith(" MiB per GiB read, heap")
+    assert verdict.per_read is not None
+    assert 0.09 <= verdict.per_read <= 0.11
+
+
+def test_four_workers_on_one_map_are_not_counted_four_times(gib: Path) -> None:
+    recording, verdict = profile(programs.FOUR_WORKERS, gib)
+    assert recording.most_processes == 5
+    assert verdict.grows
+    assert verdict.files[0] == str(gib)
+    assert 0.95 * GIB < verdict.peak < 1.25 * GIB
+    # Each of them read the whole file, and each read counts.
+    assert verdict.read > 2.5 * GIB
+
+
+def test_a_map_that_is_made_anew_for_each_chunk_is_bounded(gib: Path) -> None:
+    drop_page_cache(gib)
+    _, verdict = profile(programs.REMAP, gib)
+    assert not verdict.grows
+    assert verdict.read > 0.8 * GIB, "what was let go between two looks is known from the device"
+
+
+def test_a_file_read_in_one_gulp_and_kept_grows(gib: Path) -> None:
+    drop_page_cache(gib)
+    _, verdict = profile(programs.READ_AT_ONCE, gib)
+    assert verdict.grows
+    assert verdict.cause == "heap"
+    assert verdict.read < 1.1 * GIB, "the device's bytes and the call's bytes are the same bytes"
+
+
+def test_active_page_cache_under_a_limit_is_growth(limited: object, tmp_path: Path, gib: Path) -> None:
+    """A pod is evicted for active page cache; without a limit nobody minds it."""
+    drop_page_cache(gib)
+    twice = (
+        "fd = os.open(path, os.O_RDONLY)\nbuffer = bytearray(1 << 22)\n"
+        "for start in range(0, size, 1 << 22):\n"
+        "    for _ in range(3): os.preadv(fd, [buffer], start)\n"
+        "    time.sleep(0.004)\n"
+    )
+    target = tmp_path / "p.json"
+    command = [
+        sys.executable,
+        "-c",
+        "from lowtide.cli import main; main()",
+        "profile",
+        "--json",
+        str(target),
+        "--",
+    ]
+    with limited("4 GiB") as group:  # type: ignore[operator]
+        done = group.run([*command, *programs.program(twice, str(gib))])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("grows: ")
+    assert done.stderr.splitlines()[-1].endswith("page cache")
+
+
+def test_children_that_have_ended_still_count(small: Path) -> None:
+    body = "for _ in range(6): subprocess.run(['cat', path], stdout=subprocess.DEVNULL)\n"
+    recording, verdict = profile("import subprocess\n" + body, small)
+    assert 6 * 96 * MIB <= verdict.read < 6 * 96 * MIB + 32 * MIB
+    assert not verdict.grows
+    assert recording.most_processes == 2
+
+
+def test_children_that_nobody_waits_for_still_count(small: Path) -> None:
+    body = (
+        "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "for _ in range(4):\n"
+        "    if not os.fork():\n"
+        "        open(path, 'rb', buffering=0).read()\n"
+        "        time.sleep(0.15)\n"
+        "        os._exit(0)\n"
+        "    time.sleep(0.3)\n"
+    )
+    _, verdict = profile(body, small)
+    assert 4 * 96 * MIB <= verdict.read < 4 * 96 * MIB + 32 * MIB
+
+
+def test_a_grandchild_whose_parent_ended_stays_in_the_tree() -> None:
+    inner = "import time; x = bytearray(64 * 2**20); time.sleep(0.4)"
+    script = f"sh -c '{sys.executable} -c \"{inner}\" &'; sleep 0.8"
+    recording, _ = profiler.record(["sh", "-c", script])
+    assert judge(recording).peak > 64 * MIB
+
+
+def test_what_the_command_leaves_running_is_named() -> None:
+    recording, _ = profiler.record(["sh", "-c", "sleep 5 & echo $!"])
+    line = next(line for line in recording.blind if "left running" in line)
+    pid = int(line.rsplit(" ", 1)[1])
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+
+
+def test_a_peak_that_no_look_saw_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler.Profiler, "look", lambda _: True)
+    take = "x = bytearray(768 * 2**20); x = None"  # more than the tests themselves ever had
+    recording, _ = profiler.record([sys.executable, "-c", take])
+    assert not recording.points
+    assert 768 * MIB < judge(recording).peak < 900 * MIB
+
+
+def test_a_command_that_ends_at_once_is_judged_all_the_same() -> None:
+    recording, _ = profiler.record(["true"])
+    verdict = judge(recording)
+    assert recording.status == 0
+    assert verdict.line.startswith("bounded: ")
+
+
+def test_a_command_that_is_killed_is_still_recorded() -> None:
+    recording, _ = profiler.record(["sh", "-c", "sleep 0.2; kill -9 $$"])
+    assert recording.status == -9
+    assert recording.points
+
+
+def test_a_growing_heap_without_reads_is_judged_over_time() -> None:
+    body = "import time\nkept = []\nfor _ in range(60): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
+    recording, _ = profiler.record([sys.executable, "-c", body])
+    verdict = judge(recording)
+    assert verdict.grows
+    assert verdict.per_read is None
+    assert verdict.line.endswith("MiB per second, heap")
+
+
+def test_buffers_that_are_filled_once_are_no_growth(small: Path) -> None:
+    body = (
+        "ring = [np.ones(1 << 23, 'u1') for _ in range(8)]\nfd = os.open(path, os.O_RDONLY)\n"
+        "for turn in range(6):\n"
+        "    for start in range(0, size, 1 << 23):\n"
+        "        os.preadv(fd, [memoryview(ring[start // (1 << 23) % 8])], start); time.sleep(0.003)\n"
+    )
+    _, verdict = profile(body, small)
+    assert not verdict.grows
+    assert 60 * MIB < verdict.peak - verdict.base < 90 * MIB
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "message"),
+    [
+        (["no-such-command-anywhere"], NotFoundError, "no command"),
+        (["/etc/passwd"], AccessError, "not an executable"),
+        (["/tmp"], AccessError, "/tmp"),
+    ],
+)
+def test_a_command_that_cannot_be_run(command: list[str], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        profiler.record(command)
+
+
+def test_without_proc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "ROOT", str(tmp_path))
+    with pytest.raises(UnsupportedError, match="does not have"):
+        profiler.record(["true"])
+    with pytest.raises(UnsupportedError, match="does not have"):
+        profiler.attach(1)
+
+
+def test_attaching_counts_only_what_is_read_from_then_on(small: Path) -> None:
+    script = (
+        "import sys, os\nf = open(sys.argv[1], 'rb', buffering=0); f.read(); f.seek(0)\n"
+        "print('ready', flush=True); input(); f.read(50 * 2**20); print('read', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(small)], stdin=-1, stdout=-1, text=True
+    ) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdout.readline()
+        watched = profiler.attach(child.pid)
+        watched.look()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        watched.look()
+        assert 50 * MIB <= watched.recording.series().read[-1] < 52 * MIB
+        child.communicate("\n")
+        assert not watched.look(), "the process is gone"
+
+
+@pytest.mark.parametrize(
+    ("pid", "message"),
+    [(2**22 + 1, "no process"), (2, "thread of the kernel")],
+    ids=["none", "kernel thread"],
+)
+def test_attaching_to_what_is_not_a_process(pid: int, message: str) -> None:
+    if pid == 2 and not os.path.exists("/proc/2"):
+        pytest.skip("a container shows no kernel threads")
+    with pytest.raises(ProcessError, match=message):
+        profiler.attach(pid)
+
+
+def test_attaching_to_a_zombie() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    try:
+        while proc.state(child) != "Z":
+            time.sleep(0.01)
+        with pytest.raises(ProcessError, match="ended already"):
+            profiler.attach(child)
+    finally:
+        os.waitpid(child, 0)
+
+
+def test_memory_of_the_recording_stays_flat() -> None:
+    recording = Recording(["x"], 1, 0.0, 0.01)
+    tree = Tree(os.getpid())
+    point = tree.point()
+    assert point is not None
+    for index in range(30_000):
+        anon = 10**9 if index == 777 else index
+        recording.add(point._replace(time=index / 100, anon=anon))
+    assert len(recording.points) <= 4096
+    assert max(entry.anon for entry in recording.points) == 10**9, "a peak outlives the thinning"
+    assert recording.points[-1].time == 299.99
+    assert [p.time for p in recording.points] == sorted(p.time for p in recording.points)

@@ -1,0 +1,190 @@
+"""The page: complete in itself, safe with any name, and alive in a real browser."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.errors import MissingExtraError, WriteError
+from lowtide.memory import document, report
+from lowtide.memory.recording import Detail, Point, Recording
+from tests.support.browser import Browser
+
+MIB = 2**20
+NASTY = "/data/</script><img src=x onerror=alert(1)>&\"'{{data}}.bin"
+
+
+def recording(**changes: Any) -> Recording:
+    """A walk through a mapped file with a nasty name, of 300 points."""
+    made = Recording(["python", "train.py", NASTY], 1, 1.7e9, 0.01, budget=256 * MIB)
+    made.ended, made.status = 1.7e9 + 3, 0
+    made.blind = ["<b>nothing</b> & all"]
+    for index in range(300):
+        file = 1.6 * index * MIB
+        made.add(
+            Point(
+                index * 0.01, 0, 1, 40 * MIB, int(file), 0, int(file), 4 * MIB, int(file), index // 9, index
+            )
+        )
+    for index in (0, 150, 299):
+        size = int(1.6 * index * MIB)
+        made.detail(
+            Detail(
+                index * 0.01,
+                0,
+                (0, 0, 0),
+                (0, 0, 0),
+                {NASTY: size},
+                0,
+                0,
+                2**40,
+                0,
+                {NASTY: 512 * MIB},
+                99,
+                None,
+                None,
+            )
+        )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    report.save(str(path), document.document(recording()))
+    return path
+
+
+def test_the_page_is_small_and_fetches_nothing(page: Path) -> None:
+    text = page.read_text()
+    assert page.stat().st_size < 2_000_000
+    assert not re.search(r"""(src|href)=["'](?!data:)""", text.split("<script>")[0])
+    assert "default-src 'none'" in text
+    assert "connect-src" not in text, "the default forbids it"
+
+
+def test_names_are_text_and_never_markup(page: Path) -> None:
+    text = page.read_text()
+    assert "<img src=x" not in text
+    assert "<b>nothing</b>" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "{{data}}.bin" in text, "a name is not a place in the template"
+
+
+def test_the_verdict_stands_on_top_in_words(page: Path) -> None:
+    text = page.read_text()
+    assert '<h1 id="verdict">grows: ' in text
+    assert "Pages of a mapped file stay resident once touched" in text
+
+
+def test_without_the_library_the_install_command_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "lowtide\[report\]"'):
+        report.require()
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(WriteError):
+        report.save(str(tmp_path / "no" / "x.html"), document.document(recording()))
+
+
+def test_a_long_recording_is_drawn_with_as_many_points_as_a_screen_has() -> None:
+    made = recording()
+    point = made.points[-1]
+    for index in range(4000):
+        made.add(point._replace(time=4 + index * 0.01, anon=10**10 if index == 1234 else point.anon))
+    rows = report._chart_data(document.document(made))["rows"]
+    assert len(rows) <= 900
+    assert max(row["heap"] for row in rows) == 10**10, "the peak is among them"
+
+
+def _colors(browser: Browser) -> list[str]:
+    script = "[...document.querySelectorAll('#chart svg path[fill]')].map(p => p.getAttribute('fill'))"
+    found: list[str] = browser.run(script)
+    return found
+
+
+def test_the_page_in_a_browser(page: Path) -> None:
+    address = page.as_uri()
+    with Browser() as browser:
+        for theme, heap, mapped in (("light", "#1f6f8b", "#e8833a"), ("dark", "#4fb3d1", "#f2a162")):
+            browser.open(address, theme)
+            browser.wait("document.getElementById('chart').dataset.axis === 'time'")
+            assert heap in _colors(browser), "the heap's area is drawn"
+            assert mapped in _colors(browser), "and that of mapped files"
+            texts = browser.run("[...document.querySelectorAll('#chart svg text')].map(t => t.textContent)")
+            assert "seconds" in texts
+            assert any(text.startswith("budget 256") for text in texts)
+            before = browser.run("document.querySelector('#chart svg').outerHTML")
+
+            browser.click("[data-axis=bytes_read]")
+            browser.wait("document.getElementById('chart').dataset.axis === 'bytes_read'")
+            texts = browser.run("[...document.querySelectorAll('#chart svg text')].map(t => t.textContent)")
+            assert "MiB read" in texts
+            assert "seconds" not in texts
+            assert browser.run("document.querySelector('#chart svg').outerHTML") != before
+            assert browser.run("document.querySelector('[data-axis=bytes_read]').ariaPressed") == "true"
+
+            browser.click("[data-axis=time]")
+            browser.wait("document.getElementById('chart').dataset.axis === 'time'")
+            assert browser.run("document.getElementById('verdict').textContent").startswith("grows: ")
+            assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+            assert browser.errors == []
+            assert browser.requests == [address]
+
+
+def test_the_pointer_shows_the_figures(page: Path) -> None:
+    with Browser() as browser:
+        browser.open(page.as_uri())
+        browser.wait("document.getElementById('chart').dataset.axis === 'time'")
+        box = browser.run(
+            "(b => [b.x, b.y, b.width])(document.querySelector('#chart svg').getBoundingClientRect())"
+        )
+        for step in range(5):
+            browser.move(box[0] + box[2] * 0.5 + step, box[1] + 150)
+        browser.wait(
+            "document.querySelector('#vg-tooltip-element.visible')?.textContent.includes('mapped file')"
+        )
+        assert browser.errors == []
+
+
+def test_the_theme_follows_a_change_of_mind(page: Path) -> None:
+    with Browser() as browser:
+        browser.open(page.as_uri(), "light")
+        browser.wait("document.getElementById('chart').dataset.ready === '1'")
+        browser.theme("dark")
+        browser.wait("document.getElementById('chart').dataset.ready === '2'")
+        assert "#4fb3d1" in _colors(browser)
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_the_page_fits_phones_and_wide_screens(page: Path, width: int) -> None:
+    with Browser(width, 900) as browser:
+        browser.open(page.as_uri())
+        browser.wait("document.getElementById('chart').dataset.axis === 'time'")
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("no points", Recording(["true"], 1, 1.7e9, 0.01)),
+        ("one point", Recording(["x"], 1, 1.7e9, 0.01, points=[Point(0.0, 0, 1, 5, 5, 0, 0, 0, 0, 0, 0)])),
+        ("a .dat file", recording(split=False, details=[])),
+        ("killed", recording(status=-9)),
+    ],
+)
+def test_odd_recordings_have_a_page_too(name: str, made: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "odd.html"
+    report.save(str(path), document.document(made))
+    with Browser() as browser:
+        browser.open(path.as_uri())
+        browser.wait("document.getElementById('chart').dataset.ready")
+        assert browser.errors == [], name
+        assert browser.requests == [path.as_uri()]

@@ -1,0 +1,594 @@
+"""Chunks: every row exactly once, in order or shuffled, within the budget, and from any place on."""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lowtide
+from lowtide import chunks as chunks_module
+from lowtide.chunks import Chunks
+from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
+from lowtide.extents import Extents
+from lowtide.files import AHEAD, Bytes
+from lowtide.orders import BlockShuffled, Shuffled
+from tests.support.variants import Variant, every_variant, tight
+
+Shuffle = bool | Literal["blocks"]
+SHUFFLES: tuple[Shuffle, ...] = (False, True, "blocks")
+any_shuffle = pytest.mark.parametrize("shuffle", SHUFFLES, ids=["in_order", "shuffled", "blocks"])
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
+
+
+def assert_no_thread() -> None:
+    """Threads end a moment after their iterator, which a traceback may hold until the next collection."""
+    if threads():
+        gc.collect()
+    for thread in threads():
+        thread.join(10)
+    assert not threads()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert_no_thread()
+
+
+def save(
+    path: Path, rows: int, width: int = 3, dtype: str = "i4", order: Literal["C", "F"] = "C"
+) -> np.ndarray:
+    """Rows that name themselves."""
+    array = np.asarray(np.arange(rows * width).reshape(rows, width), dtype, order=order)
+    np.save(path, array)
+    return array
+
+
+def collected(chunks: Chunks) -> list[np.ndarray]:
+    return [chunk.copy() for chunk in chunks]
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Iterator[lowtide.Array]:
+    save(tmp_path / "a.npy", 1000)
+    with lowtide.open(tmp_path / "a.npy") as opened:
+        yield opened
+
+
+# Every row once
+
+
+@any_shuffle
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("reuse", [False, True], ids=["own", "reuse"])
+@pytest.mark.parametrize("drop_last", [False, True], ids=["all", "drop_last"])
+def test_every_row_exactly_once(
+    array: lowtide.Array, shuffle: Shuffle, prefetch: int, reuse: bool, drop_last: bool
+) -> None:
+    for rows, budget in [(1, None), (7, None), (1000, None), (5000, None), (None, 2000), (3, "1 MiB")]:
+        chunks = array.chunks(
+            rows, budget=budget, shuffle=shuffle, prefetch=prefetch, reuse=reuse, drop_last=drop_last
+        )
+        expected = 1000 // chunks.rows if drop_last else math.ceil(1000 / chunks.rows)
+        assert len(chunks) == expected
+        got = collected(chunks)
+        assert len(got) == expected
+        assert len(chunks) == 0
+        assert all(len(chunk) == chunks.rows for chunk in got[:-1])
+        together = np.concatenate([np.empty((0, 3), "i4"), *got])
+        assert (np.diff(together, axis=1) == 1).all()  # whole rows
+        numbers = together[:, 0] // 3
+        assert len(np.unique(numbers)) == len(numbers) == (expected * chunks.rows if drop_last else 1000)
+        assert (list(numbers) == sorted(numbers)) == (shuffle is False or not len(numbers))
+
+
+@every_variant
+@any_shuffle
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("small", [False, True], ids=["", "tight"])
+def test_every_reader(
+    tmp_path: Path, variant: Variant, shuffle: Shuffle, order: Literal["C", "F"], small: bool
+) -> None:
+    expected = save(tmp_path / "a.npy", 500, 5, ">f8", order)
+    with variant.open(tmp_path / "a.npy") as array, tight(small):
+        chunks = collected(array.chunks(64, shuffle=shuffle, seed=3, budget="1 MiB"))
+    assert {chunk.dtype for chunk in chunks} == {expected.dtype}
+    got = np.concatenate(chunks)
+    assert (got[np.argsort(got[:, 0])] == expected).all()
+    assert (got == expected).all() == (shuffle is False)
+
+
+@given(
+    shape=st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple),
+    rows=st.integers(1, 50),
+    shuffle=st.sampled_from(SHUFFLES),
+    seed=st.integers(-5, 5),
+    prefetch=st.integers(0, 3),
+    reuse=st.booleans(),
+    block=st.integers(1, 64),
+)
+def test_any_shape(
+    tmp_path_factory: pytest.TempPathFactory,
+    shape: tuple[int, ...],
+    rows: int,
+    shuffle: Shuffle,
+    seed: int,
+    prefetch: int,
+    reuse: bool,
+    block: int,
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "a.npy"
+    expected = np.arange(math.prod(shape), dtype="u2").reshape(shape)
+    np.save(path, expected)
+    small = mock.patch.multiple(chunks_module, _WINDOW=16 * block, _BLOCK=block)
+    with small, lowtide.open(path) as array:
+        chunks = array.chunks(rows, shuffle=shuffle, seed=seed, prefetch=prefetch, reuse=reuse)
+        got = collected(chunks)
+    together = np.concatenate([np.empty((0, *shape[1:]), "u2"), *got])
+    assert together.shape == shape
+    assert sorted(map(bytes, together)) == sorted(map(bytes, expected))
+    if shuffle is False:
+        assert (together == expected).all()
+
+
+@any_shuffle
+def test_the_order_is_the_seeds_alone(array: lowtide.Array, shuffle: Shuffle) -> None:
+    def order(rows: int, **options: Any) -> list[int]:
+        return [int(x) for chunk in array.chunks(rows, shuffle=shuffle, **options) for x in chunk[:, 0]]
+
+    first = order(10, seed=5)
+    assert first == order(10, seed=5) == order(33, seed=5, prefetch=3) == order(1000, seed=5, reuse=True)
+    assert first == order(10, seed=np.int64(5))
+    assert (first == order(10, seed=6)) == (shuffle is False)
+
+
+def test_the_order_of_a_shuffle_is_the_one_of_orders(array: lowtide.Array) -> None:
+    got = np.concatenate(list(array.chunks(64, shuffle=True, seed=9)))
+    assert (got[:, 0] // 3 == Shuffled(1000, 9)(0, 1000)).all()
+
+
+def test_more_rows_than_pieces(tmp_path: Path) -> None:
+    """Chunks of more rows than are placed at once."""
+    save(tmp_path / "a.npy", 100_000, 1, "i4")
+    with lowtide.open(tmp_path / "a.npy") as array:
+        for shuffle in SHUFFLES:
+            for budget in (None, "600 KiB"):
+                got = np.concatenate(collected(array.chunks(70_000, shuffle=shuffle)))
+                assert (np.sort(got[:, 0]) == np.arange(100_000)).all(), (shuffle, budget)
+
+
+# The caller's chunks
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_chunks_are_the_callers_own(array: lowtide.Array, prefetch: int) -> None:
+    kept = list(array.chunks(10, prefetch=prefetch))
+    assert all(chunk.flags.writeable for chunk in kept)
+    assert not any(np.shares_memory(a, b) for a, b in itertools.pairwise(kept))
+    kept[0][:] = -1
+    assert (np.concatenate(kept[1:])[:, 0] == np.arange(10, 1000) * 3).all()
+
+
+@any_shuffle
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_a_reused_chunk_stays_until_the_next_step(
+    array: lowtide.Array, shuffle: Shuffle, prefetch: int
+) -> None:
+    want = collected(array.chunks(10, shuffle=shuffle, prefetch=0))
+    addresses = set()
+    for chunk, expected in zip(
+        array.chunks(10, shuffle=shuffle, prefetch=prefetch, reuse=True), want, strict=True
+    ):
+        time.sleep(0.0005)  # let the thread get as far ahead as it may
+        assert (chunk == expected).all()
+        addresses.add(chunk.ctypes.data)
+    assert len(addresses) == prefetch + 1
+
+
+def test_a_ring_is_no_larger_than_the_array(array: lowtide.Array) -> None:
+    chunks = array.chunks(10**15, reuse=True)
+    assert chunks.nbytes_in_flight < 17 * 2**20
+    assert len(next(chunks)) == 1000
+
+
+# How many are left
+
+
+@any_shuffle
+def test_len_is_what_is_left(array: lowtide.Array, shuffle: Shuffle) -> None:
+    chunks = array.chunks(300, shuffle=shuffle)
+    left = [len(chunks)]
+    for _ in chunks:
+        left.append(len(chunks))
+    assert left == [4, 3, 2, 1, 0]
+    with pytest.raises(StopIteration):
+        next(chunks)
+    assert iter(chunks) is chunks
+
+
+def test_tqdm_shows_a_true_bar(array: lowtide.Array) -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
+    screen = io.StringIO()
+    bar = tqdm(array.chunks(100), file=screen)
+    assert bar.total == 10
+    assert sum(len(chunk) for chunk in bar) == 1000
+    assert "10/10" in screen.getvalue()
+
+
+def test_rich_shows_a_true_bar(array: lowtide.Array) -> None:
+    from rich.console import Console
+    from rich.progress import track
+
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True)
+    assert sum(len(chunk) for chunk in track(array.chunks(100), console=console)) == 1000
+    assert "100%" in screen.getvalue()
+
+
+# From any place on
+
+
+@any_shuffle
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_state_goes_on_exactly_there(
+    array: lowtide.Array, shuffle: Shuffle, prefetch: int, reuse: bool
+) -> None:
+    def fresh() -> Chunks:
+        return array.chunks(90, shuffle=shuffle, seed=4, prefetch=prefetch, reuse=reuse)
+
+    want = collected(fresh())
+    one = fresh()
+    for position in range(len(want) + 1):
+        state = json.loads(json.dumps(one.state_dict()))
+        other = fresh()
+        if position % 2:
+            next(other)  # wherever it stands, and in its midst
+        other.load_state_dict(state)
+        assert len(other) == len(want) - position
+        rest = collected(other)
+        assert len(rest) == len(want) - position
+        assert all((a == b).all() for a, b in zip(rest, want[position:], strict=True))
+        if position < len(want):
+            assert (next(one) == want[position]).all()
+    one.load_state_dict(one.state_dict() | {"position": 2})  # back again, after the end
+    assert (next(one) == want[2]).all()
+    one.close()
+
+
+def test_prefetch_and_reuse_are_no_part_of_a_state(array: lowtide.Array) -> None:
+    one = array.chunks(90, shuffle=True, prefetch=0)
+    next(one)
+    other = array.chunks(90, shuffle=True, prefetch=3, reuse=True)
+    other.load_state_dict(one.state_dict())
+    assert (next(other) == next(one)).all()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows": 91}, "rows was 90 and is 91"),
+        ({"shuffle": True}, "shuffle was 'blocks' and is True"),
+        ({"seed": 5}, "seed was 4 and is 5"),
+        ({"drop_last": True}, "drop_last was False and is True"),
+        ({"budget": "100 KiB"}, "block was"),
+    ],
+)
+def test_a_state_that_does_not_fit_says_what_differs(
+    array: lowtide.Array, options: dict[str, Any], words: str
+) -> None:
+    settings: dict[str, Any] = {"rows": 90, "shuffle": "blocks", "seed": 4}
+    state = array.chunks(**settings).state_dict()
+    other = array.chunks(**(settings | options))
+    with pytest.raises(StateError, match=words) as caught:
+        other.load_state_dict(state)
+    assert array.path in str(caught.value)
+    assert other.state_dict()["position"] == 0
+
+
+def test_a_state_of_another_array_does_not_fit(array: lowtide.Array, tmp_path: Path) -> None:
+    save(tmp_path / "b.npy", 1001, dtype="i8")
+    words = r"shape was \[1000, 3\] and is \[1001, 3\]; dtype was 'int32'"
+    with lowtide.open(tmp_path / "b.npy") as other, pytest.raises(StateError, match=words):
+        other.chunks(10).load_state_dict(array.chunks(10).state_dict())
+
+
+@pytest.mark.parametrize("position", [-1, 12, None, "3", 1.0])
+def test_a_position_that_is_none(array: lowtide.Array, position: object) -> None:
+    chunks = array.chunks(90)
+    with pytest.raises(StateError, match="expected 0 to 12") if position != 12 else mock.MagicMock():
+        chunks.load_state_dict(chunks.state_dict() | {"position": position})
+
+
+def test_a_state_is_small_however_large_the_array(tmp_path: Path) -> None:
+    with open(tmp_path / "x", "wb") as file:
+        file.truncate(10**12)
+    with lowtide.open(tmp_path / "x", dtype="u1", shape=(-1, 10)) as array:
+        chunks = array.chunks(100, shuffle=True)
+        assert len(chunks) == 10**9
+        chunks.load_state_dict(chunks.state_dict() | {"position": 10**9 - 1})
+        assert len(next(chunks)) == 100
+        with pytest.raises(StopIteration):
+            next(chunks)
+        assert len(json.dumps(chunks.state_dict())) < 200
+
+
+# When something fails
+
+
+class Broken:
+    """A reader that fails when told to."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
+        if self.fails:
+            raise OSError(5, "broken")
+        self._reader.fill(extents, out, ahead)
+
+    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
+        if self.fails and wait:
+            raise OSError(5, "broken")
+        return not self.fails and bool(self._reader.stream(offset, out, wait=wait))
+
+
+@any_shuffle
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_an_error_reaches_the_caller_and_a_retry_works(
+    array: lowtide.Array, shuffle: Shuffle, prefetch: int
+) -> None:
+    def fresh() -> Chunks:
+        # Windows smaller than a chunk: in a block shuffle a chunk then has to read too.
+        with mock.patch.multiple(chunks_module, _WINDOW=16 * 12, _BLOCK=12):
+            return array.chunks(90, shuffle=shuffle, prefetch=prefetch)
+
+    want = collected(fresh())
+    broken = Broken(array._reader)
+    array._reader = broken
+    chunks = fresh()
+    got = [next(chunks)]
+    broken.fails = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="broken") as caught:
+            got.extend(chunks)  # what was made ahead comes first
+        assert {"fill", "stream"} & {frame.name for frame in traceback.extract_tb(caught.tb)}
+    assert len(chunks) == len(want) - len(got)
+    broken.fails = False
+    got.extend(chunks)
+    assert all((a == b).all() for a, b in zip(got, want, strict=True))
+
+
+def test_a_file_cut_short_in_the_midst(array: lowtide.Array) -> None:
+    chunks = array.chunks(100)
+    next(chunks)
+    os.truncate(array.path, 2000)
+    with pytest.raises(lowtide.LowtideError, match="cut short"):
+        list(chunks)
+    chunks.close()
+
+
+def test_an_array_that_is_closed_in_the_midst(array: lowtide.Array) -> None:
+    chunks = array.chunks(10, prefetch=1)
+    next(chunks)
+    array.close()
+    with pytest.raises(ClosedError, match=r"a\.npy: the array was closed"):
+        list(chunks)
+
+
+@any_shuffle
+def test_closed_chunks_say_so(array: lowtide.Array, shuffle: Shuffle) -> None:
+    with array.chunks(10, shuffle=shuffle, prefetch=3) as chunks:
+        next(chunks)
+    chunks.close()
+    with pytest.raises(ClosedError, match="chunks were closed"):
+        next(chunks)
+
+
+def test_leaving_a_loop_ends_the_thread(array: lowtide.Array) -> None:
+    for chunk in array.chunks(10, prefetch=3):
+        assert len(chunk) == 10
+        break
+
+
+def test_an_interrupt_in_the_loop_ends_the_thread(array: lowtide.Array) -> None:
+    def interrupted() -> None:
+        for _ in array.chunks(10, prefetch=3):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
+# Budgets
+
+
+@any_shuffle
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("width", [1, 100_000])
+@pytest.mark.parametrize("rows", [None, 7])
+def test_the_smallest_budget_works_and_one_byte_less_does_not(
+    tmp_path: Path, shuffle: Shuffle, prefetch: int, reuse: bool, width: int, rows: int | None
+) -> None:
+    with open(tmp_path / "x", "wb") as file:
+        file.truncate(width * 50)
+    options: dict[str, Any] = {"rows": rows, "shuffle": shuffle, "prefetch": prefetch, "reuse": reuse}
+    with lowtide.open(tmp_path / "x", dtype="u1", shape=(50, width)) as array:
+        with pytest.raises(BudgetError, match=r"the smallest that works is (\d+) bytes") as caught:
+            array.chunks(budget=0, **options)
+        least = int(str(caught.value).split("the smallest that works is ")[1].split(" ")[0])
+        chunks = array.chunks(budget=least, **options)
+        assert chunks.nbytes_in_flight <= least
+        assert chunks.rows == (rows or 1)
+        assert len(next(chunks)) == chunks.rows
+        chunks.close()
+        with pytest.raises(BudgetError, match=f"{least} bytes"):
+            array.chunks(budget=least - 1, **options)
+        assert array.path in str(caught.value)
+
+
+@given(
+    width=st.integers(1, 3000),
+    total=st.integers(1, 10**6),
+    budget=st.integers(0, 300 * 2**20),
+    shuffle=st.sampled_from(SHUFFLES),
+    prefetch=st.integers(0, 4),
+    reuse=st.booleans(),
+    rows=st.none() | st.integers(1, 10_000),
+    scale=st.sampled_from([1, 1000]),
+)
+def test_a_budget_is_never_passed(
+    tmp_path_factory: pytest.TempPathFactory,
+    width: int,
+    total: int,
+    budget: int,
+    shuffle: Shuffle,
+    prefetch: int,
+    reuse: bool,
+    rows: int | None,
+    scale: int,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "sparse.bin"
+    width *= scale
+    with open(path, "wb") as file:
+        file.truncate(width * total)
+    with lowtide.open(path, dtype="u1", shape=(total, width)) as array:
+        try:
+            chunks = array.chunks(rows, budget=budget, shuffle=shuffle, prefetch=prefetch, reuse=reuse)
+        except BudgetError as error:
+            least = int(str(error).split("the smallest that works is ")[1].split(" ")[0])
+            assert least > budget
+            return
+        assert chunks.nbytes_in_flight <= budget
+        assert chunks.rows == rows or (rows is None and 1 <= chunks.rows <= total)
+
+
+def test_a_budget_is_used(array: lowtide.Array) -> None:
+    chunks = array.chunks(budget=10_000)
+    assert 9_900 <= chunks.nbytes_in_flight <= 10_000
+    assert array.chunks(budget="64 MiB").rows == array.chunks().rows == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows": 0}, "rows must be a whole number from 1, got 0"),
+        ({"rows": 0, "budget": "1 MiB"}, "rows must be a whole number from 1, got 0"),
+        ({"rows": -3, "budget": "1 MiB"}, "got -3"),
+        ({"rows": 2.5}, "rows must be a whole number, got 2.5"),
+        ({"rows": "7"}, "got '7'"),
+        ({"prefetch": -1}, "prefetch must be a whole number from 0, got -1"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"seed": None}, "got None"),
+        ({"shuffle": "rows"}, "shuffle must be False, True or 'blocks', got 'rows'"),
+        ({"budget": "lots"}, "'lots' is not understood"),
+        ({"budget": -1}, "must not be negative"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_said(array: lowtide.Array, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        array.chunks(**options)
+
+
+def test_an_array_without_rows_to_go_through(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array(5))
+    with lowtide.open(tmp_path / "a.npy") as array, pytest.raises(ArgumentError, match="no dimensions"):
+        array.chunks(1)
+
+
+# Forks
+
+
+def in_child(check: Any) -> bool:
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@any_shuffle
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_fork_in_the_midst_and_both_go_on(tmp_path: Path, shuffle: Shuffle, reuse: bool) -> None:
+    save(tmp_path / "a.npy", 60_000)
+    with lowtide.open(tmp_path / "a.npy") as array:
+        options: dict[str, Any] = {"shuffle": shuffle, "budget": "2 MiB", "reuse": reuse, "prefetch": 2}
+        want = collected(array.chunks(2000, **options))
+        chunks = array.chunks(2000, **options)
+        got = []
+        for i, chunk in enumerate(chunks):
+            got.append(chunk.copy())
+            if i in (0, 3, 20):
+                rest = want[i + 1 :]
+                assert in_child(lambda rest=rest: all(map(np.array_equal, chunks, rest)) and not len(chunks))
+        assert all(map(np.array_equal, got, want))
+
+
+def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
+    """What the child copies may be half new: it must not be taken for the old window."""
+    with mock.patch.multiple(chunks_module, _WINDOW=16 * 120, _BLOCK=120):
+        chunks = array.chunks(10, shuffle="blocks", prefetch=0)
+        want = collected(array.chunks(10, shuffle="blocks", prefetch=0))
+    plan = chunks._plan
+    assert isinstance(plan.order, BlockShuffled)
+    next(chunks)
+    read, states = array.read_runs, []
+
+    def forked(*arguments: Any, **options: Any) -> None:
+        states.append(plan._window)
+        read(*arguments, **options)
+
+    with mock.patch.object(array, "read_runs", forked):
+        plan._load_window(plan.order, 0)
+    assert set(states) == {-1}
+    assert (next(chunks) == want[1]).all()
+
+
+def _sum(chunks_of: tuple[lowtide.Array, int]) -> int:
+    array, seed = chunks_of
+    return int(sum(chunk.sum() for chunk in array.chunks(100, shuffle=True, seed=seed)))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes(array: lowtide.Array, method: str) -> None:
+    with array.chunks(10, prefetch=2) as chunks:
+        next(chunks)
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(_sum, [(array, seed) for seed in range(4)]) == [3000 * 2999 // 2] * 4
+
+
+def test_one_pass_and_indexing_side_by_side(array: lowtide.Array) -> None:
+    for i, chunk in enumerate(array.chunks(10, prefetch=3)):
+        assert (array[i * 10 : i * 10 + 10] == chunk).all()
+        with pytest.raises(IndexingError):
+            array[1000]

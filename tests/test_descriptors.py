@@ -1,0 +1,320 @@
+"""Descriptors: few of them, always of the file that was opened."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide import descriptors, errors
+from lowtide.descriptors import DescriptorPool, File
+from tests.support.process import output
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorPool]:
+    """A pool of the test's own, of three."""
+    own = DescriptorPool(3)
+    monkeypatch.setattr(descriptors, "POOL", own)
+    yield own
+    for key in list(own._entries):
+        own.discard(key)
+
+
+def some(folder: Path, count: int) -> list[File]:
+    for i in range(count):
+        (folder / f"{i}.bin").write_bytes(bytes([i]) * 100)
+    return [File(str(folder / f"{i}.bin"), 100) for i in range(count)]
+
+
+def first_byte(file: File) -> int:
+    with file.opened() as entry:
+        return os.pread(entry.fd, 1, 0)[0]
+
+
+def open_files(folder: Path) -> list[str]:
+    """Files of ``folder`` that this process has open, by name."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if target.startswith(str(folder)):
+            found.append(os.path.basename(target))
+    return sorted(found)
+
+
+def test_the_least_recently_used_is_closed_first(tmp_path: Path, pool: DescriptorPool) -> None:
+    files = some(tmp_path, 5)
+    assert open_files(tmp_path) == []
+    for i in (0, 1, 2, 0, 3):
+        assert first_byte(files[i]) == i
+    assert open_files(tmp_path) == ["0.bin", "2.bin", "3.bin"]
+    assert [first_byte(file) for file in files] == [0, 1, 2, 3, 4]
+    assert open_files(tmp_path) == ["2.bin", "3.bin", "4.bin"]
+    assert len(pool) == 3
+
+
+def test_what_is_in_use_is_never_closed(tmp_path: Path, pool: DescriptorPool) -> None:
+    files = some(tmp_path, 6)
+    with files[0].opened() as a, files[1].opened() as b, files[2].opened() as c, files[3].opened() as d:
+        assert first_byte(files[4]) == 4
+        assert [os.pread(entry.fd, 1, 0)[0] for entry in (a, b, c, d)] == [0, 1, 2, 3]
+    first_byte(files[5])
+    assert len(pool) == 3
+    assert len(open_files(tmp_path)) == 3
+
+
+def test_one_descriptor_a_file_however_many_use_it(tmp_path: Path, pool: DescriptorPool) -> None:
+    files = [some(tmp_path, 1)[0] for _ in range(5)]
+    with files[0].opened() as a, files[1].opened() as b:
+        assert a is b
+    assert open_files(tmp_path) == ["0.bin"]
+
+
+def test_closing_waits_for_the_read_under_way(tmp_path: Path, pool: DescriptorPool) -> None:
+    [file] = some(tmp_path, 1)
+    with file.opened() as entry:
+        file.close()
+        assert os.pread(entry.fd, 1, 0) == b"\0"
+        with file.opened() as another:
+            assert another is not entry
+    assert open_files(tmp_path) == ["0.bin"]
+    file.close()
+    file.close()
+    assert open_files(tmp_path) == []
+
+
+def test_closing_inside_the_lock_does_not_wait_for_itself(tmp_path: Path, pool: DescriptorPool) -> None:
+    """The garbage collector may end an array in the very thread that holds the lock."""
+    files = some(tmp_path, 2)
+    first_byte(files[0])
+    done = threading.Event()
+
+    def collect() -> None:
+        with pool._lock:
+            files[0].close()
+        first_byte(files[1])
+        done.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+    assert done.wait(10), "closing waits for the lock that its own thread holds"
+    assert open_files(tmp_path) == ["1.bin"]
+
+
+def test_arrays_in_cycles_may_be_collected_while_others_read(tmp_path: Path, pool: DescriptorPool) -> None:
+    for i in range(8):
+        np.save(tmp_path / f"{i}.npy", np.full(50, i))
+    for i in range(300):
+        array = lowtide.open(tmp_path / f"{i % 8}.npy")
+        cycle: list[Any] = [array]
+        cycle.append(cycle)
+        assert array[3] == i % 8
+    del array, cycle
+    gc.collect()
+    assert open_files(tmp_path) == []
+
+
+def test_a_closed_file_that_another_array_reads_stays_usable(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(10))
+    one, two = lowtide.open(tmp_path / "a.npy"), lowtide.open(tmp_path / "a.npy")
+    one.close()
+    assert two[5] == 5
+    two.close()
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_file_that_was_replaced(tmp_path: Path, pool: DescriptorPool, evicted: bool) -> None:
+    [file] = some(tmp_path, 1)
+    first_byte(file)
+    if evicted:
+        pool._evict(0)
+    (tmp_path / "new").write_bytes(b"x" * 100)
+    os.replace(tmp_path / "new", tmp_path / "0.bin")
+    if not evicted:
+        assert first_byte(file) == 0  # the descriptor still holds the old file
+    else:
+        with pytest.raises(errors.FileChangedError, match=r"0\.bin: was replaced by another file"):
+            first_byte(file)
+    assert first_byte(File(str(tmp_path / "0.bin"), 100)) == ord("x")
+
+
+def test_a_new_file_with_the_old_inode_number_is_another_file(tmp_path: Path, pool: DescriptorPool) -> None:
+    """ext4 gives the number of a deleted file to the next one."""
+    [file] = some(tmp_path, 1)
+    path = tmp_path / "0.bin"
+    number = os.stat(path).st_ino
+    for _ in range(50):
+        path.unlink()
+        path.write_bytes(b"x" * 100)
+        if os.stat(path).st_ino == number:
+            break
+    else:
+        # No such file system here; then the number is enough, and that is what is shown.
+        assert os.stat(path).st_ino != number
+    with pytest.raises(errors.FileChangedError):
+        first_byte(file)
+
+
+def test_a_file_system_without_generations_still_has_inode_numbers(tmp_path: Path) -> None:
+    with mock.patch("fcntl.ioctl", side_effect=OSError(errno.ENOTTY, "no")):
+        [file] = some(tmp_path, 1)
+        assert file.key[-1] == 0
+        assert first_byte(file) == 0
+        file.close()
+
+
+def test_a_file_that_vanished(tmp_path: Path, pool: DescriptorPool) -> None:
+    [file] = some(tmp_path, 1)
+    (tmp_path / "0.bin").unlink()
+    with pytest.raises(errors.NotFoundError, match=r"0\.bin"):
+        first_byte(file)
+
+
+def test_a_file_that_was_cut_short(tmp_path: Path, pool: DescriptorPool) -> None:
+    [file] = some(tmp_path, 1)
+    os.truncate(tmp_path / "0.bin", 99)
+    with pytest.raises(errors.TruncatedFileError, match="has 99 bytes and had 100"):
+        first_byte(file)
+    os.truncate(tmp_path / "0.bin", 101)
+    assert first_byte(file) == 0
+
+
+def test_a_pipe_in_the_files_place_is_refused_without_waiting(tmp_path: Path, pool: DescriptorPool) -> None:
+    [file] = some(tmp_path, 1)
+    (tmp_path / "0.bin").unlink()
+    os.mkfifo(tmp_path / "0.bin")
+    with pytest.raises(errors.UnsupportedError, match="not a regular file"):
+        first_byte(file)
+    with pytest.raises(errors.UnsupportedError, match="not a regular file"):
+        File(str(tmp_path / "0.bin"), 0)
+    assert open_files(tmp_path) == []
+
+
+def test_a_failed_check_leaves_no_descriptor(tmp_path: Path, pool: DescriptorPool) -> None:
+    [file] = some(tmp_path, 1)
+    os.truncate(tmp_path / "0.bin", 1)
+    for _ in range(5):
+        with pytest.raises(errors.TruncatedFileError):
+            first_byte(file)
+    assert open_files(tmp_path) == []
+
+
+def test_a_mapping_is_made_longer_for_a_file_that_grew(tmp_path: Path, pool: DescriptorPool) -> None:
+    path = tmp_path / "0.bin"
+    some(tmp_path, 1)
+    with File(str(path), 100).opened() as entry:
+        short = entry.mapping(100)
+        with open(path, "ab") as file:
+            file.write(b"z" * 5000)
+        with File(str(path), 5100).opened() as same:
+            assert same is entry
+            assert same.mapping(5100)[5099:] == b"z"
+            assert same.mapping(100)[:1] == b"\0"
+        assert short[:1] == b"\0"
+
+
+def test_a_mapping_that_a_traceback_holds_does_not_keep_the_descriptor(tmp_path: Path) -> None:
+    own = DescriptorPool(1)
+    [file] = some(tmp_path, 1)
+    entry = own.acquire(file)
+    held = memoryview(entry.mapping(100))
+    own.release(entry)
+    own.discard(file.key)  # must not raise BufferError
+    assert held[0] == 0
+    held.release()
+
+
+def test_mappings_stay_out_of_core_dumps(tmp_path: Path) -> None:
+    [file] = some(tmp_path, 1)
+    with file.opened() as entry:
+        mapped = descriptors.map_file(entry.fd, 0, 100)
+        text = Path("/proc/self/smaps").read_text()
+        flags = next(line for line in text.split("0.bin", 1)[1].splitlines() if line.startswith("VmFlags"))
+        assert " dd" in flags
+        assert isinstance(mapped, mmap.mmap)
+        mapped.close()
+    file.close()
+
+
+def test_used_up_descriptors_are_found_among_the_idle_ones(tmp_path: Path, pool: DescriptorPool) -> None:
+    files = some(tmp_path, 3)
+    first_byte(files[0])
+    first_byte(files[1])
+    opening, refused = os.open, []
+
+    def full(path: str, flags: int) -> int:
+        if open_files(tmp_path):
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opening(path, flags)
+
+    with mock.patch.object(os, "open", full):
+        assert first_byte(files[2]) == 2
+        assert len(refused) == 1
+        with files[2].opened(), pytest.raises(errors.ReadError, match="ulimit -n"):
+            first_byte(files[0])
+
+
+def test_the_limit_follows_what_the_process_may_open() -> None:
+    import resource
+
+    for soft, limit in [(256, 64), (16, 8), (100_000, 512), (resource.RLIM_INFINITY, 512)]:
+        with mock.patch.object(resource, "getrlimit", return_value=(soft, soft)):
+            assert descriptors._limit() == limit
+
+
+THOUSANDS = """
+    import os, resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    import numpy as np, lowtide
+    folder, reader = sys.argv[1:]
+    arrays = []
+    for i in range(3000):
+        path = f"{folder}/{i}.bin"
+        with open(path, "wb") as file:
+            file.write(np.full(20, i, "u2").tobytes())
+        arrays.append(lowtide.open(path, dtype="u2", reader=reader))
+    for _ in range(2):
+        assert all(int(a[i % 20]) == i for i, a in enumerate(arrays))
+    print(len(os.listdir("/proc/self/fd")))
+    for a in arrays:
+        a.close()
+    print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.parametrize("reader", ["pread", "memmap"])
+def test_thousands_of_arrays_with_256_descriptors(tmp_path: Path, reader: str) -> None:
+    most, left = map(int, output(THOUSANDS, tmp_path, reader).split())
+    assert most < 200
+    assert left < 20
+
+
+def test_a_fork_in_the_middle_of_a_read(tmp_path: Path, pool: DescriptorPool) -> None:
+    """Another thread of the parent holds the lock and a descriptor: neither may matter to the child."""
+    files = some(tmp_path, 2)
+    with files[0].opened(), pool._lock:
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                pool.after_fork()  # the test's own pool is not registered
+                first_byte(files[1])
+                files[0].close()
+                status = 0 if open_files(tmp_path) == ["1.bin"] else 1
+            finally:
+                os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0

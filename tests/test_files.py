@@ -1,0 +1,430 @@
+"""Readers: every byte asked for or an exception that says why, and no page left behind where so promised."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide import aio, errors, files
+from lowtide.extents import Extents, of_records
+from lowtide.files import Cache, MappedReader, PreadReader, ReaderName, open_reader
+from lowtide.memory import pagecache
+from tests.support.process import python
+from tests.support.variants import Variant, every_variant, tight
+
+READERS: tuple[ReaderName, ...] = ("pread", "remap", "advise", "memmap")
+
+
+def written(path: Path, nbytes: int) -> np.ndarray:
+    data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    path.write_bytes(data.tobytes())
+    return data
+
+
+def scattered(count: int, width: int, size: int) -> Extents:
+    return of_records(np.random.default_rng(1).integers(0, size - width, count), width)
+
+
+@every_variant
+@pytest.mark.parametrize("count", [1, 5, 700])
+@pytest.mark.parametrize("small", [False, True], ids=["", "tight"])
+def test_filling(tmp_path: Path, variant: Variant, count: int, small: bool) -> None:
+    data = written(tmp_path / "x", 300_000)
+    wanted = scattered(count, 70, len(data))
+    out = np.zeros(count * 70, np.uint8)
+    with variant.platform(), tight(small):
+        reader = open_reader(str(tmp_path / "x"), len(data), variant.reader, variant.cache)
+        for ahead in (0, 1000, 10**6):
+            out[:] = 0
+            reader.fill(wanted, out, ahead)
+            for offset, target, length in zip(wanted.offsets, wanted.targets, wanted.lengths, strict=True):
+                assert (out[target : target + length] == data[offset : offset + length]).all()
+        reader.fill(wanted[:0], out)
+        streamed = np.zeros(100_000, np.uint8)
+        assert reader.stream(70, streamed)
+        assert (streamed == data[70:100_070]).all()
+        reader.close()
+        reader.close()
+
+
+@pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",)], ids=str)
+def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tuple[str, ...]) -> None:
+    data = written(tmp_path / "x", 4 * 2**20)
+    out = np.zeros(100 * 500, np.uint8)
+    with Variant("pread", "keep", lacks).platform():
+        reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+        wanted = scattered(100, 500, len(data))
+        pagecache.drop(tmp_path / "x")
+        with mock.patch.object(reader, "_read", wraps=reader._read) as waiting:
+            reader.fill(wanted, out)
+            assert sum(len(call.args[1]) for call in waiting.call_args_list)
+            waiting.reset_mock()
+            reader.fill(wanted, out)
+            assert "nowait" in lacks or not sum(len(call.args[1]) for call in waiting.call_args_list)
+        assert (out[wanted.targets] == data[wanted.offsets]).all()
+        reader.close()
+
+
+def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(tmp_path: Path) -> None:
+    data = written(tmp_path / "x", 32 * 2**20)
+    out = np.zeros(2**20, np.uint8)
+    reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+    pagecache.drop(tmp_path / "x")
+    assert not reader.stream(16 * 2**20, out, wait=False)
+    assert reader.stream(16 * 2**20, out)
+    out[:] = 0
+    assert reader.stream(16 * 2**20, out, wait=False)
+    assert (out == data[16 * 2**20 : 17 * 2**20]).all()
+    reader.close()
+    mapped = open_reader(str(tmp_path / "x"), len(data), "remap", "keep")
+    assert not mapped.stream(0, out, wait=False)
+    mapped.close()
+
+
+@pytest.mark.parametrize("variant", [Variant("pread", "drop"), Variant("remap", "drop")], ids=str)
+def test_a_stream_that_drops_leaves_nothing_behind(tmp_path: Path, variant: Variant) -> None:
+    size = 32 * 2**20
+    written(tmp_path / "x", size)
+    pagecache.drop(tmp_path / "x")
+    reader = open_reader(str(tmp_path / "x"), size, variant.reader, "drop")
+    out = np.zeros(100_000, np.uint8)
+    for offset in range(0, size - 100_000, 100_000):
+        reader.stream(offset, out)
+    reader.close()
+    assert cached(tmp_path / "x") <= 2 * 2**20
+
+
+def test_random_reads_bring_no_neighbours(tmp_path: Path) -> None:
+    """The kernel's own read-ahead would pull megabytes for each row."""
+    written(tmp_path / "x", 64 * 2**20)
+    pagecache.drop(tmp_path / "x")
+    reader = PreadReader(str(tmp_path / "x"), 64 * 2**20, "keep")
+    reader.fill(scattered(100, 500, 64 * 2**20), np.zeros(50_000, np.uint8))
+    for offset in range(0, 64 * 2**20, 8 * 2**20):  # one by one as well
+        reader.fill(of_records(np.array([offset]), 500), np.zeros(500, np.uint8))
+    reader.close()
+    found = pagecache.resident(tmp_path / "x")
+    assert found is not None
+    assert found[0] <= 2 * 108 * 16384
+
+
+def cached(path: Path) -> int:
+    found = pagecache.resident(path)
+    assert found is not None
+    return found[0]
+
+
+DROPPING = [
+    Variant("pread", "drop"),
+    Variant("pread", "drop", ("aio",)),
+    Variant("pread", "drop", ("nowait",)),
+    Variant("pread", "drop", ("dontcache",)),
+    Variant("pread", "drop", ("dontcache", "nowait")),
+    Variant("remap", "drop"),
+    Variant("advise", "drop"),
+]
+
+
+@pytest.mark.parametrize("variant", DROPPING, ids=str)
+@pytest.mark.parametrize("width", [100, 5000, 100_000])
+def test_dropping_leaves_no_page_however_small_the_reads(
+    tmp_path: Path, variant: Variant, width: int
+) -> None:
+    """Reads smaller than a page too: of a page that is named in part the kernel keeps all."""
+    size = 8 * 2**20
+    written(tmp_path / "x", size)
+    pagecache.drop(tmp_path / "x")
+    with variant.platform():
+        reader = open_reader(str(tmp_path / "x"), size, variant.reader, "drop")
+        out = np.zeros(width * 4, np.uint8)
+        for offset in range(0, size - 4 * width, 200_000):
+            reader.fill(of_records(offset + np.arange(4) * width, width), out)
+        reader.close()
+    assert cached(tmp_path / "x") <= 128 * 1024
+
+
+def test_keeping_keeps(tmp_path: Path) -> None:
+    written(tmp_path / "x", 8 * 2**20)
+    pagecache.drop(tmp_path / "x")
+    for reader in READERS:
+        one = open_reader(str(tmp_path / "x"), 8 * 2**20, reader, "keep")
+        one.fill(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8))
+        one.close()
+        assert cached(tmp_path / "x") == 8 * 2**20
+
+
+# What may go wrong while reading
+
+
+@pytest.mark.parametrize("count", [1, 30, 1000])
+def test_a_real_input_output_error(count: int) -> None:
+    """The kernel itself says EIO when a process reads its own memory where there is none."""
+    reader = PreadReader("/proc/self/mem", 0, "keep")
+    with pytest.raises(errors.ReadError, match="I/O error; check the disk") as caught:
+        reader.fill(of_records(np.arange(count) * 10, 8), np.zeros(count * 8, np.uint8))
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == "/proc/self/mem"
+    reader.close()
+
+
+@pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",), ("aio", "nowait")], ids=str)
+@pytest.mark.parametrize("count", [3, 20, 2000])
+def test_an_error_in_the_middle_of_many_reads(tmp_path: Path, lacks: tuple[str, ...], count: int) -> None:
+    data = written(tmp_path / "x", 100_000)
+    wanted = of_records(np.arange(count) * 40, 8)
+    bad = int(wanted.offsets[count // 2])
+    preadv, read = os.preadv, aio.Aio.read
+
+    def broken_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if offset == bad:
+            raise OSError(errno.EIO, "broken")
+        return preadv(fd, buffers, offset, flags)
+
+    def broken_read(self: aio.Aio, fd: int, extents: Extents, base: int, flags: int) -> Any:
+        results = read(self, fd, extents, base, flags)
+        results[extents.offsets == bad] = -errno.EIO
+        return results
+
+    with Variant("pread", "keep", lacks).platform():
+        reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+        with (
+            mock.patch.object(os, "preadv", broken_preadv),
+            mock.patch.object(aio.Aio, "read", broken_read),
+            pytest.raises(errors.ReadError) as caught,
+        ):
+            reader.fill(wanted, np.zeros(count * 8, np.uint8))
+        assert caught.value.errno == errno.EIO
+        assert caught.value.filename == str(tmp_path / "x")
+        out = np.zeros(count * 8, np.uint8)
+        reader.fill(wanted, out)  # the next read is well again
+        assert (out[wanted.targets] == data[wanted.offsets]).all()
+        reader.close()
+
+
+@pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",)], ids=str)
+def test_reads_that_come_back_short_are_completed(tmp_path: Path, lacks: tuple[str, ...]) -> None:
+    data = written(tmp_path / "x", 100_000)
+    wanted = of_records(np.arange(50) * 1999, 900)
+    preadv, read = os.preadv, aio.Aio.read
+
+    def short_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        return preadv(fd, [buffers[0][: len(buffers[0]) // 2 + 1]], offset, flags)
+
+    def short_read(self: aio.Aio, fd: int, extents: Extents, base: int, flags: int) -> Any:
+        return read(self, fd, Extents(extents.offsets, extents.targets, extents.lengths // 3), base, flags)
+
+    out = np.zeros(50 * 900, np.uint8)
+    with (
+        Variant("pread", "keep", lacks).platform(),
+        mock.patch.object(os, "preadv", short_preadv),
+        mock.patch.object(aio.Aio, "read", short_read),
+    ):
+        reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+        reader.fill(wanted, out)
+        reader.close()
+    assert out.tobytes() == b"".join(data[i * 1999 : i * 1999 + 900].tobytes() for i in range(50))
+
+
+@every_variant
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_file_cut_short_between_reads(tmp_path: Path, variant: Variant, count: int) -> None:
+    written(tmp_path / "x", 100_000)
+    wanted = of_records(np.arange(count) * 100 + 60_000, 90)
+    out = np.zeros(count * 90, np.uint8)
+    with variant.platform():
+        reader = open_reader(str(tmp_path / "x"), 100_000, variant.reader, variant.cache)
+        reader.fill(wanted, out)
+        os.truncate(tmp_path / "x", 60_010)
+        with pytest.raises(errors.TruncatedFileError, match=r"cut short") as caught:
+            reader.fill(wanted, out)
+        reader.close()
+    assert str(tmp_path / "x") in str(caught.value)
+    assert "100000" in str(caught.value)
+    assert isinstance(caught.value, (EOFError, ValueError))
+
+
+CUT = """
+    import os, sys
+    import numpy as np, lowtide
+    path, how = sys.argv[1:]
+    a = lowtide.open(path, reader="pread") if how == "lowtide" else np.load(path, mmap_mode="r")
+    print(int(a[0].sum()), flush=True)
+    os.truncate(path, 4096)
+    try:
+        print(int(a[900].sum()))
+    except lowtide.LowtideError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_a_file_cut_short_is_an_exception_where_memmap_dies(tmp_path: Path) -> None:
+    for how in ("lowtide", "memmap"):
+        np.save(tmp_path / "a.npy", np.ones((1000, 100)))
+        done = python(CUT, tmp_path / "a.npy", how)
+        if how == "lowtide":
+            assert (done.returncode, done.stdout.split()) == (0, ["100", "TruncatedFileError"])
+        else:
+            assert (done.returncode, done.stdout.split()) == (-signal.SIGBUS, ["100"])
+
+
+@pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
+def test_a_mapping_that_is_refused_is_lowtides_own_error(tmp_path: Path, reader: ReaderName) -> None:
+    written(tmp_path / "x", 1000)
+    one = open_reader(str(tmp_path / "x"), 1000, reader)
+    refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    with (
+        mock.patch("mmap.mmap", side_effect=refused),
+        pytest.raises(errors.ReadError, match="Cannot allocate memory") as caught,
+    ):
+        one.fill(of_records(np.array([0]), 10), np.zeros(10, np.uint8))
+    assert caught.value.filename == str(tmp_path / "x")
+    one.close()
+
+
+@pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
+def test_an_interrupt_while_copying_stays_an_interrupt(tmp_path: Path, reader: ReaderName) -> None:
+    """The traceback still refers to the mapping, so that closing it would fail."""
+    written(tmp_path / "x", 1000)
+    one = open_reader(str(tmp_path / "x"), 1000, reader)
+    copy = files._copy
+    kept = []
+
+    def interrupted(mapped: Any, *rest: Any) -> None:
+        kept.append(np.frombuffer(mapped, np.uint8))
+        copy(mapped, *rest)
+        raise KeyboardInterrupt
+
+    wanted, out = of_records(np.array([0]), 10), np.zeros(10, np.uint8)
+    with mock.patch.object(files, "_copy", interrupted), pytest.raises(KeyboardInterrupt):
+        one.fill(wanted, out)
+    one.close()
+    one.fill(wanted, out)
+    one.close()
+
+
+def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
+    """When one share fails the others are waited for."""
+    written(tmp_path / "x", 8 * 2**20)
+    reader = PreadReader(str(tmp_path / "x"), 8 * 2**20, "keep")
+    fill, running, ended = reader._fill, [], []
+
+    def slow(fd: int, extents: Extents, out: Any, ahead: int) -> None:
+        import threading
+        import time
+
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        running.append(1)
+        time.sleep(0.2)
+        fill(fd, extents, out, ahead)
+        ended.append(1)
+
+    with (
+        mock.patch.object(reader, "_fill", slow),
+        mock.patch.object(files, "_CORES", 2),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        reader.fill(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8))
+    assert len(running) == len(ended) == 1
+    reader.close()
+
+
+# Which reader, and what it says of itself
+
+
+def how(path: Path, reader: ReaderName = "auto", cache: Cache = "keep", **lacks: Any) -> str:
+    with mock.patch.multiple(files, **lacks) if lacks else mock.MagicMock():
+        one = open_reader(str(path), 1, reader, cache)
+        one.close()
+    return f"{one.name}: {one.how}"
+
+
+def test_what_the_platform_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    assert how(path) == how(path, "pread") == "pread: aio, nowait"
+    assert how(path, cache="drop") == "pread: aio, nowait, dontcache"
+    assert how(path, cache="drop", _DONTCACHE=0) == "pread: aio, nowait, drop behind"
+    assert how(path, _NOWAIT=0) == "pread: aio, willneed"
+    assert how(path, "remap") == "remap: map per piece"
+    assert how(path, "advise", "drop") == "advise: madvise per piece, drop behind"
+    assert how(path, "memmap") == "memmap: kept map, memory grows"
+    assert how(path, "memmap", "drop") == "memmap: kept map, memory grows, cannot drop"
+    monkeypatch.setattr(aio, "for_this_thread", lambda: None)
+    assert how(path) == "pread: preadv, nowait"
+    for name in [name for name in dir(os) if name.startswith("POSIX_FADV") or name == "posix_fadvise"]:
+        monkeypatch.delattr(os, name)
+    assert how(path, cache="drop", _NOWAIT=0, _DONTCACHE=0) == "pread: preadv, no hints, cannot drop"
+    assert how(path, "remap", "drop") == "remap: map per piece, cannot drop"
+    monkeypatch.delattr(os, "preadv")
+    assert how(path) == "remap: map per piece, as this platform lacks preadv"
+    with pytest.raises(errors.UnsupportedError, match=r"needs os\.preadv; use reader='remap'"):
+        how(path, "pread")
+    monkeypatch.delattr("mmap.MADV_DONTNEED")
+    with pytest.raises(errors.UnsupportedError, match="needs madvise"):
+        how(path, "advise")
+
+
+def test_without_any_hints_everything_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: preadv, no posix_fadvise, no flags."""
+    expected = np.arange(100_000).reshape(1000, 100)
+    np.save(tmp_path / "a.npy", expected)
+    monkeypatch.setattr(aio, "for_this_thread", lambda: None)
+    for name in [name for name in dir(os) if name.startswith("POSIX_FADV") or name == "posix_fadvise"]:
+        monkeypatch.delattr(os, name)
+    monkeypatch.setattr(files, "_NOWAIT", 0)
+    monkeypatch.setattr(files, "_DONTCACHE", 0)
+    for reader in READERS:
+        with lowtide.open(tmp_path / "a.npy", reader=reader, cache="drop") as array:
+            assert (np.concatenate(list(array.chunks(7))) == expected).all()
+            assert (array[::-3] == expected[::-3]).all()
+
+
+@pytest.mark.parametrize("flag", ["_NOWAIT", "_DONTCACHE"])
+def test_a_flag_is_asked_of_each_file(tmp_path: Path, flag: str) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    fd = os.open(tmp_path / "x", os.O_RDONLY)
+    asked: Callable[[BaseException | None], Any] = lambda error: mock.patch.object(  # noqa: E731
+        os, "preadv", side_effect=error, return_value=1
+    )
+    with asked(OSError(errno.EOPNOTSUPP, "no")):
+        assert not files._supports(fd, getattr(files, flag))
+    with asked(BlockingIOError(errno.EAGAIN, "later")):
+        assert files._supports(fd, getattr(files, flag))
+    with asked(None):
+        assert files._supports(fd, getattr(files, flag))
+        assert not files._supports(fd, 0)
+    os.close(fd)
+
+
+def test_words_that_make_no_sense(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    with pytest.raises(errors.ArgumentError, match="got 'mmap'"):
+        open_reader(str(tmp_path / "x"), 1, "mmap")  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentError, match="got 'some'"):
+        open_reader(str(tmp_path / "x"), 1, "pread", "some")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_missing_file(tmp_path: Path, reader: ReaderName) -> None:
+    with pytest.raises(errors.NotFoundError, match="nothing"):
+        open_reader(str(tmp_path / "nothing"), 1, reader)
+
+
+def test_mapped_readers_let_go(tmp_path: Path) -> None:
+    written(tmp_path / "x", 2**20)
+    for name, maps in [("remap", 0), ("advise", 1), ("memmap", 1)]:
+        reader = MappedReader(str(tmp_path / "x"), 2**20, "keep", name)
+        reader.fill(of_records(np.array([5000]), 100), np.zeros(100, np.uint8))
+        assert Path("/proc/self/maps").read_text().count(str(tmp_path / "x")) == maps
+        reader.close()
+        assert str(tmp_path / "x") not in Path("/proc/self/maps").read_text()

@@ -1,0 +1,48 @@
+"""`import lowtide` costs little, and so does opening an array."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.process import output
+
+HEAVY = {
+    "click", "dask", "h5py", "hypothesis", "matplotlib", "multiprocessing", "numpy.random", "psutil",
+    "pytest", "rich", "safetensors", "scipy", "torch", "tqdm",
+}  # fmt: skip
+
+
+def modules_after(code: str) -> set[str]:
+    return set(output(f"{code}\nimport sys; print(*sys.modules)").split())
+
+
+def test_importing_brings_nothing_heavy() -> None:
+    loaded = modules_after("import lowtide")
+    assert not loaded & HEAVY
+    assert "numpy" not in loaded
+
+
+def test_opening_and_reading_bring_nothing_heavy(tmp_path: object) -> None:
+    code = f"""
+import numpy as np, lowtide
+np.save({str(tmp_path)!r} + "/a.npy", np.arange(10000).reshape(100, 100))
+a = lowtide.open({str(tmp_path)!r} + "/a.npy")
+a[3], a[::2, 5], [c.sum() for c in a.chunks(7, shuffle=True)], [c.sum() for c in a.chunks(shuffle="blocks")]
+"""
+    assert not modules_after(code) & HEAVY
+
+
+@pytest.mark.parametrize("name", ["open", "Array", "LowtideError"])
+def test_public_names_are_there(name: str) -> None:
+    import lowtide
+
+    assert name in dir(lowtide)
+    assert name in lowtide.__all__
+    assert getattr(lowtide, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import lowtide
+
+    with pytest.raises(AttributeError, match="nonsense"):
+        lowtide.nonsense  # noqa: B018
