@@ -102,6 +102,19 @@ def test_a_search_reads_little(many: tuple[Documents, np.ndarray], monkeypatch: 
     assert len(read) == 1  # what the first steps read is remembered
 
 
+@pytest.mark.parametrize("length", [1, 100, 1025, 50_000])
+def test_the_documents_of_a_window(many: tuple[Documents, np.ndarray], length: int) -> None:
+    documents, ends = many
+    starts = [0, documents.tokens - length, int(ends[399_999]) - length // 2]
+    for start in starts:
+        first, bounds = documents.covering(start, start + length)
+        assert first == int(np.searchsorted(ends, start, "right"))
+        assert bounds[:, 1].tolist() == ends[first : int(np.searchsorted(ends, start + length)) + 1].tolist()
+    for start, stop in [(5, 5), (-1, 4), (0, documents.tokens + 1)]:
+        with refused(IndexingError, "not among the"):
+            documents.covering(start, stop)
+
+
 def test_verify_goes_through_all(many: tuple[Documents, np.ndarray]) -> None:
     many[0].verify()
 
