@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ LENGTH = 8
 
 def need(*packages: str) -> pytest.MarkDecorator:
     """Skip where a trainer is not installed, but not in CI: there its absence must show."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    missing = [name for name in packages if find_spec(name) is None]
     return pytest.mark.skipif(
         bool(missing) and not os.environ.get("CI"), reason=f"not installed: {', '.join(missing)}"
     )
@@ -36,19 +37,27 @@ def tiny() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Embedding(64, 8), torch.nn.Linear(8, 64))
 
 
+def items(dataset: MapDataset) -> list[Any]:
+    return [dataset[number] for number in range(len(dataset))]
+
+
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 @need("lightning")
 @forks
+# Lightning 2.6 makes a LeafSpec, which PyTorch 2.13 calls deprecated.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+# It advises to use more workers, on any machine with more cores than workers.
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["iterable", "map"])
 def test_lightning_fits_from_the_loader(corpus: lowtide.Corpus, num_workers: int, kind: str) -> None:
-    import lightning
+    lightning: Any = import_module("lightning")
 
     seen: list[torch.Tensor] = []
 
-    class Model(lightning.LightningModule):
+    class Model(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.net = tiny()
@@ -85,13 +94,13 @@ def test_lightning_fits_from_the_loader(corpus: lowtide.Corpus, num_workers: int
 @forks
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_hugging_face_trains_a_gpt2(corpus: lowtide.Corpus, tmp_path: Path, num_workers: int) -> None:
-    import transformers
+    transformers: Any = import_module("transformers")
 
     batches = corpus.batches(1, LENGTH, seed=1)
     dataset = MapDataset(batches, as_dict=True)
     seen: list[torch.Tensor] = []
 
-    class Model(transformers.GPT2LMHeadModel):  # type: ignore[misc, unused-ignore]
+    class Model(transformers.GPT2LMHeadModel):  # type: ignore[misc]
         def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
             assert torch.equal(input_ids, labels)
             seen.append(input_ids.clone())
@@ -115,18 +124,18 @@ def test_hugging_face_trains_a_gpt2(corpus: lowtide.Corpus, tmp_path: Path, num_
     assert trained.global_step == 3
     assert np.isfinite(trained.training_loss)
     assert [tuple(x.shape) for x in seen] == [(4, LENGTH)] * 3
-    windows = {tuple(item["input_ids"].tolist()) for item in dataset}
+    windows = {tuple(item["input_ids"].tolist()) for item in items(dataset)}
     assert all(tuple(row) in windows for x in seen for row in x.tolist())
 
 
 @need("transformers", "accelerate")
 def test_hugging_face_moves_on_to_the_next_epoch(corpus: lowtide.Corpus, tmp_path: Path) -> None:
     """Accelerate tells the data set of epochs, and each has windows of its own."""
-    import accelerate
+    accelerate: Any = import_module("accelerate")
 
     dataset = MapDataset(corpus.batches(1, LENGTH, seed=1))
     loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=50))
     for epoch in range(2):
         found = torch.cat([x for x, _ in loader])
         expected = MapDataset(corpus.batches(1, LENGTH, seed=1), epoch=epoch)
-        assert torch.equal(found, torch.stack([x for x, _ in expected]))
+        assert torch.equal(found, torch.stack([x for x, _ in items(expected)]))
