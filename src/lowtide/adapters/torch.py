@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,12 @@ def _to_tensors(
 
 def _widened(tokens: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
     """A contiguous tensor of its own. NumPy converts unsigned types that PyTorch only half knows."""
-    tensor = torch.empty(tokens.shape, dtype=dtype)
-    np.copyto(tensor.numpy(), tokens, casting="unsafe")
-    return tensor
+    return torch.from_numpy(tokens.astype(_numpy_dtype(dtype), "C"))
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 class MapDataset(data.Dataset[Any]):
