@@ -126,35 +126,34 @@ class PreadReader:
     def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
         first = 0
-        behind = extents[:0]
+        behind: Extents | None = None
         allowed = ahead // 2
         while first < len(extents):
             window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
             first += len(window)
             missing = self._read_cached(fd, window, out)
-            self._read(fd, behind, out)
+            if behind is not None:
+                self._read(fd, behind, out)
             behind = missing
             # What is cached needs no hints, so as long as all of it is, nothing limits the window.
-            allowed = ahead // 2 if len(missing) else sys.maxsize
-        self._read(fd, behind, out)
+            allowed = sys.maxsize if missing is None else ahead // 2
+        if behind is not None:
+            self._read(fd, behind, out)
         if self._drop and not self._dontcache:
             _drop(fd, extents)
 
-    def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
-        """Read what is cached, set the device to work on the rest, and return the rest."""
+    def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents | None:
+        """Read what is cached, set the device to work on the rest, and return the rest if there is one."""
         if self._nowait:
             results = read_many(fd, window, out, self._nowait | self._dontcache)
-            if (results == window.lengths).all():
-                return window[:0]
-            return window[results != window.lengths]
+            missing = results != window.lengths
+            return window[missing] if missing.any() else None
         if self._fadvise and len(window) > 1:
             for offset, length in zip(window.offsets.tolist(), window.lengths.tolist(), strict=True):
                 os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
         return window
 
     def _read(self, fd: int, window: Extents, out: Bytes) -> None:
-        if not len(window):
-            return
         results = read_many(fd, window, out, self._dontcache)
         for i in np.flatnonzero(results != window.lengths).tolist():
             offset, target, length = int(window.offsets[i]), int(window.targets[i]), int(window.lengths[i])

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,8 @@ class Shards:
         width = out.shape[1] * item
         flat = out.reshape(-1).view(np.uint8)
         if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
-            targets = np.arange(len(starts), dtype=np.int64) * width
-            lengths = np.full(len(starts), width, np.int64)
-            extents = Extents(starts * item + int(self._offsets[0]), targets, lengths)
+            targets, lengths = _rows(len(starts), width)
+            extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
             self._reader(0).fill(extents, flat, ahead)
             return
         targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
@@ -165,3 +165,11 @@ class Shards:
     def close(self) -> None:
         while self._readers:
             self._readers.popitem()[1].close()
+
+
+@lru_cache(8)
+def _rows(count: int, width: int) -> tuple[Ints, Ints]:
+    """Targets and lengths of ``count`` rows of ``width`` bytes: the same for every batch."""
+    targets, lengths = np.arange(count, dtype=np.int64) * width, np.full(count, width, np.int64)
+    targets.flags.writeable = lengths.flags.writeable = False
+    return targets, lengths
