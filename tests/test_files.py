@@ -116,7 +116,7 @@ def test_random_reads_bring_no_neighbours(tmp_path: Path) -> None:
     reader.close()
     found = pagecache.resident(tmp_path / "x")
     assert found is not None
-    assert found[0] <= 2 * 108 * 16384
+    assert found[0] <= 108 * 2 * 4096  # a row may lie across two pages
 
 
 def cached(path: Path) -> int:
