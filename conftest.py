@@ -18,7 +18,10 @@ def _example_names(doctest_namespace: dict[str, Any], request: pytest.FixtureReq
         yield
         return
     tmp: Path = request.getfixturevalue("tmp_path")
-    np.save(tmp / "a.npy", np.arange(12).reshape(4, 3))
-    with lowtide.open(tmp / "a.npy") as array:
+    (tmp / "given").mkdir()
+    np.save(tmp / "given" / "a.npy", np.arange(12).reshape(4, 3))
+    with lowtide.open(tmp / "given" / "a.npy") as array:
         doctest_namespace.update(tmp=tmp, a=array, np=np, lowtide=lowtide)
+        np.arange(1000, dtype=np.uint16).tofile(tmp / "given" / "train.bin")
+        doctest_namespace["corpus"] = lowtide.corpus(tmp / "given" / "train.bin")
         yield

@@ -10,8 +10,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lowtide.array import Array as Array
     from lowtide.array import open as open
+    from lowtide.corpora import Corpus as Corpus
+    from lowtide.corpora import corpus as corpus
     from lowtide.errors import LowtideError as LowtideError
     from lowtide.memory.guard import watch as watch
+    from lowtide.mixture import mix as mix
     from lowtide.shuffling import shuffle as shuffle
     from lowtide.writer import create as create
 
@@ -19,14 +22,28 @@ if TYPE_CHECKING:
 # `import lowtide` costs little more than the interpreter itself.
 _NAMES = {
     "Array": "lowtide.array",
-    "create": "lowtide.writer",
+    "Corpus": "lowtide.corpora",
     "LowtideError": "lowtide.errors",
+    "corpus": "lowtide.corpora",
+    "create": "lowtide.writer",
+    "mix": "lowtide.mixture",
     "open": "lowtide.array",
     "shuffle": "lowtide.shuffling",
     "watch": "lowtide.memory.guard",
 }
 
-__all__ = ["Array", "LowtideError", "__version__", "create", "open", "shuffle", "watch"]
+__all__ = [
+    "Array",
+    "Corpus",
+    "LowtideError",
+    "__version__",
+    "corpus",
+    "create",
+    "mix",
+    "open",
+    "shuffle",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,8 @@ class Extents:
     offsets: Ints
     targets: Ints
     lengths: Ints
+    fds: Ints | None = None
+    """Descriptors, when the extents lie in several files."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -29,13 +31,16 @@ class Extents:
         return int(self.lengths.sum())
 
     def __getitem__(self, which: slice | npt.NDArray[np.bool_]) -> Extents:
-        return Extents(self.offsets[which], self.targets[which], self.lengths[which])
+        fds = None if self.fds is None else self.fds[which]
+        return Extents(self.offsets[which], self.targets[which], self.lengths[which], fds)
 
     def window(self, first: int, count: int, nbytes: int, overhead: int = 0) -> Extents:
         """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but one extent at least.
 
         ``overhead`` is added to each extent's length: reading it touches whole pages.
         """
+        if not first and len(self) <= count and self.nbytes + len(self) * overhead <= nbytes:
+            return self  # nearly always so: a batch, a chunk
         some = self[first : first + count]
         ends = np.cumsum(some.lengths + overhead)
         if ends[-1] <= nbytes:
@@ -58,7 +63,7 @@ def of_records(offsets: Ints, width: int) -> Extents:
     one extent, and long ones are cut, so that a contiguous block is a few requests under way at once.
 
     >>> of_records(np.array([30, 0, 10, 20]), 10)
-    Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]))
+    Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]), fds=None)
     """
     targets = np.arange(len(offsets), dtype=np.int64) * width
     if len(offsets) > 1:

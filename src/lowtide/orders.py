@@ -69,13 +69,13 @@ class Shuffled:
         if n <= _SMALL:
             # On so few rows a Feistel network favours some permutations; sorting by a hash does not.
             self._table = np.argsort(
-                _mix(np.arange(n, dtype=np.uint64) + np.uint64(_key(seed, 0))), kind="stable"
+                mix(np.arange(n, dtype=np.uint64) + np.uint64(key_of(seed, 0))), kind="stable"
             )
             self._inverse = np.argsort(self._table)
             return
         self._a = np.uint64(math.isqrt(n - 1) + 1)
         self._b = np.uint64(-(-n // int(self._a)))
-        self._keys = [np.uint64(_key(seed, salt)) for salt in range(_ROUNDS)]
+        self._keys = [np.uint64(key_of(seed, salt)) for salt in range(_ROUNDS)]
 
     def __call__(self, start: int, stop: int) -> Ints:
         if self.n <= _SMALL:
@@ -135,7 +135,7 @@ class BlockShuffled:
         self.window_rows = block * window
         self._seed = seed
         self._blocks = -(-n // block)
-        self._order = Shuffled(self._blocks, _key(seed, 0))
+        self._order = Shuffled(self._blocks, key_of(seed, 0))
         # The last block may be short. Wherever it falls, places after it move up by what it lacks.
         self._lack = self._blocks * block - n
         self._short = int(self._order.places(np.array([self._blocks - 1]))[0]) if n else 0
@@ -192,12 +192,12 @@ class BlockShuffled:
     def window_shuffle(self, window: int) -> Shuffled:
         """The permutation of the rows that ``window_runs`` gives."""
         first, last = self.window_bounds(window)
-        return Shuffled(last - first, _key(self._seed, window + 1))
+        return Shuffled(last - first, key_of(self._seed, window + 1))
 
 
 def _digit(values: _U64, key: np.uint64, base: np.uint64) -> _U64:
     """A keyed hash of each value, scaled to ``0 … base - 1`` (``base`` below 2**32)."""
-    mixed = _mix(values + key)
+    mixed = mix(values + key)
     mixed >>= np.uint64(32)
     mixed *= base
     mixed >>= np.uint64(32)
@@ -210,7 +210,7 @@ def _wrap(values: _U64, base: np.uint64) -> _U64:
     return smaller
 
 
-def _mix(values: _U64) -> _U64:
+def mix(values: _U64) -> _U64:
     """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): every bit out depends on every bit in."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
@@ -220,14 +220,14 @@ def _mix(values: _U64) -> _U64:
     return values
 
 
-def _key(seed: int, salt: int) -> int:
+def key_of(seed: int, salt: int) -> int:
     """A 64-bit key from a seed of any size or sign, and a salt."""
     seed = operator.index(seed)  # NumPy's integers would overflow below
     words = 2 * seed if seed >= 0 else -2 * seed - 1
     state = np.array([salt], np.uint64)
     while True:
-        state = _mix(state + np.uint64(0x9E3779B97F4A7C15))
+        state = mix(state + np.uint64(0x9E3779B97F4A7C15))
         state += np.uint64(words & (2**64 - 1))
         words >>= 64
         if not words:
-            return int(_mix(_mix(state + np.uint64(0x9E3779B97F4A7C15)))[0])
+            return int(mix(mix(state + np.uint64(0x9E3779B97F4A7C15)))[0])

@@ -1,0 +1,175 @@
+"""Shards: tokens that lie in one file or in ten thousand, read as one long array."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.aio import DEPTH
+from lowtide.extents import Extents, Ints
+from lowtide.files import AHEAD, Cache, PreadReader, Reader, ReaderName, open_reader, read_many
+from lowtide.formats.tokens import Segment
+
+_READERS = 1024  # readers kept; each is small, but there may be many shards
+_PAGES = 8192  # what reading a window touches beside itself
+
+
+class Shards:
+    """Segments of tokens, one after another; positions count tokens from the first one's start."""
+
+    def __init__(
+        self, segments: Sequence[Segment], dtype: np.dtype[Any], *, reader: ReaderName, cache: Cache
+    ) -> None:
+        self._segments = segments
+        self._settings = (reader, cache)
+        self._readers: OrderedDict[int, Reader] = OrderedDict()
+        self.dtype = dtype
+        self.borders = np.concatenate(
+            ([0], np.cumsum([segment.count for segment in segments], dtype=np.int64))
+        )
+        """First position of each segment, and the end."""
+        self._offsets = np.array([segment.offset for segment in segments], np.int64)
+        self._records = np.array([segment.record for segment in segments], np.int64)
+        self._strides = np.array([segment.stride for segment in segments], np.int64)
+        self._plain = len(segments) == 1 and not segments[0].record
+
+    def __len__(self) -> int:
+        return int(self.borders[-1])
+
+    def read_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:
+        """Fill each row of ``out`` with the tokens from one of ``starts`` on.
+
+        A row that passes the end goes on at the beginning, so that windows of any phase cover every token.
+        """
+        item = self.dtype.itemsize
+        width = out.shape[1] * item
+        flat = out.reshape(-1).view(np.uint8)
+        if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
+            targets, lengths = _rows(len(starts), width)
+            extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
+            self._reader(0).fill(extents, flat, ahead)
+            return
+        targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
+        self.read_spans(starts, np.full(len(starts), out.shape[1], np.int64), targets, out, ahead)
+
+    def read_spans(
+        self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
+    ) -> None:
+        """Put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, counted flat."""
+        if not len(starts):
+            return
+        flat = out.reshape(-1).view(np.uint8)
+        which, extents = self._locate(starts, lengths, targets)
+        used = np.unique(which).tolist()
+        if len(used) == 1:
+            self._reader(used[0]).fill(extents, flat, ahead)
+            return
+        readers = {number: self._reader(number) for number in used}
+        if all(isinstance(reader, PreadReader) and reader.flags[0] for reader in readers.values()):
+            self._gather(readers, which, extents, flat, ahead)
+            return
+        for number in used:
+            readers[number].fill(extents[which == number], flat, ahead)
+
+    def _locate(self, starts: Ints, lengths: Ints, targets: Ints) -> tuple[Ints, Extents]:
+        """The segment of each part of each span, and the parts: a span may cross borders."""
+        item = self.dtype.itemsize
+        position, left, target = starts.astype(np.int64), lengths, targets * item
+        found: list[tuple[Ints, Ints, Ints, Ints]] = []
+        while len(position):
+            position %= len(self)
+            which = np.searchsorted(self.borders, position, side="right") - 1
+            within = position - self.borders[which]
+            take = np.minimum(left, self.borders[which + 1] - position)
+            offset = self._offsets[which] + within * item
+            record = self._records[which]
+            if record.any():
+                # Tokens in records: the rest of one record, which begins `stride` bytes after the last.
+                size = np.maximum(record, 1)
+                in_records = (
+                    self._offsets[which] + within // size * self._strides[which] + within % size * item
+                )
+                offset = np.where(record > 0, in_records, offset)
+                take = np.where(record > 0, np.minimum(take, size - within % size), take)
+            found.append((which, offset, target, take * item))
+            more = left > take
+            position, left, target = (
+                (position + take)[more],
+                (left - take)[more],
+                (target + take * item)[more],
+            )
+        which, offsets, places, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return which, Extents(offsets, places, sizes)
+
+    def _gather(
+        self, readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8], ahead: int
+    ) -> None:
+        """Ask every file for its part without waiting, then wait for what was not cached."""
+        nowait, wait = next(iter(readers.values())).flags
+        first = 0
+        while first < len(extents):
+            some = extents.window(first, DEPTH, ahead, overhead=_PAGES)
+            owners = which[first : first + len(some)]
+            first += len(some)
+            with ExitStack() as stack:
+                fds = {}
+                for number in np.unique(owners).tolist():
+                    entry = stack.enter_context(readers[number].opened())
+                    entry.advise(random=True)
+                    fds[number] = entry.fd
+                some = replace(some, fds=np.array([fds[number] for number in owners.tolist()], np.int64))
+                missing = read_many(-1, some, out, nowait) != some.lengths
+                if missing.any():
+                    late = some[missing]
+                    failed = np.flatnonzero(missing)[read_many(-1, late, out, wait) != late.lengths]
+                    for i in failed.tolist():  # its own reader goes on, or says what is wrong with its file
+                        one = replace(some[i : i + 1], fds=None)
+                        readers[int(owners[i])].fill(one, out, ahead)
+
+    def stream(self, start: int, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""
+        which, extents = self._locate(np.array([start]), np.array([len(out)]), np.zeros(1, np.int64))
+        flat = out.reshape(-1).view(np.uint8)
+        for number, offset, target, length in zip(
+            which.tolist(),
+            extents.offsets.tolist(),
+            extents.targets.tolist(),
+            extents.lengths.tolist(),
+            strict=True,
+        ):
+            self._reader(number).stream(offset, flat[target : target + length])
+
+    def _reader(self, number: int) -> Reader:
+        reader = self._readers.get(number)
+        if reader is None:
+            segment = self._segments[number]
+            reader = open_reader(segment.path, segment.file_size, *self._settings)
+            self._readers[number] = reader
+            if len(self._readers) > _READERS:
+                self._readers.popitem(last=False)[1].close()
+        return reader
+
+    @property
+    def how(self) -> str:
+        """The reader in use, and what the platform gave it."""
+        reader = self._reader(0)
+        return f"{reader.name} ({reader.how})"
+
+    def close(self) -> None:
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+
+@lru_cache(8)
+def _rows(count: int, width: int) -> tuple[Ints, Ints]:
+    """Targets and lengths of ``count`` rows of ``width`` bytes: the same for every batch."""
+    targets, lengths = np.arange(count, dtype=np.int64) * width, np.full(count, width, np.int64)
+    targets.flags.writeable = lengths.flags.writeable = False
+    return targets, lengths
