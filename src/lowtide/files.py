@@ -247,7 +247,7 @@ class MappedReader:
             piece = extents.window(first, rows, at_once)
             first += len(piece)
             self._file.check_size(entry.fd)
-            start = int(piece.offsets[0]) // _FOLIO * _FOLIO
+            start = int(piece.offsets.min()) // _FOLIO * _FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
             before = _file_pages()
             if self.name == "remap":
@@ -331,7 +331,10 @@ def read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[
     """Bytes read, or a negative errno, for each extent; of ``fd`` unless the extents name their own."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
     if context is not None:
-        return context.read(fd, extents, aio.address_of(out), flags)
+        try:
+            return context.read(fd, extents, aio.address_of(out), flags)
+        except OSError:
+            pass  # a file system without these calls, or no room in the kernel: one by one then
     view = out.data
     results = np.empty(len(extents), np.int64)
     fds = [fd] * len(extents) if extents.fds is None else extents.fds.tolist()
@@ -358,7 +361,7 @@ def _drop_range(fd: int, start: int, stop: int) -> None:
 
 def _drop(fd: int, extents: Extents) -> None:
     """Put everything between the first and the last extent out of the page cache."""
-    _drop_range(fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
+    _drop_range(fd, int(extents.offsets.min()), int((extents.offsets + extents.lengths).max()))
 
 
 def _file_pages() -> int | None:

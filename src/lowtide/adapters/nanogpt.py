@@ -12,22 +12,20 @@ import os
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
-import torch
-
-from lowtide.adapters.torch import TorchBatches
+from lowtide.adapters.torch import Destination, Pair, torch
+from lowtide.batches import _whole
 from lowtide.corpora import Corpus, corpus
 from lowtide.errors import ArgumentError
 from lowtide.files import Cache
 
-GetBatch = Callable[[str], tuple["torch.Tensor", "torch.Tensor"]]
+GetBatch = Callable[[str], Pair]
 
 
 def get_batch_for(
     data_dir: str | os.PathLike[str],
     block_size: int,
     batch_size: int,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     *,
     order: Literal["random", "shuffle"] = "random",
     seed: int = 1337,
@@ -37,50 +35,63 @@ def get_batch_for(
 
     ``order="random"`` draws offsets by the same calls of PyTorch's generator as nanoGPT, so that for the same
     ``torch.manual_seed`` the same ``x`` and ``y`` come. ``order="shuffle"`` gives every token once an epoch
-    instead, in the order of ``seed``.
+    instead, in the order of ``seed``, read ahead by a thread.
+
+    What is wrong with ``train.bin`` is told at once, and with ``val.bin`` too if there is one.
+
+    >>> get_batch = get_batch_for(tmp / "given", block_size=8, batch_size=4)
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = get_batch("train")
+    >>> x.shape, x.dtype, bool((x[:, 1:] == y[:, :-1]).all())
+    (torch.Size([4, 8]), torch.int64, True)
     """
-    if order == "shuffle":
-        return _shuffled(data_dir, block_size, batch_size, device, seed, cache)
-    if order != "random":
+    if order not in ("random", "shuffle"):
         raise ArgumentError(f"order must be 'random' or 'shuffle', got {order!r}")
-    opened: dict[str, Corpus] = {}
-    on_gpu = "cuda" in device
+    block_size = _whole("block_size", block_size, 1)
+    batch_size = _whole("batch_size", batch_size, 1)
 
-    def get_batch(split: str) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens = opened.get(split)
-        if tokens is None:
-            tokens = opened[split] = _split(data_dir, split, block_size, cache)
-        ix = torch.randint(len(tokens) - block_size, (batch_size,))
-        read = np.empty((batch_size, block_size + 1), tokens.dtype)
-        tokens.shards.read_windows(ix.numpy(), read)
-        x = torch.empty((batch_size, block_size), dtype=torch.int64, pin_memory=on_gpu)
-        y = torch.empty_like(x, pin_memory=on_gpu)
-        np.copyto(x.numpy(), read[:, :-1], casting="unsafe")
-        np.copyto(y.numpy(), read[:, 1:], casting="unsafe")
-        return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+    def opened(split: str) -> Callable[[], Pair]:
+        tokens = _open(data_dir, split, block_size, cache)
+        if order == "shuffle":
+            return tokens.batches(batch_size, block_size, seed=seed).torch(device).__next__
+        return _drawn(tokens, block_size, batch_size, device)
 
-    return get_batch
+    splits = {"train": opened("train")}
+    if os.path.exists(_file(data_dir, "val")):
+        splits["val"] = opened("val")
 
-
-def _shuffled(
-    data_dir: str | os.PathLike[str], block_size: int, batch_size: int, device: str, seed: int, cache: Cache
-) -> GetBatch:
-    streams: dict[str, TorchBatches] = {}
-
-    def get_batch(split: str) -> tuple[torch.Tensor, torch.Tensor]:
-        stream = streams.get(split)
-        if stream is None:
-            batches = _split(data_dir, split, block_size, cache).batches(batch_size, block_size, seed=seed)
-            stream = streams[split] = batches.torch(device)
-        return next(stream)
+    def get_batch(split: str) -> Pair:
+        if split not in splits:
+            splits[split] = opened(split)
+        return splits[split]()
 
     return get_batch
 
 
-def _split(data_dir: str | os.PathLike[str], split: str, block_size: int, cache: Cache) -> Corpus:
-    tokens = corpus(data_dir, split=split, cache=cache)
+def _drawn(
+    tokens: Corpus, block_size: int, batch_size: int, device: str | torch.device
+) -> Callable[[], Pair]:
+    to = Destination(device, None, tokens.dtype, block_size)
+
+    def draw() -> Pair:
+        # Nothing else here may draw from PyTorch's generator, or the batches would no longer be nanoGPT's.
+        starts = torch.randint(len(tokens) - block_size, (batch_size,)).cpu().numpy()
+        return to.take(to.make(batch_size, lambda out: tokens.shards.read_windows(starts, out)))
+
+    return draw
+
+
+def _open(data_dir: str | os.PathLike[str], split: str, block_size: int, cache: Cache) -> Corpus:
+    # nanoGPT reads this very file, whatever else lies in the folder. Without it, any corpus will do.
+    path = _file(data_dir, split)
+    tokens = corpus(path if os.path.exists(path) else data_dir, split=split, cache=cache)
     if len(tokens) <= block_size:
         raise ArgumentError(
-            f"{tokens.name}: has {len(tokens)} tokens, too few for a block_size of {block_size} and a target"
+            f"{tokens.name}: has {len(tokens)} tokens, too few for a block_size of {block_size} and its "
+            f"target; use a block_size of at most {len(tokens) - 1}"
         )
     return tokens
+
+
+def _file(data_dir: str | os.PathLike[str], split: str) -> str:
+    return os.path.join(data_dir, f"{split}.bin")

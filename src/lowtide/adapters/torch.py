@@ -2,31 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.batches import Batches
-from lowtide.errors import ArgumentError, MissingExtraError
+from lowtide.batches import Batches, _whole
+from lowtide.errors import ArgumentError, ClosedError, IndexingError, MissingExtraError, StateError
 from lowtide.prefetch import Prefetcher
 
 try:
-    import torch
+    import torch as torch  # the other adapters take it from here, so that its absence is told in one way
     from torch.utils import data
 except ImportError as error:
     raise MissingExtraError("PyTorch is not installed; pip install 'lowtide[torch]'") from error
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+Host = torch.Tensor | Pair
+"""What is made ahead: tokens in pinned memory for a GPU, else the finished x and y."""
+
 _FOREVER = 2**62
 
 
-class TorchBatches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
-    """The batches as tensors on ``device``, contiguous and widened to ``dtype``, made ahead by one thread.
+class Destination:
+    """Where tokens go and as what, checked before any training.
 
-    On a GPU the tokens travel in the corpus' own dtype, from pinned memory and without waiting, and are
+    ``make`` reads into memory of the host, in whichever thread; ``take`` hands x and y over and belongs in
+    the thread that uses them: on a GPU that puts the copy into that thread's own stream, in order with the
+    work that follows, whatever stream that is.
+    """
+
+    def __init__(
+        self, device: str | torch.device, dtype: torch.dtype | None, tokens: np.dtype[Any], length: int
+    ) -> None:
+        self.device = _usable(device)
+        self.dtype = torch.int64 if dtype is None else dtype
+        self._check_dtype(tokens)
+        self._tokens, self._width = tokens, length + 1
+        self._pinned = self.device.type == "cuda"
+
+    def _check_dtype(self, tokens: np.dtype[Any]) -> None:
+        wanted: object = self.dtype  # said by the caller, who may be mistaken
+        if not isinstance(wanted, torch.dtype):
+            raise ArgumentError(f"dtype must be one of PyTorch's, such as torch.int64, got {wanted!r}")
+        if wanted.is_floating_point or wanted.is_complex or wanted in (torch.bool, torch.int64):
+            if wanted is not torch.int64:
+                raise ArgumentError(f"tokens are integers, got dtype {wanted}; use torch.int64")
+            return
+        holds, has = torch.iinfo(wanted), np.iinfo(tokens)
+        if holds.min > has.min or holds.max < has.max:
+            raise ArgumentError(f"dtype {wanted} does not hold every {tokens} of the corpus; use torch.int64")
+
+    def make(self, rows: int, fill: Callable[[npt.NDArray[Any]], object]) -> Host:
+        """``rows`` windows, read by ``fill`` into a buffer of the corpus' own dtype."""
+        if not self._pinned:
+            buffer = np.empty((rows, self._width), self._tokens)
+            fill(buffer)
+            x, y = Batches.pair(buffer)
+            return _widened(x, self.dtype), _widened(y, self.dtype)
+        kind = torch.from_numpy(np.empty(0, self._tokens)).dtype
+        # The current GPU is each thread's own. Without this, pinning would make a context on GPU 0 in the
+        # prefetch threads of all ranks: https://github.com/pytorch/pytorch/issues/58626
+        with torch.cuda.device(self.device):
+            pinned = torch.empty((rows, self._width), dtype=kind, device="cpu", pin_memory=True)
+        fill(pinned.numpy())
+        return pinned
+
+    def take(self, made: Host) -> Pair:
+        """x and y on the device, contiguous and of ``dtype``."""
+        if not isinstance(made, torch.Tensor):
+            return made[0].to(self.device), made[1].to(self.device)
+        # Does not wait. PyTorch reuses pinned memory only when the copies out of it have ended.
+        there = made.to(self.device, non_blocking=True)
+        return self._wide(there[:, :-1]), self._wide(there[:, 1:])
+
+    def _wide(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    try:
+        made = torch.device(device)
+        torch.empty(0, device=made)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise ArgumentError(f"PyTorch cannot use device {str(device)!r} here: {said}; try 'cpu'") from error
+    # A name without a number means the current GPU, which is another one in another thread.
+    return torch.device("cuda", torch.cuda.current_device()) if made == torch.device("cuda") else made
+
+
+def _widened(tokens: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor of its own.
+
+    By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
+    """
+    tensor = torch.empty(tokens.shape, dtype=dtype, device="cpu")  # whatever torch.set_default_device says
+    np.copyto(tensor.numpy(), tokens, casting="unsafe")
+    return tensor
+
+
+class TorchBatches(Iterator[Pair]):
+    """The batches as tensors on ``device``, contiguous and of ``dtype``, read ahead by one thread.
+
+    To a GPU the tokens travel in the corpus' own dtype, from pinned memory and without waiting, and are
     widened there: a quarter of the bytes of int64.
+
+    >>> batches = corpus.batches(batch_size=2, length=4, seed=1).torch()
+    >>> x, y = next(batches)
+    >>> x.dtype, x.is_contiguous(), y.view(-1).shape
+    (torch.int64, True, torch.Size([8]))
+    >>> batches.step, bool((batches[0][0] == x).all())
+    (1, True)
+    >>> batches.close()
     """
 
     def __init__(
@@ -37,22 +127,27 @@ class TorchBatches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
         prefetch: int = 2,
     ) -> None:
         self._batches = batches
-        self._device = torch.device(device)
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise ArgumentError(f"device {device!s} was asked for, and PyTorch sees no GPU; use device='cpu'")
-        self._dtype = torch.int64 if dtype is None else dtype
+        self._to = Destination(device, dtype, batches.dtype, batches.length)
         self._prefetch = prefetch
-        self._ahead: Prefetcher[tuple[torch.Tensor, torch.Tensor]]
-        self._ahead = Prefetcher(self._maker(), batches.step, _FOREVER, prefetch)
+        self._closed = False
+        self._go_to(batches.step)
 
-    def __getitem__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return _to_tensors(self._batches, step, self._device, self._dtype)
+    def _go_to(self, step: int) -> None:
+        batches, to = self._batches, self._to  # not self: dropping these batches ends the thread
+        self._ahead: Prefetcher[Host] = Prefetcher(
+            lambda step: _make(batches, step, to), step, _FOREVER, self._prefetch
+        )
+
+    def __getitem__(self, step: int) -> Pair:
+        return self._to.take(_make(self._batches, step, self._to))
 
     def __iter__(self) -> TorchBatches:
         return self
 
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._ahead.next()
+    def __next__(self) -> Pair:
+        if self._closed:
+            raise ClosedError("the batches were closed; ask for new ones with batches.torch()")
+        return self._to.take(self._ahead.next())
 
     @property
     def step(self) -> int:
@@ -60,58 +155,58 @@ class TorchBatches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
         return self._ahead.position
 
     def state_dict(self) -> dict[str, Any]:
+        """The step, and a fingerprint of the corpus and the settings; the NumPy batches have the same."""
         return {**self._batches.state_dict(), "step": self.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._batches.load_state_dict(state)
+        """Go on at the state's step; an error says what differs when it is of other data or settings."""
+        step = self._batches.check_state(state)
         self._ahead.close()
-        self._ahead = Prefetcher(self._maker(), self._batches.step, _FOREVER, self._prefetch)
-
-    def _maker(self) -> Any:
-        batches, device, dtype = self._batches, self._device, self._dtype
-        return lambda step: _to_tensors(batches, step, device, dtype)
+        self._go_to(step)
 
     def close(self) -> None:
         """End the thread; idempotent."""
+        self._closed = True
         self._ahead.close()
 
+    def __enter__(self) -> TorchBatches:
+        return self
 
-def _to_tensors(
-    batches: Batches, step: int, device: torch.device, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, length = batches.shape
-    if device.type == "cuda":
-        kind = torch.from_numpy(np.empty(0, batches.dtype)).dtype
-        pinned = torch.empty((rows, length + 1), dtype=kind, pin_memory=True)
-        batches.read(step, pinned.numpy())
-        there = pinned.to(device, non_blocking=True).to(dtype)
-        return there[:, :-1].contiguous(), there[:, 1:].contiguous()
-    x, y = batches.pair(batches.read(step))
-    return _widened(x, dtype).to(device), _widened(y, dtype).to(device)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-def _widened(tokens: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous tensor of its own. NumPy converts unsigned types that PyTorch only half knows."""
-    return torch.from_numpy(tokens.astype(_numpy_dtype(dtype), "C"))
-
-
-@cache
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    return torch.empty(0, dtype=dtype).numpy().dtype
+def _make(batches: Batches, step: int, to: Destination) -> Host:
+    return to.make(batches.shape[0], lambda out: batches.read(step, out))
 
 
 class MapDataset(data.Dataset[Any]):
     """One epoch of single windows by number, for samplers and the Hugging Face ``Trainer``.
 
-    ``as_dict`` gives ``input_ids`` and ``labels`` as that trainer wants them (its models shift the labels
-    themselves); else an item is ``(x, y)``. ``DataLoader`` asks for whole batches by ``__getitems__``, which
-    is one read.
+    An item is ``(x, y)``, or with ``as_dict`` what that trainer wants: ``input_ids``, and equal ``labels``
+    which its models shift themselves. ``DataLoader`` asks for whole batches, and each is one read. The
+    loader decides about batches, ranks and order, so ``batch_size`` and ``rank`` of ``batches`` do not
+    matter here.
+
+    >>> windows = MapDataset(corpus.batches(batch_size=1, length=4, order="sequential"))
+    >>> len(windows), windows[2]
+    (249, (tensor([ 8,  9, 10, 11]), tensor([ 9, 10, 11, 12])))
     """
 
     def __init__(self, batches: Batches, *, as_dict: bool = False, epoch: int = 0) -> None:
-        self._batches = batches
+        self._batches = _own(batches)
+        self._to = Destination("cpu", None, batches.dtype, batches.length)
         self._as_dict = as_dict
-        self._first = epoch * batches.epoch_samples
+        self.epoch = _whole("epoch", epoch, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the windows of another epoch: another order, and windows that begin elsewhere.
+
+        Accelerate and the Hugging Face ``Trainer`` call it. Workers learn of it when they start.
+        """
+        self.epoch = _whole("epoch", epoch, 0)
 
     def __len__(self) -> int:
         return self._batches.epoch_samples
@@ -120,45 +215,106 @@ class MapDataset(data.Dataset[Any]):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        for number in numbers:
-            if not 0 <= number < len(self):
-                raise IndexError(f"window {number} of {len(self)}")
-        tokens = self._batches.read_samples(np.asarray(numbers, np.int64) + self._first)
+        """Several windows in one read."""
+        chosen = np.asarray(numbers, np.int64)
+        for number in chosen[(chosen < 0) | (chosen >= len(self))].tolist():
+            raise IndexingError(f"window {number} is out of bounds for the {len(self)} of an epoch")
+        first = self.epoch * len(self)
+
+        def fill(out: npt.NDArray[Any]) -> None:
+            self._batches.read_samples(chosen + first, out)
+
+        x, y = self._to.take(self._to.make(len(chosen), fill))
         if self._as_dict:
-            inputs = _widened(tokens[:, :-1], torch.int64)
-            return [{"input_ids": row, "labels": row} for row in inputs]
-        x, y = _widened(tokens[:, :-1], torch.int64), _widened(tokens[:, 1:], torch.int64)
+            return [_named(row) for row in x]
         return list(zip(x, y, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and a fingerprint; where in the epoch is known to the loader's sampler."""
+        return {**self._batches.state_dict(), "epoch": self.epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a state's epoch; an error says what differs when it is of other data or settings."""
+        self._batches.check_state(state)
+        self.epoch = _epoch(state)
 
 
 class IterableDataset(data.IterableDataset[Any]):
     """Whole batches in the order of their steps, for ``DataLoader(dataset, batch_size=None)``.
 
-    With several workers each makes every n-th step; the loader takes turns among them, so the order is that
-    of a single process. ``state_dict`` is what torchdata's ``StatefulDataLoader`` saves.
+    They begin at the step of ``batches`` and end after ``steps`` of them, or never; epoch n has the n-th
+    ``steps`` of them. Every ``iter`` begins anew. With several workers each makes every n-th step, and the
+    loader takes turns among them, so the order is that of a single process.
+
+    With workers only torchdata's ``StatefulDataLoader`` can tell where they are: save its state. Without
+    them ``state_dict`` is the place behind the last batch given.
+
+    >>> loader = torch.utils.data.DataLoader(
+    ...     IterableDataset(corpus.batches(batch_size=2, length=4, seed=1), steps=3), batch_size=None
+    ... )
+    >>> [tuple(x.shape) for x, y in loader]
+    [(2, 4), (2, 4), (2, 4)]
     """
 
-    def __init__(self, batches: Batches, *, as_dict: bool = False, steps: int | None = None) -> None:
-        self._batches = batches
+    def __init__(
+        self, batches: Batches, *, steps: int | None = None, as_dict: bool = False, epoch: int = 0
+    ) -> None:
+        self._batches = _own(batches)
+        self._to = Destination("cpu", None, batches.dtype, batches.length)
+        self._steps = None if steps is None else _whole("steps", steps, 1)
         self._as_dict = as_dict
-        self._stop = _FOREVER if steps is None else batches.step + steps
-        self._next = batches.step
+        self._resume: int | None = None
+        self.epoch = _whole("epoch", epoch, 0)
+        self._at = self._begin
+        """The next step of this process; of worker n it is n less, so that a state fits every worker."""
+
+    @property
+    def _begin(self) -> int:
+        return self._batches.step + self.epoch * (self._steps or 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next ``iter`` at another epoch. Accelerate calls it."""
+        if _whole("epoch", epoch, 0) != self.epoch:
+            self.epoch, self._resume = epoch, None
+            self._at = self._begin
 
     def __iter__(self) -> Iterator[Any]:
+        # No generator: its body would run at the first `next`, and a state may be asked for before that.
+        self._at, self._resume = self._begin if self._resume is None else self._resume, None
+        return self._walk(self._at, _FOREVER if self._steps is None else self._begin + self._steps)
+
+    def _walk(self, at: int, end: int) -> Iterator[Any]:
         worker = data.get_worker_info()
-        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        if self._next == self._batches.step:  # not loaded from a state, which tells this worker's own step
-            self._next += first
-        while self._next < self._stop:
-            step = self._next
-            self._next += stride
-            x, y = _to_tensors(self._batches, step, torch.device("cpu"), torch.int64)
-            yield {"input_ids": x, "labels": x} if self._as_dict else (x, y)
-        self._next = self._batches.step
+        mine, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        while at + mine < end:
+            x, y = self._to.take(_make(self._batches, at + mine, self._to))
+            at += stride
+            self._at = at
+            yield _named(x) if self._as_dict else (x, y)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._batches.state_dict(), "step": self._next}
+        """The next step, the epoch and a fingerprint."""
+        return {**self._batches.state_dict(), "step": self._at, "epoch": self.epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._batches.check_state(state)
-        self._next = state["step"]
+        """Begin the next ``iter`` at a state; an error says what differs when it is of other data."""
+        step = self._batches.check_state(state)
+        self.epoch = _epoch(state)
+        self._at = self._resume = step
+
+
+def _own(batches: Batches) -> Batches:
+    """Batches that nobody else uses: a fork must not find their locks held by a thread of the caller's."""
+    return copy.deepcopy(batches)
+
+
+def _named(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    # A copy: who masks labels in place must not change the input.
+    return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+def _epoch(state: Mapping[str, Any]) -> int:
+    epoch = state.get("epoch")
+    if not isinstance(epoch, int) or epoch < 0:
+        raise StateError(f"no state of a data set: expected an 'epoch', got {sorted(map(str, state))}")
+    return epoch

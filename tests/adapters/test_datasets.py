@@ -1,0 +1,422 @@
+"""The data sets in PyTorch's DataLoader and torchdata's StatefulDataLoader, with real workers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import lowtide
+from lowtide.adapters.torch import IterableDataset, MapDataset
+from lowtide.batches import Batches, OrderName
+from lowtide.errors import ArgumentError, IndexingError, StateError
+from tests.support.corpora import numbered
+
+LENGTH = 16
+
+# Since 3.12 Python warns of fork in a process with threads, such as PyTorch's own. Workers are forked here
+# because that is what DataLoader does on Linux before 3.14, and what its users meet.
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+workers = pytest.mark.parametrize(
+    ("num_workers", "context"),
+    [
+        pytest.param(0, None, id="no workers"),
+        pytest.param(2, "fork", id="2 forked", marks=forks),
+        pytest.param(2, "spawn", id="2 spawned"),
+    ],
+)
+counts = pytest.mark.parametrize(
+    "num_workers", [pytest.param(0, id="no workers"), pytest.param(2, id="2 workers", marks=forks)]
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> lowtide.Corpus:
+    return numbered(tmp_path / "corpus", 5_003, shards=3)
+
+
+def rows(loader: Any) -> list[list[int]]:
+    """Each window of each batch, in the order in which they came."""
+    return [row.tolist() for x, _ in loader for row in x]
+
+
+def scrambled(worker: int) -> None:
+    """What a user's worker_init_fn may do; data must not depend on any generator."""
+    torch.manual_seed(worker)
+    np.random.seed(worker)
+    random.seed(worker)
+
+
+def end_workers() -> None:
+    """After an exception in a worker PyTorch waits five seconds for each of them."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+
+
+# Whole batches in the order of their steps
+
+
+@workers
+def test_iterable_batches_come_in_the_order_of_steps(
+    corpus: lowtide.Corpus, num_workers: int, context: str | None
+) -> None:
+    """Nine steps from step 3: an odd number, so that one worker has more to do."""
+    batches = corpus.batches(4, LENGTH, seed=1, start=3)
+    loader = DataLoader(
+        IterableDataset(batches, steps=9),
+        batch_size=None,
+        num_workers=num_workers,
+        multiprocessing_context=context,
+        worker_init_fn=scrambled,
+    )
+    for _ in range(1 if context == "spawn" else 2):  # every iter begins anew
+        found = list(loader)
+        assert len(found) == 9
+        for step, (x, y) in enumerate(found, start=3):
+            assert x.dtype == y.dtype == torch.int64
+            assert x.is_contiguous()
+            assert y.is_contiguous()
+            assert (x.numpy() == batches[step][0]).all()
+            assert (y.numpy() == batches[step][1]).all()
+
+
+@forks
+@pytest.mark.parametrize("order", ["blocks", "documents"])
+def test_workers_forked_while_the_callers_thread_reads(tmp_path: Path, order: OrderName) -> None:
+    """These orders hold locks while they read; a fork that copies a held one would hang its worker."""
+    tokens = np.arange(50_000, dtype=np.uint16) % 1000
+    tokens.tofile(tmp_path / "train.bin")
+    corpus = lowtide.corpus(tmp_path / "train.bin", eos=999)
+    batches = corpus.batches(4, LENGTH, order=order, seed=1)
+    expected = [batches[step][0] for step in range(3)]
+    stop = threading.Event()
+
+    def read() -> None:
+        step = 0
+        while not stop.is_set():
+            batches[step]
+            step += 100
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        dataset = IterableDataset(batches, steps=3)
+        for _ in range(3):
+            found = [x for x, _ in DataLoader(dataset, batch_size=None, num_workers=2, timeout=30)]
+            assert all((x.numpy() == old).all() for x, old in zip(found, expected, strict=True))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_callers_batches_and_the_data_sets_go_separate_ways(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset = IterableDataset(batches, steps=2)
+    next(batches)
+    next(batches)
+    batches.close()
+    assert rows(dataset) == rows(IterableDataset(corpus.batches(4, LENGTH, seed=1), steps=2))
+
+
+def test_epochs_of_an_iterable_go_on_where_the_last_ended(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset = IterableDataset(batches, steps=3)
+    found = []
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        found += rows(DataLoader(dataset, batch_size=None))
+    assert found == rows(IterableDataset(batches, steps=9))
+    assert rows(IterableDataset(batches, steps=3, epoch=2)) == found[-12:]
+
+
+def test_an_iterable_without_steps_does_not_end(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    found = iter(DataLoader(IterableDataset(batches), batch_size=None))
+    for step in range(2 * batches.epoch_steps + 3):
+        assert (next(found)[0].numpy() == batches[step][0]).all()
+
+
+def test_an_iterable_of_a_rank_gives_its_rows(corpus: lowtide.Corpus) -> None:
+    whole = rows(IterableDataset(corpus.batches(5, LENGTH, seed=1), steps=1))
+    parts = [
+        rows(IterableDataset(corpus.batches(5, LENGTH, seed=1, rank=rank, world_size=2), steps=1))
+        for rank in (0, 1)
+    ]
+    assert parts[0] + parts[1] == whole
+
+
+def test_masking_labels_does_not_change_the_input(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    [batch] = IterableDataset(batches, steps=1, as_dict=True)
+    item = MapDataset(batches, as_dict=True)[0]
+    for named in (batch, item):
+        assert set(named) == {"input_ids", "labels"}
+        assert torch.equal(named["input_ids"], named["labels"])
+        named["labels"][:] = -100
+        assert (named["input_ids"] >= 0).all()
+
+
+# Single windows
+
+
+@workers
+def test_map_windows_in_order_are_the_batches(
+    corpus: lowtide.Corpus, num_workers: int, context: str | None
+) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset = MapDataset(batches)
+    loader = DataLoader(
+        dataset,
+        batch_sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=False),
+        num_workers=num_workers,
+        multiprocessing_context=context,
+        worker_init_fn=scrambled,
+    )
+    found = list(loader)
+    assert sum(len(x) for x, _ in found) == len(dataset)
+    for step, (x, y) in enumerate(found):
+        assert x.dtype == torch.int64
+        assert (x.numpy() == batches[step][0][: len(x)]).all()
+        assert (y.numpy() == batches[step][1][: len(x)]).all()
+
+
+@counts
+@pytest.mark.parametrize("order", ["shuffle", "blocks", "sequential", "random"])
+def test_map_windows_shuffled_by_the_loader_come_once_each(
+    corpus: lowtide.Corpus, num_workers: int, order: OrderName
+) -> None:
+    dataset = MapDataset(corpus.batches(4, LENGTH, order=order, seed=1))
+    expected = [dataset[number][0].tolist() for number in range(len(dataset))]
+    loader = DataLoader(dataset, batch_size=7, shuffle=True, num_workers=num_workers)
+    found = rows(loader)
+    assert found != expected
+    assert sorted(found) == sorted(expected)
+    assert rows(loader) != found  # the sampler has moved on
+
+
+def test_map_windows_are_one_read_whatever_the_sampler_asks(
+    corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = MapDataset(corpus.batches(4, LENGTH, seed=1))
+    asked: list[int] = []
+    shards: Any = dataset._batches._source._corpus.shards  # type: ignore[attr-defined]
+    read = shards.read_windows
+
+    def counted(starts: Any, out: Any, *more: Any) -> None:
+        asked.append(len(starts))
+        read(starts, out, *more)
+
+    monkeypatch.setattr(shards, "read_windows", counted)
+    numbers = [250, 3, 4, 5, 100, 3]
+    items = dataset.__getitems__(numbers)
+    assert asked == [6]
+    for number, (x, y) in zip(numbers, items, strict=True):
+        assert torch.equal(x, dataset[number][0])
+        assert torch.equal(y, dataset[number][1])
+
+
+def test_map_windows_of_a_mixture(corpus: lowtide.Corpus, tmp_path: Path) -> None:
+    mixed = lowtide.mix({"a": corpus, "b": numbered(tmp_path / "b", 900)}, {"a": 0.75, "b": 0.25})
+    batches = mixed.batches(4, LENGTH, seed=1)
+    dataset = MapDataset(batches)
+    found = rows(DataLoader(dataset, batch_size=4))
+    assert found[:12] == [row for step in range(3) for row in batches[step][0].tolist()]
+    assert [x.tolist() for x, _ in dataset.__getitems__([9, 2, 0])] == [found[9], found[2], found[0]]
+
+
+def test_map_epochs_are_those_of_the_corpus(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(1, LENGTH, seed=1)
+    dataset = MapDataset(batches)
+    for epoch in (0, 3, 1):
+        dataset.set_epoch(epoch)
+        for number in (0, 17, len(dataset) - 1):
+            expected = batches[epoch * batches.epoch_samples + number]
+            assert dataset[number][0].tolist() == expected[0][0].tolist()
+    assert torch.equal(MapDataset(batches, epoch=1)[5][0], dataset[5][0])
+
+
+@pytest.mark.parametrize("number", [-1, 312, 10**9])
+def test_a_window_that_is_not_there(corpus: lowtide.Corpus, number: int) -> None:
+    dataset = MapDataset(corpus.batches(4, LENGTH))
+    assert len(dataset) == 312
+    with pytest.raises(IndexingError, match=f"window {number} is out of bounds for the 312 of an epoch"):
+        dataset[number]
+    with pytest.raises(IndexError):
+        dataset.__getitems__([0, number])
+
+
+@forks
+def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
+    dataset = IterableDataset(numbered(tmp_path, 5000).batches(4, LENGTH), steps=4)
+    os.truncate(tmp_path / "part-000.bin", 100)
+    with pytest.raises(lowtide.LowtideError, match=r"part-000\.bin.*cut short"):
+        list(DataLoader(dataset, batch_size=None, num_workers=2))
+    end_workers()
+
+
+# Pickles
+
+
+@pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential"])
+def test_batches_and_data_sets_pickle_as_settings_and_step(tmp_path: Path, order: OrderName) -> None:
+    """Also when a thread has read ahead and a buffer of blocks is held."""
+    corpus = numbered(tmp_path, 2**20)
+    batches = corpus.batches(4, 1024, order=order, seed=1, start=5)
+    next(batches)
+    again: Batches
+    for thing in (batches, MapDataset(batches), IterableDataset(batches)):
+        assert len(pickle.dumps(thing)) < 2500
+    again = pickle.loads(pickle.dumps(batches))
+    assert again.step == batches.step == 6
+    assert again.state_dict() == batches.state_dict()
+    for _ in range(3):
+        assert (next(again)[0] == next(batches)[0]).all()
+    again.close()
+    batches.close()
+
+
+def test_a_pickle_of_a_mixture_goes_on_too(corpus: lowtide.Corpus) -> None:
+    mixed = lowtide.mix({"a": corpus, "b": corpus}, {"a": 0.5, "b": 0.5}).batches(4, LENGTH, start=2)
+    again = pickle.loads(pickle.dumps(mixed))
+    assert again.shares(0) == mixed.shares(0)
+    assert (next(again)[0] == next(mixed)[0]).all()
+    again.close()
+    mixed.close()
+
+
+# State
+
+# torchdata 0.11 calls what PyTorch 2.13 asks not to call.
+vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
+
+def torchdata(dataset: Any, num_workers: int, **more: Any) -> Any:
+    return StatefulDataLoader(dataset, num_workers=num_workers, **more)
+
+
+@vital
+@counts
+@pytest.mark.parametrize("taken", [0, 1, 4, 9])
+def test_stateful_iterable_resumes_exactly(corpus: lowtide.Corpus, num_workers: int, taken: int) -> None:
+    def fresh() -> Any:
+        dataset = IterableDataset(corpus.batches(4, LENGTH, seed=1, start=3), steps=9, epoch=1)
+        return torchdata(dataset, num_workers, batch_size=None)
+
+    expected = [x.tolist() for x, _ in fresh()]
+    loader = fresh()
+    running = iter(loader)
+    assert [next(running)[0].tolist() for _ in range(taken)] == expected[:taken]
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    resumed = fresh()
+    resumed.load_state_dict(state)
+    assert [x.tolist() for x, _ in resumed] == expected[taken:]
+    assert [x.tolist() for x, _ in resumed] == expected  # the epoch after begins anew
+    assert [x.tolist() for x, _ in running] == expected[taken:]
+
+
+@vital
+@forks
+def test_stateful_iterable_with_workers_that_stay(corpus: lowtide.Corpus) -> None:
+    dataset = IterableDataset(corpus.batches(4, LENGTH, seed=1), steps=5)
+    loader = torchdata(dataset, 2, batch_size=None, persistent_workers=True)
+    first = rows(loader)
+    assert rows(loader) == first == rows(dataset)
+
+
+@vital
+@counts
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_stateful_map_resumes_exactly(corpus: lowtide.Corpus, num_workers: int, shuffle: bool) -> None:
+    def fresh(epoch: int) -> Any:
+        dataset = MapDataset(corpus.batches(4, LENGTH, seed=1), epoch=epoch)
+        return torchdata(dataset, num_workers, batch_size=7, shuffle=shuffle)
+
+    torch.manual_seed(4)
+    loader = fresh(epoch=2)
+    running = iter(loader)
+    for _ in range(5):
+        next(running)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    expected = rows(running)
+    torch.manual_seed(99)
+    resumed = fresh(epoch=0)  # the state knows the epoch
+    resumed.load_state_dict(state)
+    assert rows(resumed) == expected
+
+
+@vital
+@counts
+def test_a_state_of_another_corpus_is_refused(
+    corpus: lowtide.Corpus, tmp_path: Path, num_workers: int
+) -> None:
+    loader = torchdata(IterableDataset(corpus.batches(4, LENGTH)), num_workers, batch_size=None)
+    next(iter(loader))
+    other = IterableDataset(numbered(tmp_path / "other", 700).batches(4, LENGTH))
+    resumed = torchdata(other, num_workers, batch_size=None)
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(StateError, match="corpus_tokens was 5003 and is 700"):
+        next(iter(resumed))
+    end_workers()
+
+
+def test_a_state_without_workers_goes_on_with_any_number(corpus: lowtide.Corpus) -> None:
+    """The data set's own state is the step, so a run may go on with another number of workers."""
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset = IterableDataset(batches, steps=8)
+    running = iter(dataset)
+    for _ in range(3):
+        next(running)
+    state = dataset.state_dict()
+    assert state["step"] == 3
+    resumed = IterableDataset(batches, steps=8)
+    resumed.load_state_dict(state)
+    assert rows(resumed) == rows(running)
+
+
+@forks
+def test_a_state_without_workers_goes_on_in_two(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    resumed = IterableDataset(batches, steps=8)
+    resumed.load_state_dict({**batches.state_dict(), "step": 3, "epoch": 0})
+    expected = [row for step in range(3, 8) for row in batches[step][0].tolist()]
+    assert rows(DataLoader(resumed, batch_size=None, num_workers=2)) == expected
+
+
+def test_another_epoch_forgets_a_state_and_the_same_one_does_not(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset = IterableDataset(batches, steps=4)
+    state = {**batches.state_dict(), "step": 6, "epoch": 1}
+    dataset.load_state_dict(state)
+    dataset.set_epoch(1)  # as Accelerate does when it begins an epoch
+    assert dataset.state_dict() == state
+    assert len(rows(dataset)) == 2 * 4
+    dataset.load_state_dict(state)
+    dataset.set_epoch(2)
+    assert len(rows(dataset)) == 4 * 4
+
+
+@pytest.mark.parametrize("kind", [MapDataset, IterableDataset])
+@pytest.mark.parametrize("wrong", [{}, {"epoch": None}, {"epoch": -1}])
+def test_what_is_no_state(corpus: lowtide.Corpus, kind: Any, wrong: dict[str, Any]) -> None:
+    batches = corpus.batches(4, LENGTH)
+    with pytest.raises(StateError, match="expected an 'epoch'"):
+        kind(batches).load_state_dict({**batches.state_dict(), **wrong})
+    with pytest.raises(StateError, match="expected 'step' and 'settings'"):
+        kind(batches).load_state_dict(wrong)
+
+
+@pytest.mark.parametrize("arguments", [{"steps": 0}, {"steps": 1.5}, {"epoch": -1}])
+def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str, Any]) -> None:
+    [(name, value)] = arguments.items()
+    with pytest.raises(ArgumentError, match=f"{name} must be a whole number.*got {value}"):
+        IterableDataset(corpus.batches(4, LENGTH), **arguments)

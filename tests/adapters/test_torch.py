@@ -1,0 +1,297 @@
+"""lowtide.adapters.torch: batches as tensors."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lowtide
+from lowtide.adapters.torch import Destination, TorchBatches
+from lowtide.errors import ArgumentError, ClosedError, StateError
+from tests.support.corpora import numbered
+from tests.support.process import output
+
+KINDS = ["uint16", "uint32", "int32"]
+
+
+def extreme(folder: Path, kind: str, tokens: int = 5000) -> lowtide.Corpus:
+    """Random tokens over the whole range of a dtype: each is wrong if a sign is."""
+    info = np.iinfo(kind)
+    rng = np.random.default_rng(0)
+    rng.integers(max(info.min, 0), info.max, tokens, kind, endpoint=True).tofile(folder / "part.bin")
+    return lowtide.corpus(folder / "part.bin", dtype=kind)
+
+
+@pytest.fixture(params=KINDS)
+def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> lowtide.Corpus:
+    return extreme(tmp_path, request.param)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_tensors_are_the_numpy_batches_widened(corpus: lowtide.Corpus, prefetch: int) -> None:
+    batches = corpus.batches(6, 32, seed=3, start=5, prefetch=prefetch)
+    with batches.torch(device="cpu", dtype=torch.int64) as tensors:
+        for step in range(5, 25):
+            assert tensors.step == step
+            x, y = next(tensors)
+            for tensor, expected in zip((x, y), batches[step], strict=True):
+                assert tensor.dtype == torch.int64
+                assert tensor.is_contiguous()
+                assert (tensor.numpy() == expected.astype(np.int64)).all()
+            assert y.view(-1).shape == (6 * 32,)
+            assert (x[:, 1:] == y[:, :-1]).all()
+            assert x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
+
+
+def test_a_batch_by_its_step_does_not_move_the_iterator(corpus: lowtide.Corpus) -> None:
+    with corpus.batches(4, 16).torch() as tensors:
+        far = tensors[10**9]
+        assert tensors.step == 0
+        assert (far[0].numpy() == corpus.batches(4, 16)[10**9][0]).all()
+
+
+def test_each_rank_has_its_rows(corpus: lowtide.Corpus) -> None:
+    whole = corpus.batches(5, 16, seed=1).torch()[7][0]
+    parts = [corpus.batches(5, 16, seed=1, rank=rank, world_size=2).torch()[7][0] for rank in (0, 1)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("uint16", torch.int32), ("uint16", torch.uint16), ("uint32", torch.uint32), ("int32", torch.int32)],
+)
+def test_other_dtypes_that_hold_every_token(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+    batches = extreme(tmp_path, kind).batches(4, 16)
+    x, y = batches.torch(dtype=dtype)[3]
+    assert x.dtype == y.dtype == dtype
+    assert (x.numpy() == batches[3][0]).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "said"),
+    [
+        ("uint16", torch.int16, "torch.int16 does not hold every uint16"),
+        ("uint32", torch.int32, "torch.int32 does not hold every uint32"),
+        ("int32", torch.uint32, "torch.uint32 does not hold every int32"),
+        ("uint16", torch.float32, "tokens are integers, got dtype torch.float32"),
+        ("uint16", torch.bool, "tokens are integers, got dtype torch.bool"),
+        ("uint16", np.int64, r"one of PyTorch's, such as torch\.int64, got <class 'numpy.int64'>"),
+    ],
+)
+def test_a_dtype_that_would_change_tokens_is_refused(
+    tmp_path: Path, kind: str, dtype: Any, said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        extreme(tmp_path, kind).batches(4, 16).torch(dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps", "gpu", torch.device("cuda")], ids=str)
+def test_a_device_that_is_not_there(tmp_path: Path, device: Any) -> None:
+    if torch.accelerator.is_available() and device != "gpu":
+        pytest.skip(f"this machine has a {torch.accelerator.current_accelerator()}")
+    with pytest.raises(ArgumentError, match=rf"cannot use device '{device}' here: .+; try 'cpu'"):
+        numbered(tmp_path, 100).batches(4, 16).torch(device)
+
+
+def test_a_default_device_of_the_callers_does_not_matter(corpus: lowtide.Corpus) -> None:
+    """People set torch.set_default_device("cuda"); "meta" is the one such device that is everywhere."""
+    expected = corpus.batches(4, 16)[0][0]
+    for prefetch in (0, 2):
+        with torch.device("meta"):
+            with corpus.batches(4, 16, prefetch=prefetch).torch("cpu") as tensors:
+                x, _ = next(tensors)
+        assert x.device.type == "cpu"
+        assert (x.numpy() == expected).all()
+
+
+def test_another_device_than_the_hosts(corpus: lowtide.Corpus) -> None:
+    with corpus.batches(4, 16).torch("meta") as tensors:
+        x, y = next(tensors)
+    assert x.device.type == y.device.type == "meta"
+    assert x.shape == (4, 16)
+
+
+def test_tensors_are_the_callers_own(corpus: lowtide.Corpus) -> None:
+    """Writing into a batch changes no other: a buffer that was reused too early would show here."""
+    expected = [corpus.batches(4, 16)[step][0] for step in range(6)]
+    with corpus.batches(4, 16).torch() as tensors:
+        kept = []
+        for _ in range(6):
+            kept.append(next(tensors)[0])
+            kept[-1] += 0
+        assert all((x.numpy() == old).all() for x, old in zip(kept, expected, strict=True))
+
+
+# The way to a GPU, as far as it can go without one
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.int64, None])
+def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
+    tmp_path: Path, kind: str, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinned memory is filled in the prefetch thread, for the right GPU; the rest is the consumer's."""
+    done: list[tuple[str, str]] = []
+    empty, to = torch.empty, torch.Tensor.to
+
+    def said(what: str) -> None:
+        done.append((what, threading.current_thread().name.partition("_")[0]))
+
+    def pinned(*arguments: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
+        if pin_memory:
+            said(f"pinned for {current[-1]}")
+        return empty(*arguments, **more)
+
+    def moved(tensor: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
+        said("moved, not waiting" if more.get("non_blocking") else "widened")
+        return to(tensor, *arguments, **more)
+
+    current = ["none"]
+
+    @contextmanager
+    def gpu(device: Any) -> Iterator[None]:
+        current.append(str(device))
+        yield
+        current.pop()
+
+    batches = extreme(tmp_path, kind).batches(4, 16, prefetch=1)
+    tensors = TorchBatches(batches, "cpu", dtype, prefetch=1)
+    monkeypatch.setattr(tensors._to, "_pinned", True)
+    monkeypatch.setattr(torch, "empty", pinned)
+    monkeypatch.setattr(torch.Tensor, "to", moved)
+    monkeypatch.setattr(torch.cuda, "device", gpu)
+    x, y = next(tensors)
+    tensors.close()
+    assert x.dtype == y.dtype == torch.int64
+    assert x.is_contiguous()
+    assert y.is_contiguous()
+    assert (x.numpy() == batches[0][0].astype(np.int64)).all()
+    assert (y.numpy() == batches[0][1].astype(np.int64)).all()
+    assert done[0] == ("pinned for cpu", "lowtide-prefetch")
+    mine = [what for what, thread in done if thread == "MainThread"]
+    assert mine == ["moved, not waiting", "widened", "widened"]
+
+
+def test_a_gpu_without_a_number_is_the_callers_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread has its own current GPU: in the prefetch thread 'cuda' would be GPU 0 on every rank."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, device=None, **more: empty(*a, **more))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert Destination("cuda", None, np.dtype("uint16"), 8).device == torch.device("cuda", 3)
+    assert Destination("cuda:1", None, np.dtype("uint16"), 8).device == torch.device("cuda", 1)
+
+
+# State
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_state_goes_on_exactly(corpus: lowtide.Corpus, prefetch: int) -> None:
+    tensors = corpus.batches(4, 16, seed=2, prefetch=prefetch).torch()
+    for _ in range(7):
+        next(tensors)
+    state = tensors.state_dict()
+    assert state["step"] == 7  # not what was read ahead
+    expected = [next(tensors) for _ in range(5)]
+    tensors.close()
+
+    fresh = corpus.batches(4, 16, seed=2, prefetch=prefetch).torch()
+    next(fresh)
+    fresh.load_state_dict(state)
+    for x, y in expected:
+        again = next(fresh)
+        assert torch.equal(again[0], x)
+        assert torch.equal(again[1], y)
+    fresh.close()
+
+
+def test_states_of_numpy_and_of_torch_are_the_same(corpus: lowtide.Corpus) -> None:
+    arrays = corpus.batches(4, 16, seed=2, start=9)
+    with corpus.batches(4, 16, seed=2).torch() as tensors:
+        tensors.load_state_dict(arrays.state_dict())
+        assert tensors.state_dict() == arrays.state_dict()
+        assert (next(tensors)[0].numpy() == next(arrays)[0]).all()
+    arrays.close()
+
+
+def test_a_state_of_other_settings_is_refused_and_changes_nothing(corpus: lowtide.Corpus) -> None:
+    with corpus.batches(4, 16, seed=2).torch() as tensors:
+        next(tensors)
+        with pytest.raises(StateError, match="seed was 3 and is 2"):
+            tensors.load_state_dict(corpus.batches(4, 16, seed=3).state_dict())
+        assert tensors.step == 1
+        assert (next(tensors)[0].numpy() == corpus.batches(4, 16, seed=2)[1][0]).all()
+
+
+# Its life
+
+
+def gone(before: int) -> bool:
+    gc.collect()
+    until = time.monotonic() + 5
+    while len(threads()) > before and time.monotonic() < until:
+        time.sleep(0.01)
+    return len(threads()) == before
+
+
+def test_closing_dropping_and_loading_leave_no_thread(corpus: lowtide.Corpus) -> None:
+    before = len(threads())
+    tensors = corpus.batches(4, 16).torch()
+    next(tensors)
+    assert len(threads()) == before + 1
+    tensors.load_state_dict(tensors.state_dict())
+    next(tensors)
+    assert gone(before + 1)
+    tensors.close()
+    tensors.close()
+    assert len(threads()) == before
+    with pytest.raises(ClosedError, match="were closed"):
+        next(tensors)
+    assert len(threads()) == before
+
+    tensors = corpus.batches(4, 16).torch()
+    next(tensors)
+    del tensors
+    assert gone(before)
+
+
+def test_without_prefetch_there_is_no_thread(corpus: lowtide.Corpus) -> None:
+    before = len(threads())
+    tensors = corpus.batches(4, 16, prefetch=0).torch()
+    next(tensors)
+    assert len(threads()) == before
+
+
+def test_an_error_ahead_reaches_the_caller(tmp_path: Path) -> None:
+    tensors = numbered(tmp_path, 5000).batches(4, 16).torch()
+    next(tensors)
+    (tmp_path / "part-000.bin").write_bytes(b"")
+    with pytest.raises(lowtide.LowtideError, match=r"part-000\.bin"):
+        for _ in range(10):
+            next(tensors)
+    tensors.close()
+
+
+@pytest.mark.parametrize("module", ["torch", "nanogpt"])
+def test_without_pytorch_the_error_says_what_to_install(module: str) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = None
+try:
+    import lowtide.adapters.{module}
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    assert output(code) == "MissingExtraError PyTorch is not installed; pip install 'lowtide[torch]'\n"

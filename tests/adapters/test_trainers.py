@@ -1,0 +1,141 @@
+"""Lightning and the Hugging Face Trainer, each on a tiny model, fed from a corpus."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import lowtide
+from lowtide.adapters.torch import IterableDataset, MapDataset
+
+LENGTH = 8
+
+
+def need(*packages: str) -> pytest.MarkDecorator:
+    """Skip where a trainer is not installed, but not in CI: there its absence must show."""
+    missing = [name for name in packages if find_spec(name) is None]
+    return pytest.mark.skipif(
+        bool(missing) and not os.environ.get("CI"), reason=f"not installed: {', '.join(missing)}"
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> lowtide.Corpus:
+    np.random.default_rng(0).integers(0, 64, 2000, np.uint16).tofile(tmp_path / "train.bin")
+    return lowtide.corpus(tmp_path)
+
+
+def tiny() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Embedding(64, 8), torch.nn.Linear(8, 64))
+
+
+def items(dataset: MapDataset) -> list[Any]:
+    return [dataset[number] for number in range(len(dataset))]
+
+
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+@need("lightning")
+@forks
+# Lightning 2.6 makes a LeafSpec, which PyTorch 2.13 calls deprecated.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+# It advises to use more workers, on any machine with more cores than workers.
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", ["iterable", "map"])
+def test_lightning_fits_from_the_loader(corpus: lowtide.Corpus, num_workers: int, kind: str) -> None:
+    lightning: Any = import_module("lightning")
+
+    seen: list[torch.Tensor] = []
+
+    class Model(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = tiny()
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            x, y = batch
+            seen.append(x.clone())
+            return torch.nn.functional.cross_entropy(self.net(x).view(-1, 64), y.view(-1))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    batches = corpus.batches(4, LENGTH, seed=1)
+    loader: DataLoader[Any]
+    if kind == "iterable":
+        loader = DataLoader(IterableDataset(batches), batch_size=None, num_workers=num_workers)
+    else:
+        loader = DataLoader(MapDataset(batches), batch_size=4, num_workers=num_workers)
+    trainer = lightning.Trainer(
+        max_steps=5,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Model(), loader)
+    assert trainer.global_step == 5
+    for step, x in enumerate(seen):
+        assert (x.numpy() == batches[step][0]).all()
+
+
+@need("transformers", "accelerate")
+@forks
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_hugging_face_trains_a_gpt2(corpus: lowtide.Corpus, tmp_path: Path, num_workers: int) -> None:
+    transformers: Any = import_module("transformers")
+
+    batches = corpus.batches(1, LENGTH, seed=1)
+    dataset = MapDataset(batches, as_dict=True)
+    seen: list[torch.Tensor] = []
+
+    class Model(transformers.GPT2LMHeadModel):  # type: ignore[misc]
+        def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
+            assert torch.equal(input_ids, labels)
+            seen.append(input_ids.clone())
+            return super().forward(input_ids=input_ids, labels=labels, **more)
+
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        max_steps=3,
+        per_device_train_batch_size=4,
+        report_to="none",
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_strategy="no",
+        dataloader_num_workers=num_workers,
+    )
+    trained = transformers.Trainer(model=Model(config), args=arguments, train_dataset=dataset).train()
+    assert trained.global_step == 3
+    assert np.isfinite(trained.training_loss)
+    assert [tuple(x.shape) for x in seen] == [(4, LENGTH)] * 3
+    windows = {tuple(item["input_ids"].tolist()) for item in items(dataset)}
+    assert all(tuple(row) in windows for x in seen for row in x.tolist())
+
+
+@need("transformers", "accelerate")
+def test_hugging_face_moves_on_to_the_next_epoch(corpus: lowtide.Corpus, tmp_path: Path) -> None:
+    """Accelerate tells the data set of epochs, and each has windows of its own."""
+    accelerate: Any = import_module("accelerate")
+
+    dataset = MapDataset(corpus.batches(1, LENGTH, seed=1))
+    loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=50))
+    for epoch in range(2):
+        found = torch.cat([x for x, _ in loader])
+        expected = MapDataset(corpus.batches(1, LENGTH, seed=1), epoch=epoch)
+        assert torch.equal(found, torch.stack([x for x, _ in items(expected)]))
