@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.support.cgroup import LimitedGroup
 
+USUAL_READ_AHEAD = 128 * 1024  # what Linux gives to most devices
 _START = 120  # seconds in which a loader must have imported what it needs, even inside a limit
 
 
@@ -37,6 +38,7 @@ class LoaderProcess:
             stderr=self._errors,
             text=True,
             cwd=Path(__file__).parents[1],
+            env={**os.environ, "TMPDIR": folder},  # where peers keep what they unpack, to go with the corpus
         )
         try:
             self.started = self._answer(_START)
@@ -95,14 +97,29 @@ class LoaderProcess:
         self.close()
 
 
+def _setting(path: str) -> Path:
+    device = os.stat(path).st_dev
+    return Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+
+
 def read_ahead(path: str) -> int | None:
     """Bytes that the device below ``path`` reads ahead, where the kernel tells."""
-    device = os.stat(path).st_dev
     try:
-        text = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").read_text()
+        return int(_setting(path).read_text()) * 1024
     except OSError:
         return None
-    return int(text) * 1024
+
+
+@contextmanager
+def _read_ahead_of(path: str, nbytes: int) -> Iterator[None]:
+    """With direct I/O a loop device begins with what the device below it has; that is put back."""
+    setting = _setting(path)
+    before = setting.read_text()
+    setting.write_text(str(nbytes // 1024))
+    try:
+        yield
+    finally:
+        setting.write_text(before)
 
 
 class NoLoopDeviceError(RuntimeError):
@@ -111,10 +128,10 @@ class NoLoopDeviceError(RuntimeError):
 
 @contextmanager
 def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
-    """An ext4 of ``nbytes`` on a loop device with direct I/O, mounted; gone at the end.
+    """An ext4 of ``nbytes`` on a loop device with direct I/O and the usual read-ahead; gone at the end.
 
-    A loop device has a read-ahead of its own, 128 KiB unless somebody changed it. With direct I/O nothing of
-    it is cached a second time in the file below.
+    A loop device has a read-ahead of its own, so that no setting of the machine is touched. With direct I/O
+    nothing is cached a second time in the file below.
     """
     if os.geteuid() != 0:
         raise NoLoopDeviceError("needs root, to mount an image")
@@ -128,7 +145,8 @@ def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
         device = _tool("losetup", "--find", "--show", "--direct-io=on", image)
         _tool("mount", device, mounted)
         try:
-            yield mounted
+            with _read_ahead_of(mounted, USUAL_READ_AHEAD):
+                yield mounted
         finally:
             _tool("umount", mounted)
     finally:

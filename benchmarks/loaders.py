@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -142,12 +143,19 @@ def litdata(folder: str) -> Pairs:
         yield wide[:, :-1].contiguous(), wide[:, 1:].contiguous()
 
 
+def _streaming() -> Any:
+    """MosaicML Streaming, without its data sets of images, which want torchvision."""
+    sys.modules.setdefault("streaming.vision", types.ModuleType("streaming.vision"))
+    import streaming
+
+    return streaming
+
+
 def mosaicml(folder: str) -> Pairs:
     import torch
-    from streaming import StreamingDataset
     from torch.utils.data import DataLoader
 
-    windows = StreamingDataset(local=os.path.join(folder, "mds"), shuffle=True, batch_size=BATCH)
+    windows = _streaming().StreamingDataset(local=os.path.join(folder, "mds"), shuffle=True, batch_size=BATCH)
 
     def collate(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
         taken = np.stack([sample["tokens"] for sample in samples])
@@ -205,10 +213,8 @@ def to_litdata(folder: str) -> None:
 
 
 def to_mds(folder: str) -> None:
-    from streaming import MDSWriter
-
     columns = {"tokens": f"ndarray:uint16:{LENGTH + 1}"}
-    with MDSWriter(out=os.path.join(folder, "mds"), columns=columns) as writer:
+    with _streaming().MDSWriter(out=os.path.join(folder, "mds"), columns=columns) as writer:
         for block in _blocks(folder, 1024):
             for window in block:
                 writer.write({"tokens": window})
@@ -302,8 +308,10 @@ def main(name: str, folder: str) -> None:
     torch.manual_seed(1337)
     if name.startswith("lowtide"):
         import lowtide.adapters.nanogpt  # noqa: F401  imports are no part of any figure
+    elif loader.package == "mosaicml-streaming":
+        _streaming()
     elif loader.package:
-        __import__({"mosaicml-streaming": "streaming"}.get(loader.package, loader.package))
+        __import__(loader.package)
     print(json.dumps({"ready": True, **_status()}), file=answers, flush=True)
     pairs: Pairs | None = None
     for line in sys.stdin:

@@ -33,7 +33,7 @@ from tests.support.cgroup import CgroupUnavailableError, memory_cgroup
 
 from benchmarks.harness import MIB, Report, fio, make_cold, make_warm, run
 from benchmarks.limits import LoaderEndedError, LoaderProcess, NoLoopDeviceError, loop_mounted, read_ahead
-from benchmarks.loaders import BATCH, LOADERS, PEERS
+from benchmarks.loaders import BATCH, LENGTH, LOADERS, PEERS
 
 GB = 10**9
 LIMIT = 256 * MIB
@@ -73,7 +73,12 @@ class Corpora:
         _say(f"converting for {name}")
         command = [sys.executable, "-m", "benchmarks.loaders", name, f"convert:{self.small}"]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False
+            command,
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "TMPDIR": self.folder},  # peers leave files there
+            check=False,
         )
         return "" if done.returncode == 0 else f"not converted: {done.stderr.strip().splitlines()[-1]}"
 
@@ -116,7 +121,10 @@ def _medians(found: dict[str, list[float]], lost: dict[str, str]) -> Speeds:
 def _table(report: Report, speeds: Speeds, names: Iterable[str]) -> None:
     base = speeds.get(NANO)
     for name in names:
-        speed = speeds.get(name, "-")
+        speed = speeds.get(name)
+        if isinstance(speed, str):
+            report.notes.append(f"{name}: {speed}")
+            speed = None
         ratio = speed / base if isinstance(speed, float) and isinstance(base, float) else None
         version = LOADERS[name].version if name in LOADERS and LOADERS[name].package else None
         report.row(name, **{"batches/s": speed, "x nanoGPT": ratio, "version": version})
@@ -321,7 +329,10 @@ def memory(_: argparse.Namespace, corpora: Corpora) -> list[Report]:
             at_most=True,
         )
         if cache == "drop" and told["cached"] is not None:
-            report.claim("page cache left by cache=drop, MiB", told["cached"] / MIB, 1, at_most=True)
+            read = 2000 * BATCH * 2 * (LENGTH + 1)
+            report.claim(
+                "page cache left by cache=drop / bytes read", told["cached"] / read, 0.01, at_most=True
+            )
     return [report]
 
 
@@ -357,6 +368,7 @@ def first(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
                 "seconds": middle["seconds"],
                 "files open": middle["files"],
                 "peak, MiB": middle["peak"] / MIB,
+                "CPU seconds": middle["cpu"],
             },
         )
         report.claim(f"first batch, {name}, s", middle["seconds"], 0.2, at_most=True)
@@ -393,7 +405,12 @@ def build(options: argparse.Namespace) -> list[Report]:
         corpora = Corpora(folder, options.size)
         for name in options.only or PARTS:
             _say(f"part: {name}")
-            reports += PARTS[name](options, corpora)
+            before = os.getloadavg()[0]
+            found = PARTS[name](options, corpora)
+            for report in found:
+                load = f"load average {before:.1f} before, {os.getloadavg()[0]:.1f} after"
+                report.notes.append(f"{load}, on {os.cpu_count()} cores")
+            reports += found
     return reports
 
 
