@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint types unit browser-deps bench clean
+.PHONY: demo test lint types unit browser-deps bench-deps bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/lowtide compare --make 1GiB --out demo/compare.png
@@ -26,7 +26,12 @@ browser-deps:
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		(apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null)
 
-bench: $(VENV)/.test
+# fio tells what the device itself can do; without it the benchmarks leave that row out and say so.
+bench-deps:
+	@command -v fio >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		(apt-get -qq update && apt-get -qq install -y --no-install-recommends fio >/dev/null)
+
+bench: $(VENV)/.test bench-deps
 	$(BIN)/python -m benchmarks
 
 $(VENV)/bin/python:
