@@ -31,6 +31,7 @@ class Report:
     title: str
     rows: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def row(self, name: str, **figures: Any) -> None:
         self.rows.append({"name": name, **figures})
@@ -51,6 +52,8 @@ class Report:
             sign = "<=" if claim["at_most"] else ">="
             verdict = "met" if claim["met"] else "NOT MET"
             print(f"  {claim['claim']}: {claim['value']:.3g} (bar: {sign} {claim['bar']:g}) {verdict}")
+        for note in self.notes:
+            print(f"  {note}")
 
 
 def _cell(value: Any) -> str:
@@ -59,14 +62,19 @@ def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def run(build: Callable[[argparse.Namespace], list[Report]], **defaults: Any) -> None:
-    """The command line of a benchmark: ``--json FILE``, ``--rounds N``, ``--folder DIR``."""
+def run(
+    build: Callable[[argparse.Namespace], list[Report]],
+    more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
+    **defaults: Any,
+) -> None:
+    """The command line of a benchmark: ``--json FILE``, ``--rounds N``, ``--folder DIR``, and ``more``."""
     parser = argparse.ArgumentParser(description=build.__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the figures here")
     parser.add_argument("--rounds", type=int, default=defaults.get("rounds", 5), help="medians of so many")
     parser.add_argument(
         "--folder", default=None, help="where big files are made (default: the temporary folder)"
     )
+    more(parser)
     options = parser.parse_args()
     reports = build(options)
     for report in reports:

@@ -574,6 +574,20 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     assert (next(chunks) == want[1]).all()
 
 
+def test_a_child_does_not_write_into_its_parents_window(array: lowtide.Array) -> None:
+    chunks = array.chunks(10, shuffle="blocks", prefetch=0)
+    next(chunks)
+    window = chunks._plan._window_rows
+    before = window.copy()
+
+    def overwrite() -> bool:
+        window[:] = -1
+        return True
+
+    assert in_child(overwrite)
+    assert (window == before).all()
+
+
 def _sum(chunks_of: tuple[lowtide.Array, int]) -> int:
     array, seed = chunks_of
     return int(sum(chunk.sum() for chunk in array.chunks(100, shuffle=True, seed=seed)))

@@ -71,6 +71,8 @@ def test_what_is_in_use_is_never_closed(tmp_path: Path, pool: DescriptorPool) ->
     with files[0].opened() as a, files[1].opened() as b, files[2].opened() as c, files[3].opened() as d:
         assert first_byte(files[4]) == 4
         assert [os.pread(entry.fd, 1, 0)[0] for entry in (a, b, c, d)] == [0, 1, 2, 3]
+        with files[0].opened() as again:
+            assert again is a
     first_byte(files[5])
     assert len(pool) == 3
     assert len(open_files(tmp_path)) == 3

@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lowtide import extents
@@ -31,6 +31,8 @@ def some_extents(lengths: list[int]) -> Extents:
     step=st.integers(1, 12),
     longest=st.integers(1, 20),
 )
+@example(places=[3, 0, 1, 2], width=5, step=5, longest=100)  # neighbours in the file, not in the buffer
+@example(places=[0, 1, 2, 3], width=5, step=5, longest=100)
 def test_records_land_one_after_another(places: list[int], width: int, step: int, longest: int) -> None:
     offsets = np.array(places, np.int64) * step  # a step below the width overlaps, at the width joins
     with mock.patch.object(extents, "LONGEST", longest):

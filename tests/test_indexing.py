@@ -180,6 +180,36 @@ def test_slices_with_any_bounds_and_step(
         assert_like_numpy(array, expected, index)
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        (None, [0, 1], ..., [1, 2], [1, 0]),  # dots for no axis keep the arrays apart
+        (None, [0, 1], [1, 2], [1, 0], ...),
+        (None, [0, 1], None, [1, 2]),
+        (slice(None), [0, 1], 1),
+        (slice(None), 1, [0, 1]),
+        ([0, 1], slice(None), 1),
+        (1, slice(None), [0, 1]),
+        (1, [0, 1], slice(None, None, -1)),
+        ([[1], [0]], slice(1, 3), [[1, 0, 3]]),
+        (np.array([True, False]), slice(None), [3, 2]),
+        (slice(None), np.arange(12).reshape(3, 4) % 3 == 0),
+        (np.arange(6).reshape(2, 3) % 2 == 1, -1),
+        (slice(None, None, -1), slice(None, None, -2), slice(None, None, -3)),
+        (..., slice(None, None, -1)),
+        (0, ..., None),
+        ((), 0),
+        ([], slice(None), [0]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_indices_that_are_easy_to_get_wrong(folder: Path, index: Any, order: Any) -> None:
+    expected = np.asarray(np.arange(24).reshape(2, 3, 4), order=order)
+    with lowtide.open(saved(folder, expected)) as array:
+        assert_like_numpy(array, expected, index)
+
+
 @every_variant
 def test_on_a_file_of_many_requests(tmp_path: Path, variant: Variant) -> None:
     """Enough rows and bytes for several windows, helpers and spans, with nothing made small."""
@@ -270,6 +300,7 @@ class Counting:
         ((slice(None), slice(7, 9)), 4 * 4),
         ((0, [10**8 - 1, 0, 5 * 10**7]), 3 * 4),
         ((1, slice(None, None, 10**6)), 100 * 4),
+        ((1, slice(None, None, 10**4)), 10**4 * 4),
         ((slice(0, 0),), 0),
         ((0, slice(100, 200, 2)), 2 * 100 * 4),  # neighbours closer than a page are read through
         ((0, slice(200, 100, -1)), 100 * 4),

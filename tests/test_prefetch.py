@@ -167,6 +167,75 @@ def test_an_interrupt_between_taking_and_counting_shifts_nothing(depth: int) -> 
     items.close()
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that the test itself moves on."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_what_takes_no_waiting_is_made_at_once_and_the_rest_by_the_thread(
+    clock: list[float], depth: int
+) -> None:
+    tried: list[int] = []
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    def at_once(number: int) -> int | None:
+        tried.append(number)
+        clock[0] += 1
+        return number if number < 4 else None
+
+    items = Prefetcher(make, 0, 10, depth, at_once=at_once)
+    assert [items.next() for _ in range(4)] == [0, 1, 2, 3]
+    assert not made
+    assert not threads()
+    assert [items.next() for _ in range(6)] == [4, 5, 6, 7, 8, 9]
+    assert tried == [0, 1, 2, 3, 4]
+    assert made == [4, 5, 6, 7, 8, 9]
+    items.close()
+
+
+def test_for_a_slow_consumer_the_thread_works_ahead(clock: list[float]) -> None:
+    tried: list[int] = []
+
+    def at_once(number: int) -> int:
+        tried.append(number)
+        clock[0] += 1
+        return number
+
+    items = Prefetcher(lambda i: i, 0, 10, 1, at_once=at_once)
+    assert [items.next(), items.next()] == [0, 1]
+    clock[0] += 2  # the consumer took longer than an item does
+    assert [items.next() for _ in range(8)] == list(range(2, 10))
+    assert tried == [0, 1]
+    items.close()
+
+
+def test_an_error_at_once_is_the_items_own(clock: list[float]) -> None:
+    fails = [True]
+
+    def at_once(number: int) -> int:
+        clock[0] += 1
+        if number == 2 and fails:
+            fails.clear()
+            raise ValueError("the second")
+        return number
+
+    items = Prefetcher(lambda i: -i, 0, 3, 1, at_once=at_once)
+    assert [items.next(), items.next()] == [0, 1]
+    with pytest.raises(ValueError, match="the second"):
+        items.next()
+    assert items.position == 2
+    assert abs(items.next()) == 2
+    items.close()
+
+
 def test_closing_ends_the_thread_and_waits_for_the_item_under_way() -> None:
     running, ended = threading.Event(), []
 

@@ -35,21 +35,21 @@ _CALLS = {  # io_setup, io_destroy, io_getevents, io_submit
 # struct iocb and struct io_event of linux/aio_abi.h, on little-endian machines
 _REQUEST = np.dtype(
     [
-        ("data", "<u8"),
+        ("data", "<i8"),
         ("key", "<u4"),
         ("flags", "<i4"),
         ("opcode", "<u2"),
         ("priority", "<i2"),
         ("fd", "<u4"),
-        ("buffer", "<u8"),
-        ("length", "<u8"),
+        ("buffer", "<i8"),
+        ("length", "<i8"),
         ("offset", "<i8"),
         ("reserved", "<u8"),
         ("aio_flags", "<u4"),
         ("result_fd", "<u4"),
     ]
 )
-_EVENT = np.dtype([("data", "<u8"), ("request", "<u8"), ("result", "<i8"), ("more", "<i8")])
+_EVENT = np.dtype([("data", "<i8"), ("request", "<u8"), ("result", "<i8"), ("more", "<i8")])
 _PREAD = 0
 
 
@@ -63,8 +63,13 @@ class Aio:
         self._requests["opcode"] = _PREAD
         self._pointers = address_of(self._requests) + np.arange(DEPTH, dtype=np.uint64) * _REQUEST.itemsize
         self._events = np.zeros(DEPTH, _EVENT)
-        # NumPy takes longer to tell an array's address than the kernel to read a row.
+        # NumPy takes longer to tell an array's address, or to find a field, than the kernel to read a row.
         self._pointers_at, self._events_at = address_of(self._pointers), address_of(self._events)
+        names = ("fd", "flags", "offset", "length", "buffer")
+        self._fd, self._flags, self._offset, self._length, self._buffer = (
+            self._requests[name] for name in names
+        )
+        self._ended, self._result = self._events["data"], self._events["result"]
         self._setup, self._destroy, self._getevents, self._submit = calls
         self._pid = os.getpid()
         _call(self._setup, DEPTH, ctypes.byref(self._context))
@@ -72,12 +77,11 @@ class Aio:
     def read(self, fd: int, extents: Extents, base: int, flags: int) -> npt.NDArray[np.int64]:
         """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each."""
         count = len(extents)
-        requests = self._requests[:count]
-        requests["fd"] = fd if extents.fds is None else extents.fds
-        requests["flags"] = flags
-        requests["offset"] = extents.offsets
-        requests["length"] = extents.lengths
-        requests["buffer"] = extents.targets + base
+        self._fd[:count] = fd if extents.fds is None else extents.fds
+        self._flags[:count] = flags
+        self._offset[:count] = extents.offsets
+        self._length[:count] = extents.lengths
+        np.add(extents.targets, base, self._buffer[:count])
         pointers, events = self._pointers_at, self._events_at
         try:
             submitted = 0
@@ -98,7 +102,7 @@ class Aio:
             self.close()
             raise
         results = np.empty(count, np.int64)
-        results[self._events["data"][:count].astype(np.int64)] = self._events["result"][:count]
+        results[self._ended[:count]] = self._result[:count]
         return results
 
     def close(self) -> None:

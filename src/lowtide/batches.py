@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.document_ids import DocumentBatches, Kind, by_index, by_mark
 from lowtide.errors import ArgumentError, ClosedError, StateError
 from lowtide.extents import Ints
+from lowtide.packing import PackedSource
 from lowtide.prefetch import Prefetcher
 from lowtide.samplers import (
     BlockSampler,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from lowtide.adapters.torch import TorchBatches
     from lowtide.corpora import Corpus
 
-OrderName = Literal["shuffle", "random", "blocks", "sequential", "documents"]
+OrderName = Literal["shuffle", "random", "blocks", "sequential", "documents", "packed"]
 Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 _FOREVER = 2**62
@@ -42,6 +44,8 @@ class Source(Protocol):
 
     epoch: int
     """Samples in an epoch."""
+    dropped_tokens: int
+    """Tokens that an epoch leaves out."""
     dtype: np.dtype[Any]
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
@@ -49,6 +53,9 @@ class Source(Protocol):
 
     def samples(self, token: int, epoch: int) -> list[int]:
         """The samples of an epoch in which a token is seen."""
+
+    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Which document each token of samples from ``first`` on belongs to, counted within its row."""
 
     def settings(self) -> dict[str, Any]:
         """What the samples depend on, to be compared when a state is loaded."""
@@ -158,6 +165,25 @@ class Batches(Iterator[Pair]):
 
         return TorchBatches(self, device, dtype, self._prefetch)
 
+    def with_documents(self, kind: Kind = "ids") -> DocumentBatches:
+        """These batches with a third array: document ids like ``x``, or ``cu_seqlens``, for attention masks.
+
+        >>> bounds = lowtide.corpus(tmp / "given" / "train.bin", eos=7).batches(1, 6, order="sequential")
+        >>> x, y, ids = bounds.with_documents()[1]
+        >>> x.tolist(), ids.tolist()
+        ([[6, 7, 8, 9, 10, 11]], [[0, 0, 1, 1, 1, 1]])
+        """
+        return DocumentBatches(self, kind)
+
+    def document_ids(self, step: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Which document each token of a step's ``x`` belongs to, counted within its row."""
+        return self._source.document_ids(step * self.batch_size + self._rows[0], x)
+
+    @property
+    def dropped_tokens(self) -> int:
+        """Tokens that are in no window of an epoch; for ``order="packed"`` those that packing drops."""
+        return self._source.dropped_tokens
+
     @staticmethod
     def pair(buffer: npt.NDArray[Any]) -> Pair:
         """``x`` and ``y`` as views of one buffer."""
@@ -256,8 +282,9 @@ class CorpusSource:
         self._corpus = corpus
         self.dtype = corpus.dtype
         self._order, self._seed, self._length = order, seed, length
-        self._sampler = _sampler(corpus, _whole("length", length, 1), order, seed)
+        self._sampler = _sampler(corpus, length, order, seed)
         self.epoch = self._sampler.epoch
+        self.dropped_tokens = max(0, len(corpus) - self.epoch * length)
         windows: Windows | BlockWindows = Windows(corpus.shards, self._sampler)
         if isinstance(self._sampler, BlockSampler):
             windows = BlockWindows(corpus.shards, self._sampler)
@@ -280,12 +307,26 @@ class CorpusSource:
             raise ArgumentError(f"token {token} is beyond the corpus of {len(self._corpus)} tokens")
         return self._sampler.samples(token, epoch)
 
+    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        found = self._corpus.found
+        if self._corpus.eos is not None and found.documents is None:
+            return by_mark(x, self._corpus.eos, found.marks)
+        return by_index(self._corpus.documents, self.starts(first, first + len(x)), x.shape[1])
+
     def settings(self) -> dict[str, Any]:
         return {"order": self._order, "seed": self._seed, **self._corpus.fingerprint()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The windows hold a lock, and perhaps a buffer of blocks.
         return CorpusSource, (self._corpus, self._length, self._order, self._seed)
+
+
+def source_of(corpus: Corpus, length: int, order: OrderName, seed: int) -> Source:
+    """The samples of a corpus in an order."""
+    length = _whole("length", length, 1)
+    if order == "packed":
+        return PackedSource(corpus, length, seed)
+    return CorpusSource(corpus, length, order, seed)
 
 
 def _sampler(corpus: Corpus, length: int, order: OrderName, seed: int) -> Sampler:
@@ -305,7 +346,9 @@ def _sampler(corpus: Corpus, length: int, order: OrderName, seed: int) -> Sample
         return SequentialSampler(tokens, length)
     if order == "documents":
         return DocumentSampler(corpus.documents, tokens, length, seed)
-    raise ArgumentError(f"order must be shuffle, random, blocks, sequential or documents, got {order!r}")
+    raise ArgumentError(
+        f"order must be shuffle, random, blocks, sequential, documents or packed, got {order!r}"
+    )
 
 
 def _whole(name: str, value: Any, least: int) -> int:

@@ -170,14 +170,16 @@ class Corpus:
 
         ``order`` is ``"shuffle"`` (windows that do not overlap, every token once an epoch, a new permutation
         and a new phase each time), ``"random"`` (anywhere, with replacement), ``"blocks"`` (long reads,
-        shuffled in a bounded buffer), ``"sequential"``, or ``"documents"`` (windows begin where documents
-        begin). ``batch_size`` is the global batch, of which each rank reads its rows.
+        shuffled in a bounded buffer), ``"sequential"``, ``"documents"`` (windows begin where documents
+        begin), or ``"packed"`` (rows of whole documents by best fit; ``dropped_tokens`` says what that
+        costs). ``batch_size`` is the global batch, of which each rank reads its rows.
         """
-        from lowtide.batches import Batches, CorpusSource
+        from lowtide.batches import Batches, source_of
 
         self._check_open()
+        self.check_ids()
         return Batches(
-            CorpusSource(self, length, order, seed),
+            source_of(self, length, order, seed),
             batch_size,
             length,
             rank=rank,

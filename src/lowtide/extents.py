@@ -39,6 +39,8 @@ class Extents:
 
         ``overhead`` is added to each extent's length: reading it touches whole pages.
         """
+        if not first and len(self) <= count and self.nbytes + len(self) * overhead <= nbytes:
+            return self  # nearly always so: a batch, a chunk
         some = self[first : first + count]
         ends = np.cumsum(some.lengths + overhead)
         if ends[-1] <= nbytes:

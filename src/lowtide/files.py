@@ -126,35 +126,34 @@ class PreadReader:
     def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
         first = 0
-        behind = extents[:0]
+        behind: Extents | None = None
         allowed = ahead // 2
         while first < len(extents):
             window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
             first += len(window)
             missing = self._read_cached(fd, window, out)
-            self._read(fd, behind, out)
+            if behind is not None:
+                self._read(fd, behind, out)
             behind = missing
             # What is cached needs no hints, so as long as all of it is, nothing limits the window.
-            allowed = ahead // 2 if len(missing) else sys.maxsize
-        self._read(fd, behind, out)
+            allowed = sys.maxsize if missing is None else ahead // 2
+        if behind is not None:
+            self._read(fd, behind, out)
         if self._drop and not self._dontcache:
             _drop(fd, extents)
 
-    def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents:
-        """Read what is cached, set the device to work on the rest, and return the rest."""
+    def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents | None:
+        """Read what is cached, set the device to work on the rest, and return the rest if there is one."""
         if self._nowait:
             results = read_many(fd, window, out, self._nowait | self._dontcache)
-            if (results == window.lengths).all():
-                return window[:0]
-            return window[results != window.lengths]
+            missing = results != window.lengths
+            return window[missing] if missing.any() else None
         if self._fadvise and len(window) > 1:
             for offset, length in zip(window.offsets.tolist(), window.lengths.tolist(), strict=True):
                 os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
         return window
 
     def _read(self, fd: int, window: Extents, out: Bytes) -> None:
-        if not len(window):
-            return
         results = read_many(fd, window, out, self._dontcache)
         for i in np.flatnonzero(results != window.lengths).tolist():
             offset, target, length = int(window.offsets[i]), int(window.targets[i]), int(window.lengths[i])
@@ -248,7 +247,7 @@ class MappedReader:
             piece = extents.window(first, rows, at_once)
             first += len(piece)
             self._file.check_size(entry.fd)
-            start = int(piece.offsets[0]) // _FOLIO * _FOLIO
+            start = int(piece.offsets.min()) // _FOLIO * _FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
             before = _file_pages()
             if self.name == "remap":
@@ -332,7 +331,10 @@ def read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[
     """Bytes read, or a negative errno, for each extent; of ``fd`` unless the extents name their own."""
     context = aio.for_this_thread() if len(extents) >= 8 else None
     if context is not None:
-        return context.read(fd, extents, aio.address_of(out), flags)
+        try:
+            return context.read(fd, extents, aio.address_of(out), flags)
+        except OSError:
+            pass  # a file system without these calls, or no room in the kernel: one by one then
     view = out.data
     results = np.empty(len(extents), np.int64)
     fds = [fd] * len(extents) if extents.fds is None else extents.fds.tolist()
@@ -359,7 +361,7 @@ def _drop_range(fd: int, start: int, stop: int) -> None:
 
 def _drop(fd: int, extents: Extents) -> None:
     """Put everything between the first and the last extent out of the page cache."""
-    _drop_range(fd, int(extents.offsets[0]), int((extents.offsets + extents.lengths).max()))
+    _drop_range(fd, int(extents.offsets.min()), int((extents.offsets + extents.lengths).max()))
 
 
 def _file_pages() -> int | None:

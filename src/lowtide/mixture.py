@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.batches import Batches, CorpusSource, OrderName
+from lowtide.batches import Batches, OrderName, Source, source_of
 from lowtide.corpora import Corpus
 from lowtide.errors import ArgumentError
 from lowtide.extents import Ints
@@ -98,8 +98,8 @@ class MixedSource:
         self.dtype = mixture.dtype
         self._names = list(mixture.corpora)
         # Each corpus has a seed of its own, or two copies of one corpus would come in the same order.
-        self._sources = [
-            CorpusSource(corpus, length, order, key_of(seed, nth))
+        self._sources: list[Source] = [
+            source_of(corpus, length, order, key_of(seed, nth))
             for nth, corpus in enumerate(mixture.corpora.values())
         ]
         self._seed = seed
@@ -116,6 +116,7 @@ class MixedSource:
                 used = used + _counts(phase, firsts[nth + 1] - firsts[nth])
         self._firsts = firsts
         self.epoch = sum(source.epoch for source in self._sources)
+        self.dropped_tokens = sum(source.dropped_tokens for source in self._sources)
 
     def assign(self, first: int, last: int) -> tuple[npt.NDArray[np.int16], Ints]:
         """For each sample, the number of its corpus and the sample's number there."""
@@ -139,6 +140,15 @@ class MixedSource:
                 part = np.empty((len(rows), out.shape[1]), source.dtype)
                 source.read(int(numbers[rows[0]]), part)
                 out[rows] = part
+
+    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        which, numbers = self.assign(first, first + len(x))
+        ids = np.zeros(x.shape, np.int32)
+        for nth, source in enumerate(self._sources):
+            rows = np.flatnonzero(which == nth)
+            if len(rows):
+                ids[rows] = source.document_ids(int(numbers[rows[0]]), x[rows])
+        return ids
 
     def samples(self, token: int, epoch: int) -> list[int]:
         raise ArgumentError(

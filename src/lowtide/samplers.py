@@ -79,7 +79,7 @@ class ShuffleSampler:
 
 
 class BlockSampler(ShuffleSampler):
-    """As ``ShuffleSampler``, but blocks of neighbouring windows are permuted, then windows within a buffer."""
+    """As ``ShuffleSampler``, but blocks of neighbours are permuted, then windows within a buffer."""
 
     def __init__(self, tokens: int, length: int, seed: int, itemsize: int) -> None:
         super().__init__(tokens, length, seed)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,21 @@ class Shards:
         width = out.shape[1] * item
         flat = out.reshape(-1).view(np.uint8)
         if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
-            targets = np.arange(len(starts), dtype=np.int64) * width
-            lengths = np.full(len(starts), width, np.int64)
-            extents = Extents(starts * item + int(self._offsets[0]), targets, lengths)
+            targets, lengths = _rows(len(starts), width)
+            extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
             self._reader(0).fill(extents, flat, ahead)
             return
-        which, extents = self._locate(starts, out.shape[1])
+        targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
+        self.read_spans(starts, np.full(len(starts), out.shape[1], np.int64), targets, out, ahead)
+
+    def read_spans(
+        self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
+    ) -> None:
+        """Put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, counted flat."""
+        if not len(starts):
+            return
+        flat = out.reshape(-1).view(np.uint8)
+        which, extents = self._locate(starts, lengths, targets)
         used = np.unique(which).tolist()
         if len(used) == 1:
             self._reader(used[0]).fill(extents, flat, ahead)
@@ -68,11 +78,10 @@ class Shards:
         for number in used:
             readers[number].fill(extents[which == number], flat, ahead)
 
-    def _locate(self, starts: Ints, length: int) -> tuple[Ints, Extents]:
-        """The segment of each part of each window, and the parts: a window may cross borders."""
+    def _locate(self, starts: Ints, lengths: Ints, targets: Ints) -> tuple[Ints, Extents]:
+        """The segment of each part of each span, and the parts: a span may cross borders."""
         item = self.dtype.itemsize
-        position, left = starts.astype(np.int64), np.full(len(starts), length, np.int64)
-        target = np.arange(len(starts), dtype=np.int64) * (length * item)
+        position, left, target = starts.astype(np.int64), lengths, targets * item
         found: list[tuple[Ints, Ints, Ints, Ints]] = []
         while len(position):
             position %= len(self)
@@ -96,8 +105,8 @@ class Shards:
                 (left - take)[more],
                 (target + take * item)[more],
             )
-        which, offsets, targets, lengths = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return which, Extents(offsets, targets, lengths)
+        which, offsets, places, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return which, Extents(offsets, places, sizes)
 
     def _gather(
         self, readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8], ahead: int
@@ -126,7 +135,7 @@ class Shards:
 
     def stream(self, start: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""
-        which, extents = self._locate(np.array([start]), len(out))
+        which, extents = self._locate(np.array([start]), np.array([len(out)]), np.zeros(1, np.int64))
         flat = out.reshape(-1).view(np.uint8)
         for number, offset, target, length in zip(
             which.tolist(),
@@ -156,3 +165,11 @@ class Shards:
     def close(self) -> None:
         while self._readers:
             self._readers.popitem()[1].close()
+
+
+@lru_cache(8)
+def _rows(count: int, width: int) -> tuple[Ints, Ints]:
+    """Targets and lengths of ``count`` rows of ``width`` bytes: the same for every batch."""
+    targets, lengths = np.arange(count, dtype=np.int64) * width, np.full(count, width, np.int64)
+    targets.flags.writeable = lengths.flags.writeable = False
+    return targets, lengths

@@ -57,10 +57,10 @@ def test_info_lists_members_and_says_why_one_cannot_be_read(tmp_path: Path) -> N
 
 
 def test_info_of_a_raw_file(tmp_path: Path) -> None:
-    (tmp_path / "train.bin").write_bytes(bytes(64))
-    told = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "train.bin").stdout)
+    (tmp_path / "data.raw").write_bytes(bytes(64))
+    told = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "data.raw").stdout)
     assert told["arrays"][0]["shape"] == [32]
-    ended = run("info", tmp_path / "train.bin", check=False)
+    ended = run("info", tmp_path / "data.raw", check=False)
     assert ended.returncode == 1
     assert "dtype" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -86,3 +86,18 @@ def test_shuffle_writes_the_rows_in_another_order(tmp_path: Path) -> None:
     ended = run("shuffle", tmp_path / "in.npy", tmp_path / "out.npy", "--budget", "lots", check=False)
     assert ended.returncode == 2
     assert "'lots' is not understood" in ended.stderr
+
+
+def test_info_of_a_token_corpus(tmp_path: Path) -> None:
+    np.array([5, 6, 0, 7, 0, 300, 0] * 100, "<u2").tofile(tmp_path / "train.bin")
+    np.array([5, 0], "<u2").tofile(tmp_path / "val.bin")
+    told = run("info", tmp_path, "--eos", 0).stdout
+    for part in ("nanogpt corpus", "700 of uint16", "300 (exact)"):
+        assert part in told
+    exact = json.loads(run("info", "--json", "--eos", 0, tmp_path).stdout)
+    assert (exact["tokens"], exact["shards"], exact["documents"], exact["largest_id"]) == (700, 1, 300, 300)
+    assert json.loads(run("info", "--json", "--split", "val", tmp_path).stdout)["tokens"] == 2
+    assert "documents   unknown; --eos ID counts them" in run("info", tmp_path / "train.bin").stdout
+    ended = run("info", tmp_path / "nowhere", check=False)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr

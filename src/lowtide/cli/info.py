@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from lowtide.cli.options import Source, source_options
-from lowtide.formats import members
+from lowtide.errors import LowtideError
+from lowtide.formats import members, tokens
 from lowtide.formats.layout import Layout, Member
 from lowtide.memory import pagecache
 from lowtide.sizes import format_size
@@ -18,13 +19,21 @@ from lowtide.sizes import format_size
 @click.command("info")
 @click.argument("path", type=click.Path())
 @source_options
+@click.option("--split", default="train", show_default=True, help="Which split of a token corpus.")
+@click.option("--eos", type=int, metavar="ID", help="The token that ends a document, to count them.")
+@click.option("--scan", is_flag=True, help="Read every token for the exact largest id.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(path: str, as_json: bool, **which: Any) -> None:
-    """Say what the file PATH is: its format, and the shape, dtype and place of each array in it.
+def command(path: str, as_json: bool, split: str, eos: int | None, scan: bool, **which: Any) -> None:
+    """Say what PATH is: an array file, or a token corpus (a folder, a file or a quoted glob).
 
-    Nothing but headers is read. A raw file needs --dtype, as np.memmap does.
+    Of arrays it tells format, shape, dtype and place, from headers alone; a raw file needs --dtype, as
+    np.memmap does. Of corpora it tells tokens, shards, dtype, documents and the largest id, from a sample
+    unless --scan is given.
     """
     source = Source(path, **which)
+    if _is_corpus(path, source, eos, scan):
+        _tell_corpus(path, split, source.dtype, eos, scan, as_json)
+        return
     if source.dtype or source.shape or source.offset or source.member:
         layout = source.layout()
         found = [Member(layout.name, layout.format, layout)]
@@ -42,6 +51,60 @@ def command(path: str, as_json: bool, **which: Any) -> None:
         click.echo(json.dumps(told, indent=2))
         return
     _print(path, size, cached[0] if cached else None, found)
+
+
+def _is_corpus(path: str, source: Source, eos: int | None, scan: bool) -> bool:
+    """Whether it is to be told as tokens: a folder, a glob, a corpus' own file, or when so asked."""
+    if eos is not None or scan or not os.path.isfile(path):
+        return os.path.exists(path) or any(sign in path for sign in "*?[")
+    if source.dtype or source.shape or source.offset or source.member:
+        return False
+    try:
+        members(path)
+    except LowtideError:
+        try:
+            tokens.find(path)
+        except LowtideError:
+            return False  # then the error about the array is the one to show
+        return True
+    return False
+
+
+def _tell_corpus(
+    path: str, split: str, dtype: str | None, eos: int | None, scan: bool, as_json: bool
+) -> None:
+    from lowtide.corpora import corpus
+
+    with corpus(path, split=split, dtype=dtype, eos=eos) as found:
+        documents = None
+        if found.found.documents is not None or found.eos is not None or found.found.index is not None:
+            documents = found.documents.count
+        told: dict[str, Any] = {
+            "path": os.path.abspath(path),
+            "format": found.format,
+            "tokens": len(found),
+            "shards": len(found.found.segments),
+            "dtype": str(found.dtype),
+            "bytes": len(found) * found.dtype.itemsize,
+            "documents": documents,
+            "eos": found.eos,
+            "vocab_size": found.vocab_size,
+            "largest_id": found.largest(scan=scan),
+            "largest_id_is": "exact" if scan or len(found) <= 2**18 else "of a sample",
+        }
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    click.echo(f"{path}: {told['format']} corpus, {format_size(told['bytes'])}")
+    rows = {
+        "tokens": f"{told['tokens']:,} of {told['dtype']}",
+        "shards": f"{told['shards']:,}",
+        "documents": "unknown; --eos ID counts them" if documents is None else f"{documents:,}",
+        "largest id": f"{told['largest_id']:,} ({told['largest_id_is']})",
+        "vocabulary": "unknown" if told["vocab_size"] is None else f"{told['vocab_size']:,} ids",
+    }
+    for name, value in rows.items():
+        click.echo(f"  {name:<11} {value}")
 
 
 def _as_dict(member: Member) -> dict[str, Any]:

@@ -6,8 +6,6 @@ a few hundred of them, and what the first steps of a search read is kept: 2 MiB 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,6 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 _FAN = 256  # probes in one step of a search: they are read together, so more of them cost little
 _BLOCK = 2048  # ends that are read in one piece at the end of a search
+_SOME = 64  # documents that a run of tokens is expected to touch
 _NODES = 1024  # steps that are remembered, 2 KiB each
 _OPEN = 64  # index files that are kept open
 _VERIFY = 2**17  # ends that are checked at once
@@ -72,7 +71,9 @@ class Column:
         return self.layout.shape[0]
 
     def ends(self, start: int, stop: int) -> Ints:
-        return self._tokens(self._open()[start:stop])
+        values = np.empty(stop - start, self.layout.dtype)
+        self._open().stream(start, stop, values)  # several times as fast as indexing, for these few bytes
+        return self._tokens(values)
 
     def pick(self, which: Ints) -> Ints:
         return self._tokens(self._open().take(which))
@@ -177,9 +178,9 @@ class Documents:
         self._whole = whole
         self._starts = np.concatenate(([0], np.cumsum(self._sizes, dtype=np.int64)))
         self._firsts = np.concatenate(([0], np.cumsum([part.count for part in parts], dtype=np.int64)))
-        self._nodes: OrderedDict[tuple[int, int, int], Ints] = OrderedDict()
-        self._used: OrderedDict[int, None] = OrderedDict()
-        self._lock = threading.Lock()
+        # Both are only ever added to or emptied, so threads need no lock: one would not survive a fork.
+        self._nodes: dict[tuple[int, int, int], Ints] = {}
+        self._used: set[int] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Documents, (self.kind, self._parts, self._sizes, self._whole)
@@ -242,8 +243,17 @@ class Documents:
 
     def covering(self, start: int, stop: int) -> tuple[int, Ints]:
         """The documents that tokens ``start`` to ``stop`` touch: the first one's number, and their bounds."""
-        first = self.at(start)
-        return first, self.bounds(first, self.at(stop - 1) + 1)
+        if not start < stop <= self.tokens:
+            raise IndexingError(f"tokens {start} to {stop} are not among the {self.tokens} that there are")
+        first, some = self.at(start), _SOME
+        while True:  # the last one is mostly near the first, where a second search would cost more
+            bounds = self.bounds(first, min(first + some, self.count))
+            covered = int(np.searchsorted(bounds[:, 1], stop)) + 1
+            if covered <= len(bounds):
+                return first, bounds[:covered]
+            if first + some >= self.count:
+                self.at(stop - 1)  # which says what is wrong
+            some *= 4
 
     def verify(self) -> None:
         """Read every end and check it; in bounded memory, however many there are."""
@@ -294,13 +304,14 @@ class Documents:
             )
 
     def _part(self, number: int) -> Part:
-        """A part that may open its file, while the one that was not used for longest lets go of its own."""
-        with self._lock:
-            self._used[number] = None
-            self._used.move_to_end(number)
-            idle = self._used.popitem(last=False)[0] if len(self._used) > _OPEN else None
-        if idle is not None:
-            self._parts[idle].close()
+        """A part that may open its file; before there are too many, all others let go of theirs."""
+        if number not in self._used:
+            if len(self._used) >= _OPEN:
+                idle = list(self._used)
+                self._used.clear()
+                for other in idle:
+                    self._parts[other].close()
+            self._used.add(number)
         return self._parts[number]
 
     def _search(self, number: int, token: int) -> int:
@@ -320,16 +331,12 @@ class Documents:
 
     def _node(self, number: int, low: int, high: int, probes: Ints) -> Ints:
         key = (number, low, high)
-        with self._lock:
-            ends = self._nodes.get(key)
-            if ends is not None:
-                self._nodes.move_to_end(key)
-                return ends
-        part = self._part(number)
-        ends = part.pick(probes)
-        self._check(part, self._sizes[number], ends)
-        with self._lock:
+        ends = self._nodes.get(key)
+        if ends is None:
+            part = self._part(number)
+            ends = part.pick(probes)
+            self._check(part, self._sizes[number], ends)
+            if len(self._nodes) >= _NODES:
+                self._nodes.clear()
             self._nodes[key] = ends
-            if len(self._nodes) > _NODES:
-                self._nodes.popitem(last=False)
         return ends

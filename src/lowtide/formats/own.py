@@ -255,8 +255,8 @@ def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.intege
 def _other_size(path: str, found: int, expected: int, what: str, index: str) -> FormatError:
     wrong = TruncatedFileError if found < expected else FormatError
     return wrong(
-        f"{path}: has {found} bytes, and {expected} were expected for {what} in {index}: cut short, or changed "
-        "since it was written; restore it or prepare the corpus again"
+        f"{path}: has {found} bytes, and {expected} were expected for {what} in {index}: cut short, or "
+        "changed since it was written; restore it or prepare the corpus again"
     )
 
 

@@ -221,9 +221,9 @@ class Inside:
             raise NotFoundError(
                 errno.ENOENT, f"no such file, and {self.index} lists it as {field}; restore or copy it", path
             ) from None
-        except (OSError, ValueError) as error:  # ValueError: a lone surrogate, which no file name has
-            if isinstance(error, OSError):
-                raise errors.reading(path, error) from error
+        except OSError as error:
+            raise errors.reading(path, error) from error
+        except UnicodeEncodeError:  # a lone surrogate, which no file name has
             raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}") from None
         if not stat.S_ISREG(status.st_mode):
             with opened(path):  # it has the words for each kind

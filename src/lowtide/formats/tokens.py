@@ -149,7 +149,8 @@ def _matched(pattern: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
     return _files(_of_split(names, split, pattern, named=True), dtype)
 
 
-def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
+def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = False) -> Tokens:
+    """``named`` if the folder itself is called for the split."""
     for index in _INDEXES:
         if os.path.lexists(os.path.join(folder, index)):
             return _index(os.path.join(folder, index), split, dtype)
@@ -177,15 +178,15 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
             f"the files, as in lowtide.corpus({os.path.join(folder, '*' + next(iter(kinds)))!r})"
         )
     if not kinds:
-        if split in folders:
-            return _folder(os.path.join(folder, split), split, dtype)
+        if split in folders and not named:
+            return _folder(os.path.join(folder, split), split, dtype, named=True)
         raise FormatError(
             f"{folder}: holds no token corpus (corpus.json, index.json, or files that end in "
             f"{', '.join(_SUFFIXES)}), found {_some(in_order(files + folders)) or 'nothing'}; name the "
             "files, and their dtype if they are raw"
         )
     [(suffix, names)] = kinds.items()
-    names = _of_split(names, split, folder)
+    names = _of_split(names, split, folder, named)
     if suffix == ".idx" and len(names) > 1:
         raise ArgumentError(
             f"{folder}: holds {len(names)} Megatron data sets ({_some(names)}), and which is meant cannot be "
@@ -257,9 +258,7 @@ def _index(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
 
 def _files(paths: list[str], dtype: npt.DTypeLike | None) -> Tokens:
     """Files in their order, all of one kind."""
-    if len(paths) == 1 and not os.path.lexists(paths[0]) and os.path.lexists(paths[0] + ".idx"):
-        paths = [paths[0] + ".idx"]  # Megatron's users name what comes before .bin and .idx
-    seen = [look(path) for path in paths]
+    seen = [look(path if path.endswith(_SUFFIXES) else _of_prefix(path)) for path in paths]
     first = _kind(seen[0])
     for one in seen[1:]:
         if (kind := _kind(one)) != first:
@@ -270,6 +269,11 @@ def _files(paths: list[str], dtype: npt.DTypeLike | None) -> Tokens:
     # Imported here so that nobody waits for what is not needed.
     found: Tokens = import_module(f"lowtide.formats.{_MODULES[first]}").find(seen, dtype)
     return found
+
+
+def _of_prefix(path: str) -> str:
+    """Megatron's users name what comes before .bin and .idx."""
+    return path + ".idx" if not os.path.lexists(path) and os.path.lexists(path + ".idx") else path
 
 
 def _kind(seen: Look) -> str:

@@ -1,0 +1,148 @@
+"""Where loaders are run: in a process of their own, in a memory limit, on a device with a read-ahead."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.support.cgroup import LimitedGroup
+
+_START = 120  # seconds in which a loader must have imported what it needs, even inside a limit
+
+
+class LoaderEndedError(RuntimeError):
+    """The process of a loader is gone, or does not answer; the message says how it ended."""
+
+
+class LoaderProcess:
+    """A loader in a process of its own, if need be inside a memory cgroup."""
+
+    def __init__(self, name: str, folder: str, group: LimitedGroup | None = None) -> None:
+        command = [sys.executable, "-m", "benchmarks.loaders", name, folder]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
+        self._group = group
+        self._process = subprocess.Popen(
+            group.command(command) if group else command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=Path(__file__).parents[1],
+        )
+        try:
+            self.started = self._answer(_START)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *, batches: int | None = None, seconds: float | None = None) -> dict[str, Any]:
+        """Make so many batches, or go on for so long; what that took."""
+        wanted = {"batches": batches, "seconds": seconds}
+        assert self._process.stdin is not None
+        try:
+            print(
+                json.dumps({key: value for key, value in wanted.items() if value is not None}),
+                file=self._process.stdin,
+                flush=True,
+            )
+        except BrokenPipeError:
+            raise LoaderEndedError(self._how_it_ended()) from None
+        return self._answer(_START)
+
+    def _answer(self, timeout: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+        if not ready:
+            raise LoaderEndedError(f"no answer in {timeout:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise LoaderEndedError(self._how_it_ended())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _how_it_ended(self) -> str:
+        status = self._process.wait(30)
+        if self._group is not None and self._group.oom_kills():
+            return "OOM-killed"
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:]
+        return f"exit status {status}: {' '.join(last)[:200]}"
+
+    def close(self) -> None:
+        """End the process. What it mapped is free from then on, so that the next one can begin cold."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._errors.close()
+
+    def __enter__(self) -> LoaderProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_ahead(path: str) -> int | None:
+    """Bytes that the device below ``path`` reads ahead, where the kernel tells."""
+    device = os.stat(path).st_dev
+    try:
+        text = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").read_text()
+    except OSError:
+        return None
+    return int(text) * 1024
+
+
+class NoLoopDeviceError(RuntimeError):
+    """No file system could be made on a loop device; the message says why."""
+
+
+@contextmanager
+def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
+    """An ext4 of ``nbytes`` on a loop device with direct I/O, mounted; gone at the end.
+
+    A loop device has a read-ahead of its own, 128 KiB unless somebody changed it. With direct I/O nothing of
+    it is cached a second time in the file below.
+    """
+    if os.geteuid() != 0:
+        raise NoLoopDeviceError("needs root, to mount an image")
+    image, mounted = os.path.join(folder, "ext4.img"), os.path.join(folder, "mounted")
+    os.mkdir(mounted)
+    device = ""
+    try:
+        with open(image, "wb") as file:
+            file.truncate(nbytes)
+        _tool("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-m", "0", image)
+        device = _tool("losetup", "--find", "--show", "--direct-io=on", image)
+        _tool("mount", device, mounted)
+        try:
+            yield mounted
+        finally:
+            _tool("umount", mounted)
+    finally:
+        if device:
+            _tool("losetup", "--detach", device)
+        if os.path.exists(image):
+            os.remove(image)
+        os.rmdir(mounted)
+
+
+def _tool(*command: str) -> str:
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        raise NoLoopDeviceError(f"{command[0]} is not installed") from None
+    except subprocess.CalledProcessError as error:
+        raise NoLoopDeviceError(f"{' '.join(command)}: {error.stderr.strip()}") from None

@@ -1,0 +1,407 @@
+"""Token batches: 64 x 1,024 as int64 tensors, against nanoGPT's get_batch as published and other loaders.
+
+Bars: warm, in one thread and without prefetch, at least 10 times nanoGPT (goal: 0.7 of a gather from RAM);
+with prefetch, a consumer that computes for 5 ms waits at most 60 us a batch; cold, the first 200 batches of
+8 GB at least 8 times nanoGPT and 0.7 of fio's random reads; in a memory cgroup of 256 MiB at least 500 times
+nanoGPT with a read-ahead of 8 MiB and 12 times with the usual 128 KiB, at least half of the cold speed
+outside, and not slower than LitData when both shuffle in blocks; 2,000 batches take no more memory than the
+buffers in flight and 8 MiB; cache="drop" leaves nothing behind for at most a third of the speed; the first
+batch of a 1 TB corpus, or of 10,000 shards, in 0.2 s.
+
+Every loader runs in a process of its own; imports are in no figure. Loaders take turns; figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.support.cgroup import CgroupUnavailableError, memory_cgroup
+
+from benchmarks.harness import MIB, Report, fio, make_cold, make_warm, run
+from benchmarks.limits import LoaderEndedError, LoaderProcess, NoLoopDeviceError, loop_mounted, read_ahead
+from benchmarks.loaders import BATCH, LOADERS, PEERS
+
+GB = 10**9
+LIMIT = 256 * MIB
+NANO, ALONE, DEFAULT = "nanoGPT as published", "lowtide, no prefetch", "lowtide"
+DROP, BLOCKS, LITDATA = "lowtide, cache=drop", "lowtide, order=blocks", "LitData, converted"
+Speeds = dict[str, float | str]
+"""Batches a second, or why there is no figure."""
+
+
+class Corpora:
+    """The big files, each made when first asked for."""
+
+    def __init__(self, folder: str, size: float) -> None:
+        self.folder = folder
+        self.size = size
+
+    @cached_property
+    def small(self) -> str:
+        """2 GB: several times the memory limit. Also what the peers' writers convert."""
+        return _corpus(os.path.join(self.folder, "small"), min(2, self.size))
+
+    @cached_property
+    def large(self) -> str:
+        return _corpus(os.path.join(self.folder, "large"), self.size)
+
+    @cached_property
+    def peers(self) -> dict[str, str]:
+        """Peers, and what keeps them out of the tables (an empty text: nothing)."""
+        return {name: self._convert(name) for name in PEERS}
+
+    def _convert(self, name: str) -> str:
+        loader = LOADERS[name]
+        if loader.version is None:
+            return "not installed"
+        if loader.convert is None:
+            return ""
+        _say(f"converting for {name}")
+        command = [sys.executable, "-m", "benchmarks.loaders", name, f"convert:{self.small}"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False
+        )
+        return "" if done.returncode == 0 else f"not converted: {done.stderr.strip().splitlines()[-1]}"
+
+
+def _corpus(folder: str, gigabytes: float) -> str:
+    """Random tokens, really written: a hole in a file would be read without the device."""
+    _say(f"writing {gigabytes:g} GB of tokens")
+    os.mkdir(folder)
+    block = np.random.default_rng(0).integers(0, 50257, 2**24, dtype=np.uint16)
+    left = int(gigabytes * GB)
+    with open(os.path.join(folder, "train.bin"), "wb") as file:
+        while left > 0:
+            file.write(block.data.cast("B")[:left])
+            left -= block.nbytes
+            block += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return folder
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _files(folder: str, name: str) -> Iterator[str]:
+    """The files that a loader reads."""
+    where = Path(folder, LOADERS[name].reads)
+    yield from (str(path) for path in ([where] if where.is_file() else where.rglob("*")) if path.is_file())
+
+
+def _cool(folder: str, name: str) -> None:
+    for path in _files(folder, name):
+        make_cold(path)
+
+
+def _medians(found: dict[str, list[float]], lost: dict[str, str]) -> Speeds:
+    return {name: statistics.median(speeds) for name, speeds in found.items() if speeds} | lost
+
+
+def _table(report: Report, speeds: Speeds, names: Iterable[str]) -> None:
+    base = speeds.get(NANO)
+    for name in names:
+        speed = speeds.get(name, "-")
+        ratio = speed / base if isinstance(speed, float) and isinstance(base, float) else None
+        version = LOADERS[name].version if name in LOADERS and LOADERS[name].package else None
+        report.row(name, **{"batches/s": speed, "x nanoGPT": ratio, "version": version})
+
+
+def _ratio(report: Report, text: str, speeds: Speeds, ours: str, theirs: str, bar: float) -> None:
+    """A claim of a ratio, or a note of which figure is missing."""
+    a, b = speeds.get(ours), speeds.get(theirs)
+    if isinstance(a, float) and isinstance(b, float):
+        report.claim(text, a / b, bar)
+    else:
+        report.notes.append(f"{text}: n/a ({theirs}: {b if isinstance(a, float) else a})")
+
+
+# The parts
+
+
+def warm(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """Everything in the page cache; the processes live through all rounds."""
+    report = Report("Warm, one thread: 64 x 1,024 tokens as int64 tensors")
+    peers = corpora.peers if options.peers else {}
+    make_warm(os.path.join(corpora.small, "train.bin"))
+    found: dict[str, list[float]] = {name: [] for name in LOADERS if name not in PEERS}
+    found |= {name: [] for name, wrong in peers.items() if not wrong}
+    lost = {name: wrong for name, wrong in peers.items() if wrong}
+    with ExitStack() as stack:
+        running = {}
+        for name in found:
+            _say(f"warm: {name}")
+            try:
+                running[name] = stack.enter_context(LoaderProcess(name, corpora.small))
+                running[name].run(seconds=0.5)  # the first pass over code and pages is no figure
+            except LoaderEndedError as error:
+                running.pop(name, None)
+                lost[name] = str(error)
+        for _ in range(2 * options.rounds + 1):
+            for name, process in running.items():
+                told = process.run(seconds=0.25)
+                found[name].append(told["batches"] / told["seconds"])
+    speeds = _medians(found, lost)
+    _table(report, speeds, [*found, *(name for name in lost if name not in found)])
+    _ratio(report, "lowtide, no prefetch / nanoGPT", speeds, ALONE, NANO, 10)
+    _ratio(report, "lowtide's get_batch / nanoGPT", speeds, "lowtide's get_batch for nanoGPT", NANO, 10)
+    _ratio(report, "lowtide, no prefetch / gather from RAM (goal)", speeds, ALONE, "gather from RAM", 0.7)
+    return [report]
+
+
+def prefetch(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """What a training loop waits for its batches."""
+    report = Report("With prefetch: the wait for a batch, after 5 ms of work on the last one")
+    path = os.path.join(corpora.small, "train.bin")
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for _ in range(options.rounds):
+        for state, cool in (("warm", make_warm), ("cold", make_cold)):
+            for compute in ("torch", "sleep", "python") if state == "warm" else ("torch",):
+                cool(path)
+                told = _probe("waits", folder=corpora.small, compute=compute, milliseconds=5, batches=200)
+                found.setdefault((state, compute), []).append(told)
+    for (state, compute), waits in found.items():
+        microseconds = {key: 1e6 * statistics.median(one[key] for one in waits) for key in ("median", "p90")}
+        report.row(
+            f"{state}, {_WORK[compute]}", **{"median us": microseconds["median"], "p90": microseconds["p90"]}
+        )
+        if state == "warm" and compute == "torch":
+            report.claim("wait for a batch, warm, us", microseconds["median"], 60, at_most=True)
+    return [report]
+
+
+_WORK = {
+    "torch": "matrices multiplied by torch in one thread",
+    "sleep": "sleep",
+    "python": "a Python loop that holds the interpreter lock",
+}
+
+
+def cold(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """The first 200 batches; a new process for each round, since what is mapped cannot be dropped."""
+    report = Report(f"Cold: the first 200 batches of {options.size:g} GB")
+    speeds = _cold_speeds(corpora.large, (NANO, DEFAULT, ALONE, DROP, BLOCKS), options.rounds)
+    path = os.path.join(corpora.large, "train.bin")
+    make_cold(path)
+    try:
+        # Direct reads begin and end on sectors, so 2 KiB stand for the 2,050 bytes of a window.
+        reads = fio(path, rw="randread", bs="2k", depth=64, seconds=3)["iops"]
+        speeds["fio, 2 KiB, libaio, depth 64"] = reads / BATCH
+    except FileNotFoundError:
+        speeds["fio, 2 KiB, libaio, depth 64"] = "not installed"
+    _table(report, speeds, speeds)
+    _ratio(report, "lowtide / nanoGPT", speeds, DEFAULT, NANO, 8)
+    _ratio(report, "lowtide / fio", speeds, DEFAULT, "fio, 2 KiB, libaio, depth 64", 0.7)
+    _ratio(report, "lowtide with cache=drop / lowtide", speeds, DROP, DEFAULT, 2 / 3)
+    return [report]
+
+
+def _cold_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for nth in range(rounds):
+        for name in names:
+            _say(f"cold, round {nth + 1}: {name}")
+            with LoaderProcess(name, folder) as process:
+                _cool(folder, name)
+                told = process.run(batches=200)
+            found[name].append(told["batches"] / told["seconds"])
+    return _medians(found, {})
+
+
+def limited(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """A corpus of 2 GB in 256 MiB of memory, on the device itself."""
+    ahead = read_ahead(corpora.small)
+    told = "unknown" if ahead is None else f"{ahead // 1024} KiB"
+    report = Report(f"In a 256 MiB memory cgroup, 2 GB: the device's own read-ahead, {told}")
+    peers = corpora.peers if options.peers else {}
+    lost = {name: wrong for name, wrong in peers.items() if wrong}
+    contenders = [NANO, DEFAULT, DROP, BLOCKS, *([LITDATA] if peers.get(LITDATA) == "" else [])]
+    others = ["gather from a kept np.memmap", "DataLoader over np.memmap"]
+    others += [name for name, wrong in peers.items() if not wrong and name != LITDATA]
+    try:
+        speeds = _limited_speeds(corpora.small, contenders, options.rounds)
+        speeds |= _limited_speeds(corpora.small, others, 1)
+    except CgroupUnavailableError as error:
+        report.notes.append(f"skipped: {error}")
+        return [report]
+    speeds |= lost
+    outside = _cold_speeds(corpora.small, [DEFAULT], options.rounds)
+    speeds["lowtide, cold, outside"] = outside[DEFAULT]
+    _table(report, speeds, [*contenders, *others, *lost, "lowtide, cold, outside"])
+    if ahead is not None and ahead >= 8 * MIB:
+        _ratio(report, "lowtide / nanoGPT", speeds, DEFAULT, NANO, 500)
+    else:
+        report.notes.append("lowtide / nanoGPT with a read-ahead of 8 MiB: n/a (the device reads ahead less)")
+    _ratio(report, "lowtide / its cold speed outside", speeds, DEFAULT, "lowtide, cold, outside", 0.5)
+    _ratio(report, "lowtide, order=blocks / LitData", speeds, BLOCKS, LITDATA, 1)
+    _ratio(report, "lowtide with cache=drop / lowtide", speeds, DROP, DEFAULT, 2 / 3)
+    report.notes.append("Loaders that have no claim were looked at once, not in rounds.")
+    return [report]
+
+
+def usual(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """The same on a device that reads 128 KiB ahead, as most do: a loop device has its own setting."""
+    report = Report("In a 256 MiB memory cgroup, 2 GB: a loop device with direct I/O")
+    names = (NANO, DEFAULT, DROP, BLOCKS)
+    path = os.path.join(corpora.small, "train.bin")
+    try:
+        with loop_mounted(corpora.folder, os.path.getsize(path) + 256 * MIB) as mounted:
+            ahead = read_ahead(mounted)
+            report.title += f", read-ahead {ahead // 1024 if ahead else '?'} KiB"
+            _say("copying the corpus to the loop device")
+            shutil.copy(path, mounted)
+            speeds = _limited_speeds(mounted, names, options.rounds)
+    except (NoLoopDeviceError, CgroupUnavailableError) as error:
+        report.notes.append(f"skipped: {error}")
+        return [report]
+    _table(report, speeds, names)
+    _ratio(report, "lowtide / nanoGPT", speeds, DEFAULT, NANO, 12)
+    return [report]
+
+
+def _limited_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
+    """Each time a new group and an empty page cache: pages that another group paid for would be free."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    lost: dict[str, str] = {}
+    for nth in range(rounds):
+        for name in names:
+            if name in lost:
+                continue
+            _say(f"in 256 MiB, round {nth + 1}: {name}")
+            try:
+                with memory_cgroup(LIMIT) as group, LoaderProcess(name, folder, group) as process:
+                    _cool(folder, name)
+                    process.run(seconds=1)  # until the group is full and has to reclaim
+                    told = process.run(seconds=4 if name == NANO else 2)
+            except LoaderEndedError as error:
+                lost[name] = str(error)
+                continue
+            found[name].append(told["batches"] / told["seconds"])
+    return _medians(found, lost)
+
+
+def memory(_: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """What 2,000 batches leave in the process and in the page cache."""
+    from benchmarks.probes import IN_FLIGHT
+
+    report = Report("Memory: 2,000 batches of 2 GB, from a cold start")
+    path = os.path.join(corpora.small, "train.bin")
+    # Two made ahead, one in the making, one at the consumer's.
+    allowed = 4 * IN_FLIGHT / MIB + 8
+    for cache, order in (("keep", "shuffle"), ("drop", "shuffle"), ("keep", "blocks")):
+        make_cold(path)
+        told = _probe("growth", folder=corpora.small, cache=cache, order=order, batches=2000)
+        figures = {
+            "RSS grew, MiB": told["rss"] / MIB,
+            "at its peak": told["peak"] / MIB,
+            "page cache, MiB": told["cached"] / MIB if told["cached"] is not None else None,
+        }
+        report.row(f"lowtide, cache={cache}, order={order}", **figures)
+        # Blocks are shuffled in a buffer, which is in flight too.
+        more = 17 if order == "blocks" else 0
+        report.claim(
+            f"peak above the start, cache={cache}, order={order}, MiB",
+            told["peak"] / MIB,
+            allowed + more,
+            at_most=True,
+        )
+        if cache == "drop" and told["cached"] is not None:
+            report.claim("page cache left by cache=drop, MiB", told["cached"] / MIB, 1, at_most=True)
+    return [report]
+
+
+def first(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
+    """The first batch, from opening the corpus on, in a new process whose imports are done."""
+    report = Report("The first batch, opening included, imports not")
+    shards = os.path.join(corpora.folder, "shards")
+    os.mkdir(shards)
+    header = np.zeros(256, np.int32)
+    header[:3] = 20240520, 1, 100_000  # llm.c's magic number and version, and the tokens that follow
+    for number in range(10_000):
+        with open(os.path.join(shards, f"web_train_{number:06}.bin"), "wb") as file:
+            header.tofile(file)
+            file.truncate(1024 + 2 * 100_000)
+    sparse = os.path.join(corpora.folder, "sparse")
+    os.mkdir(sparse)
+    with open(os.path.join(sparse, "train.bin"), "wb") as file:
+        file.truncate(10**12)
+    cases = {
+        "1 TB, sparse, one file": (sparse, None),
+        "10,000 shards of llm.c": (shards, None),
+        "10,000 shards, raw": (os.path.join(shards, "*.bin"), "uint16"),
+    }
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+    for _ in range(options.rounds):
+        for name, (path, dtype) in cases.items():
+            found[name].append(_probe("first", path=path, dtype=dtype))
+    for name, told in found.items():
+        middle = {key: statistics.median(one[key] for one in told) for key in told[0]}
+        report.row(
+            name,
+            **{
+                "seconds": middle["seconds"],
+                "files open": middle["files"],
+                "peak, MiB": middle["peak"] / MIB,
+            },
+        )
+        report.claim(f"first batch, {name}, s", middle["seconds"], 0.2, at_most=True)
+    return [report]
+
+
+def _probe(name: str, **arguments: Any) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.probes", name, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
+    if done.returncode:
+        raise SystemExit(f"{name}: {done.stderr}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Corpora], list[Report]]] = {
+    part.__name__: part for part in (warm, prefetch, cold, limited, usual, memory, first)
+}
+
+
+@contextmanager
+def _folder(parent: str | None) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="lowtide-tokens-", dir=parent) as folder:
+        yield folder
+
+
+def build(options: argparse.Namespace) -> list[Report]:
+    """Token batches, against nanoGPT's get_batch and other loaders."""
+    reports: list[Report] = []
+    with _folder(options.folder) as folder:
+        need = (options.size + 12) * GB
+        if shutil.disk_usage(folder).free < need:
+            raise SystemExit(f"{folder}: {need / GB:g} GB must be free; see --size and --folder")
+        corpora = Corpora(folder, options.size)
+        for name in options.only or PARTS:
+            _say(f"part: {name}")
+            reports += PARTS[name](options, corpora)
+    return reports
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), help="these parts")
+    parser.add_argument("--size", type=float, default=8, help="GB of the cold corpus")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="without other libraries")
+
+
+if __name__ == "__main__":
+    run(build, _arguments, rounds=3)
