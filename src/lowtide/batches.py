@@ -147,13 +147,13 @@ class Batches(Iterator[Pair]):
         """The ``length + 1`` tokens of windows by their numbers, counted through all epochs."""
         if out is None:
             out = np.empty((len(numbers), self.length + 1), self.dtype)
-        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-        if len(runs) > 1 and isinstance(self._source, CorpusSource):
-            self._source.gather(runs, out)
+        borders = np.flatnonzero(np.diff(numbers) != 1) + 1
+        if len(borders) and isinstance(self._source, CorpusSource):
+            self._source.gather(numbers, out)
             return out
         at = 0
         # Neighbours in number are one read.
-        for run in runs:
+        for run in np.split(numbers, borders):
             if len(run):
                 self._source.read(int(run[0]), out[at : at + len(run)])
                 at += len(run)
@@ -297,10 +297,9 @@ class CorpusSource:
         """Where the windows of samples begin."""
         return self._sampler.starts(first, last)
 
-    def gather(self, runs: list[Ints], out: npt.NDArray[Any]) -> None:
-        """Samples from here and there, in one read; each of ``runs`` is numbers in a row."""
-        starts = [self.starts(int(run[0]), int(run[-1]) + 1) for run in runs]
-        self._corpus.shards.read_windows(np.concatenate(starts), out)
+    def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
+        """Samples from here and there, in one read."""
+        self._corpus.shards.read_windows(self._sampler.starts_at(numbers), out)
 
     def samples(self, token: int, epoch: int) -> list[int]:
         if token >= len(self._corpus):

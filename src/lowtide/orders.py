@@ -82,6 +82,12 @@ class Shuffled:
             return self._table[start:stop].copy()
         return self._walk(np.arange(start, stop, dtype=np.uint64), self._forth)
 
+    def at(self, places: Ints) -> Ints:
+        """The rows that come at some places, here and there."""
+        if self.n <= _SMALL:
+            return self._table[places]
+        return self._walk(np.array(places, np.uint64), self._forth)
+
     def places(self, rows: Ints) -> Ints:
         if self.n <= _SMALL:
             return self._inverse[rows]
@@ -150,6 +156,17 @@ class BlockShuffled:
             parts.append(np.concatenate(runs)[self.window_shuffle(window)(start - first, end - first)])
             start = end
         return np.concatenate(parts)
+
+    def at(self, places: Ints) -> Ints:
+        """The rows that come at some places, here and there."""
+        windows = np.array([self.window_at(place) for place in places.tolist()], np.int64)
+        result = np.empty(len(places), np.int64)
+        for window in np.unique(windows).tolist():
+            mine = windows == window
+            runs = [(starts[:, None] + np.arange(run)).ravel() for starts, run in self.window_runs(window)]
+            within = places[mine] - self.window_bounds(window)[0]
+            result[mine] = np.concatenate(runs)[self.window_shuffle(window).at(within)]
+        return result
 
     def places(self, rows: Ints) -> Ints:
         rows = np.asarray(rows, np.int64)

@@ -49,6 +49,10 @@ class PackedSource:
         self._packed: OrderedDict[int, list[Row]] = OrderedDict()
         self._orders: dict[int, BlockShuffled] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be packed again, and a thread may be packing at the moment."""
+        return {**self.__dict__, "_packed": OrderedDict(), "_orders": {}}
+
     def _plan(self) -> tuple[Ints, int]:
         """First row of each group, from one pass over the documents' lengths; and the tokens dropped."""
         counts, dropped = [0], 0

@@ -26,6 +26,9 @@ class Sampler(Protocol):
     def starts(self, first: int, last: int) -> Ints:
         """Where the windows of samples ``first`` to ``last`` begin."""
 
+    def starts_at(self, numbers: Ints) -> Ints:
+        """Where the windows of some samples begin, in any order."""
+
     def samples(self, token: int, epoch: int) -> list[int]:
         """The samples of an epoch whose window begins at ``token`` or reaches it."""
 
@@ -68,6 +71,14 @@ class ShuffleSampler:
             first = until
         return np.concatenate(parts)
 
+    def starts_at(self, numbers: Ints) -> Ints:
+        epochs, places = np.divmod(numbers, self.epoch)
+        starts = np.empty(len(numbers), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            mine = epochs == epoch
+            starts[mine] = self.order(epoch).at(places[mine]) * self.length + self.phase(epoch)
+        return starts % self.tokens
+
     def samples(self, token: int, epoch: int) -> list[int]:
         at = (token - self.phase(epoch)) % self.tokens
         # The token may also be the last target of the window before.
@@ -99,9 +110,11 @@ class RandomSampler:
         self._key = np.uint64(key_of(seed, 0))
 
     def starts(self, first: int, last: int) -> Ints:
-        numbers = np.arange(first, last, dtype=np.uint64)
+        return self.starts_at(np.arange(first, last))
+
+    def starts_at(self, numbers: Ints) -> Ints:
         # Two rounds: neighbouring numbers under related keys must not give related places.
-        hashed = mix(mix(numbers + self._key) + self._key)
+        hashed = mix(mix(numbers.astype(np.uint64) + self._key) + self._key)
         return (hashed % np.uint64(self.tokens - self.length)).astype(np.int64)
 
     def samples(self, token: int, epoch: int) -> list[int]:
@@ -121,7 +134,10 @@ class SequentialSampler:
         self.length = length
 
     def starts(self, first: int, last: int) -> Ints:
-        return np.arange(first, last, dtype=np.int64) % self.epoch * self.length
+        return self.starts_at(np.arange(first, last, dtype=np.int64))
+
+    def starts_at(self, numbers: Ints) -> Ints:
+        return numbers % self.epoch * self.length
 
     def samples(self, token: int, epoch: int) -> list[int]:
         window, within = divmod(token, self.length)
@@ -142,6 +158,9 @@ class DocumentSampler:
     def starts(self, first: int, last: int) -> Ints:
         numbers = self._shuffle.starts(first, last)
         return self._documents.starts(numbers)
+
+    def starts_at(self, numbers: Ints) -> Ints:
+        return self._documents.starts(self._shuffle.starts_at(numbers))
 
     def samples(self, token: int, epoch: int) -> list[int]:
         """Those of documents that begin at most a window before the token."""

@@ -225,6 +225,21 @@ def test_map_windows_are_one_read_whatever_the_sampler_asks(
         assert torch.equal(y, dataset[number][1])
 
 
+@pytest.mark.parametrize("order", ["shuffle", "blocks", "sequential", "random", "documents", "packed"])
+@pytest.mark.parametrize("tokens", [3_000, 300_000])
+def test_windows_by_number_are_those_in_order(tmp_path: Path, order: OrderName, tokens: int) -> None:
+    """In several epochs, in any order and twice; by table, and by network for many windows."""
+    (np.arange(tokens, dtype="<u4") % 47).tofile(tmp_path / "part.bin")
+    batches = lowtide.corpus(tmp_path / "part.bin", dtype="<u4", eos=46).batches(
+        1, LENGTH, order=order, seed=1
+    )
+    numbers = np.random.default_rng(0).integers(0, 3 * batches.epoch_samples, 200)
+    numbers[7] = numbers[3]
+    found = batches.read_samples(numbers)
+    expected = np.concatenate([batches.read(int(number)) for number in numbers])
+    assert (found == expected).all()
+
+
 def test_map_windows_of_a_mixture(corpus: lowtide.Corpus, tmp_path: Path) -> None:
     mixed = lowtide.mix({"a": corpus, "b": numbered(tmp_path / "b", 900)}, {"a": 0.75, "b": 0.25})
     batches = mixed.batches(4, LENGTH, seed=1)
@@ -267,10 +282,11 @@ def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
 # Pickles
 
 
-@pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential"])
+@pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential", "documents", "packed"])
 def test_batches_and_data_sets_pickle_as_settings_and_step(tmp_path: Path, order: OrderName) -> None:
     """Also when a thread has read ahead and a buffer of blocks is held."""
-    corpus = numbered(tmp_path, 2**20)
+    (np.arange(2**20, dtype="<u4") % 5000).tofile(tmp_path / "part.bin")
+    corpus = lowtide.corpus(tmp_path / "part.bin", dtype="<u4", eos=4999)
     batches = corpus.batches(4, 1024, order=order, seed=1, start=5)
     next(batches)
     again: Batches

@@ -123,6 +123,15 @@ def test_shuffled_batches_are_those_of_the_corpus_whatever_is_asked_between(fold
             assert same(get_batch("val"), val[step // 3])
 
 
+def test_a_split_of_another_name_goes_on_too(folder: Path) -> None:
+    """It is opened when it is first asked for, and only then."""
+    (folder / "val.bin").rename(folder / "test.bin")
+    get_batch = get_batch_for(folder, 16, 4, order="shuffle", seed=3)
+    expected = lowtide.corpus(folder, split="test").batches(4, 16, seed=3).torch()
+    for step in range(3):
+        assert same(get_batch("test"), expected[step])
+
+
 # What can be wrong
 
 
