@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
@@ -135,8 +134,8 @@ class PreadReader:
             if behind is not None:
                 self._read(fd, behind, out)
             behind = missing
-            # What is cached needs no hints, so as long as all of it is, nothing limits the window.
-            allowed = sys.maxsize if missing is None else ahead // 2
+            # What is cached needs no hints: as long as all of it is, windows may be larger, and calls fewer.
+            allowed = AHEAD if missing is None else ahead // 2
         if behind is not None:
             self._read(fd, behind, out)
         if self._drop and not self._dontcache:
