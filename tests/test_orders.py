@@ -288,6 +288,13 @@ def test_blocks_give_every_row_once(n: int, block: int, window: int, seed: int) 
     assert_permutation(BlockShuffled(n, block, window, seed), n)
 
 
+@given(n=st.integers(1, 9000), block=st.integers(1, 200), window=st.integers(1, 20), seed=seeds)
+def test_rows_at_some_places_are_those_in_order(n: int, block: int, window: int, seed: int) -> None:
+    places = np.random.default_rng(n).integers(0, n, 50)
+    for order in (Shuffled(n, seed), BlockShuffled(n, block, window, seed)):
+        assert (order.at(places) == order(0, n)[places]).all()
+
+
 @given(n=st.integers(1, 3000), block=st.integers(1, 200), window=st.integers(1, 20), seed=seeds)
 def test_a_window_is_what_its_runs_say(n: int, block: int, window: int, seed: int) -> None:
     order = BlockShuffled(n, block, window, seed)

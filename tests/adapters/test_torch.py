@@ -15,12 +15,12 @@ import pytest
 import torch
 
 import lowtide
-from lowtide.adapters.torch import Destination, TorchBatches
+from lowtide.adapters.torch import Destination, TorchBatches, _numpy_dtype
 from lowtide.errors import ArgumentError, ClosedError, StateError
 from tests.support.corpora import numbered
 from tests.support.process import output
 
-KINDS = ["uint16", "uint32", "int32"]
+KINDS = ["uint16", "uint32", "int32", "int64"]
 
 
 def extreme(folder: Path, kind: str, tokens: int = 5000) -> lowtide.Corpus:
@@ -110,6 +110,7 @@ def test_a_default_device_of_the_callers_does_not_matter(corpus: lowtide.Corpus)
     """People set torch.set_default_device("cuda"); "meta" is the one such device that is everywhere."""
     expected = corpus.batches(4, 16)[0][0]
     for prefetch in (0, 2):
+        _numpy_dtype.cache_clear()  # as in a new process
         with torch.device("meta"):
             with corpus.batches(4, 16, prefetch=prefetch).torch("cpu") as tensors:
                 x, _ = next(tensors)
