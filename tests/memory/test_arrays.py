@@ -285,7 +285,7 @@ def test_4_gib_in_128(tmp_path: Path, limited: Any, cache: str, shuffle: Shuffle
         assert group.oom_kills() == 0
         assert group.peak() <= 128 * MIB
         if cache == "drop":
-            assert group.peak() <= 64 * MIB  # page cache included
+            assert group.peak() <= 96 * MIB  # page cache included; the other two reach the limit
 
 
 # Page cache

@@ -76,8 +76,6 @@ def test_a_heap_leak_of_a_tenth_of_what_is_read_grows(gib: Path) -> None:
 def test_four_workers_on_one_map_are_not_counted_four_times(gib: Path) -> None:
     recording, verdict = profile(programs.FOUR_WORKERS, gib)
     assert recording.most_processes == 5
-    assert verdict.grows
-    assert verdict.files[0] == str(gib)
     assert 0.95 * GIB < verdict.peak < 1.25 * GIB
     # Each of them read the whole file, and each read counts.
     assert verdict.read > 2.5 * GIB
