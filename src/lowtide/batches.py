@@ -6,7 +6,6 @@ one thread, without end.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -27,6 +26,7 @@ from lowtide.samplers import (
     SequentialSampler,
     ShuffleSampler,
 )
+from lowtide.sizes import whole
 from lowtide.windows import BlockWindows, Windows
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class Batches(Iterator[Pair]):
         start: int = 0,
         prefetch: int = 2,
     ) -> None:
-        self.batch_size = _whole("batch_size", batch_size, 1)
+        self.batch_size = whole("batch_size", batch_size, 1)
         self.length = length
-        self.rank, self.world_size = _whole("rank", rank, 0), _whole("world_size", world_size, 1)
+        self.rank, self.world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
         if self.rank >= self.world_size:
             raise ArgumentError(f"rank must be below world_size, got rank {rank} of {world_size}")
         if self.batch_size < self.world_size:
@@ -99,14 +99,14 @@ class Batches(Iterator[Pair]):
                 f"batch_size is the global batch and must hold a row for each rank, got {batch_size} for "
                 f"{world_size} ranks"
             )
-        self._prefetch = _whole("prefetch", prefetch, 0)
+        self._prefetch = whole("prefetch", prefetch, 0)
         self._source = source
         self._rows = (
             self.rank * self.batch_size // self.world_size,
             (self.rank + 1) * self.batch_size // self.world_size,
         )
         self._closed = False
-        self._go_to(_whole("start", start, 0))
+        self._go_to(whole("start", start, 0))
 
     @property
     def step(self) -> int:
@@ -137,7 +137,7 @@ class Batches(Iterator[Pair]):
 
     def read(self, step: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """The ``length + 1`` tokens of each of this rank's windows of a step, into ``out`` if given."""
-        first = _whole("step", step, 0) * self.batch_size
+        first = whole("step", step, 0) * self.batch_size
         if out is None:
             out = np.empty((self.shape[0], self.length + 1), self.dtype)
         self._source.read(first + self._rows[0], out)
@@ -205,7 +205,7 @@ class Batches(Iterator[Pair]):
         >>> 17 in batches[step][0] or 17 in batches[step][1]
         True
         """
-        samples = self._source.samples(_whole("token", token, 0), _whole("epoch", epoch, 0))
+        samples = self._source.samples(whole("token", token, 0), whole("epoch", epoch, 0))
         return sorted({sample // self.batch_size for sample in samples})
 
     def state_dict(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ class CorpusSource:
 
 def source_of(corpus: Corpus, length: int, order: OrderName, seed: int) -> Source:
     """The samples of a corpus in an order."""
-    length = _whole("length", length, 1)
+    length = whole("length", length, 1)
     if order == "packed":
         return PackedSource(corpus, length, seed)
     return CorpusSource(corpus, length, order, seed)
@@ -348,13 +348,3 @@ def _sampler(corpus: Corpus, length: int, order: OrderName, seed: int) -> Sample
     raise ArgumentError(
         f"order must be shuffle, random, blocks, sequential, documents or packed, got {order!r}"
     )
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
-    if number < least:
-        raise ArgumentError(f"{name} must be a whole number from {least}, got {value!r}")
-    return number

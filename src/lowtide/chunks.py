@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import operator
 from bisect import bisect_left
 from collections.abc import Iterator
 from types import TracebackType
@@ -18,7 +17,7 @@ from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
 from lowtide.files import AHEAD
 from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
 from lowtide.prefetch import Prefetcher
-from lowtide.sizes import format_size, parse_size
+from lowtide.sizes import format_size, parse_size, whole
 
 if TYPE_CHECKING:
     from lowtide.array import Array
@@ -63,9 +62,9 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     ) -> None:
         if not array.shape:
             raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to go through")
-        rows = None if rows is None else _whole("rows", rows, least=1)
-        prefetch = _whole("prefetch", prefetch, least=0)
-        self._plan = _Plan(array, rows, budget, shuffle, _whole("seed", seed), drop_last, prefetch, reuse)
+        rows = None if rows is None else whole("rows", rows, least=1)
+        prefetch = whole("prefetch", prefetch, least=0)
+        self._plan = _Plan(array, rows, budget, shuffle, whole("seed", seed), drop_last, prefetch, reuse)
         self._prefetch = prefetch
         self._start_at(0)
 
@@ -287,17 +286,6 @@ def _page_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[A
     memory = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
     start = -address_of(memory) % mmap.PAGESIZE
     return memory[start : start + nbytes].view(dtype).reshape(shape)
-
-
-def _whole(name: str, value: Any, least: int | None = None) -> int:
-    """``value`` as a Python int, which NumPy's integers are not."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
-    if least is not None and number < least:
-        raise ArgumentError(f"{name} must be a whole number from {least}, got {value!r}")
-    return number
 
 
 def _order(shuffle: Shuffle, total: int, width: int, window: int, seed: int) -> Order:

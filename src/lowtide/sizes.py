@@ -1,7 +1,8 @@
-"""Sizes as people write them: ``"64 MiB"`` in, ``"64.0 MiB"`` out."""
+"""Numbers as people write them: ``"64 MiB"`` in, ``"64.0 MiB"`` out; whole numbers that are whole."""
 
 from __future__ import annotations
 
+import operator
 import re
 
 from lowtide.errors import ArgumentError
@@ -57,3 +58,21 @@ def format_size(size: float) -> str:
         if abs(size) >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def whole(name: str, value: object, least: int | None = None) -> int:
+    """The argument ``name`` as a Python int, which NumPy's integers are not.
+
+    >>> whole("rows", 5, least=1)
+    5
+    >>> whole("rows", 0, least=1)
+    Traceback (most recent call last):
+    lowtide.errors.ArgumentError: rows must be a whole number from 1, got 0
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
+    if least is not None and number < least:
+        raise ArgumentError(f"{name} must be a whole number from {least}, got {value!r}")
+    return number

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from lowtide.adapters.torch import Destination, Pair, torch
-from lowtide.batches import _whole
 from lowtide.corpora import Corpus, corpus
 from lowtide.errors import ArgumentError
 from lowtide.files import Cache
+from lowtide.sizes import whole
 
 GetBatch = Callable[[str], Pair]
 
@@ -47,8 +47,8 @@ def get_batch_for(
     """
     if order not in ("random", "shuffle"):
         raise ArgumentError(f"order must be 'random' or 'shuffle', got {order!r}")
-    block_size = _whole("block_size", block_size, 1)
-    batch_size = _whole("batch_size", batch_size, 1)
+    block_size = whole("block_size", block_size, 1)
+    batch_size = whole("batch_size", batch_size, 1)
 
     def opened(split: str) -> Callable[[], Pair]:
         tokens = _open(data_dir, split, block_size, cache)

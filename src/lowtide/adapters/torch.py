@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.batches import Batches, _whole
+from lowtide.batches import Batches
 from lowtide.errors import ArgumentError, ClosedError, IndexingError, MissingExtraError, StateError
 from lowtide.prefetch import Prefetcher
+from lowtide.sizes import whole
 
 try:
     import torch as torch  # the other adapters take it from here, so that its absence is told in one way
@@ -203,14 +204,14 @@ class MapDataset(data.Dataset[Any]):
         self._batches = _own(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
         self._as_dict = as_dict
-        self.epoch = _whole("epoch", epoch, 0)
+        self.epoch = whole("epoch", epoch, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Take the windows of another epoch: another order, and windows that begin elsewhere.
 
         Accelerate and the Hugging Face ``Trainer`` call it. Workers learn of it when they start.
         """
-        self.epoch = _whole("epoch", epoch, 0)
+        self.epoch = whole("epoch", epoch, 0)
 
     def __len__(self) -> int:
         return self._batches.epoch_samples
@@ -265,10 +266,10 @@ class IterableDataset(data.IterableDataset[Any]):
     ) -> None:
         self._batches = _own(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
-        self._steps = None if steps is None else _whole("steps", steps, 1)
+        self._steps = None if steps is None else whole("steps", steps, 1)
         self._as_dict = as_dict
         self._resume: int | None = None
-        self.epoch = _whole("epoch", epoch, 0)
+        self.epoch = whole("epoch", epoch, 0)
         self._at = self._begin
         """The next step of this process; of worker n it is n less, so that a state fits every worker."""
 
@@ -278,7 +279,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next ``iter`` at another epoch. Accelerate calls it."""
-        if _whole("epoch", epoch, 0) != self.epoch:
+        if whole("epoch", epoch, 0) != self.epoch:
             self.epoch, self._resume = epoch, None
             self._at = self._begin
 
