@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -99,9 +100,12 @@ def _widened(tokens: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
 
     By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
     """
-    tensor = torch.empty(tokens.shape, dtype=dtype, device="cpu")  # whatever torch.set_default_device says
-    np.copyto(tensor.numpy(), tokens, casting="unsafe")
-    return tensor
+    return torch.from_numpy(tokens.astype(_in_numpy(dtype), "C"))
+
+
+@cache
+def _in_numpy(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
 class TorchBatches(Iterator[Pair]):
