@@ -21,86 +21,24 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.support.cgroup import CgroupUnavailableError, memory_cgroup
 
+from benchmarks.corpora import GB, Corpora, say
 from benchmarks.harness import MIB, Report, fio, make_cold, make_warm, run
 from benchmarks.limits import LoaderEndedError, LoaderProcess, NoLoopDeviceError, loop_mounted, read_ahead
 from benchmarks.loaders import BATCH, LENGTH, LOADERS, PEERS
 
-GB = 10**9
 LIMIT = 256 * MIB
 NANO, ALONE, DEFAULT = "nanoGPT as published", "lowtide, no prefetch", "lowtide"
 DROP, BLOCKS, LITDATA = "lowtide, cache=drop", "lowtide, order=blocks", "LitData, converted"
 Speeds = dict[str, float | str]
 """Batches a second, or why there is no figure."""
-
-
-class Corpora:
-    """The big files, each made when first asked for."""
-
-    def __init__(self, folder: str, size: float) -> None:
-        self.folder = folder
-        self.size = size
-
-    @cached_property
-    def small(self) -> str:
-        """2 GB: several times the memory limit. Also what the peers' writers convert."""
-        return _corpus(os.path.join(self.folder, "small"), min(2, self.size))
-
-    @cached_property
-    def large(self) -> str:
-        return _corpus(os.path.join(self.folder, "large"), self.size)
-
-    @cached_property
-    def peers(self) -> dict[str, str]:
-        """Peers, and what keeps them out of the tables (an empty text: nothing)."""
-        return {name: self._convert(name) for name in PEERS}
-
-    def _convert(self, name: str) -> str:
-        loader = LOADERS[name]
-        if loader.version is None:
-            return "not installed"
-        if loader.convert is None:
-            return ""
-        _say(f"converting for {name}")
-        command = [sys.executable, "-m", "benchmarks.loaders", name, f"convert:{self.small}"]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parents[1],
-            env={**os.environ, "TMPDIR": self.folder},  # peers leave files there
-            check=False,
-        )
-        return "" if done.returncode == 0 else f"not converted: {done.stderr.strip().splitlines()[-1]}"
-
-
-def _corpus(folder: str, gigabytes: float) -> str:
-    """Random tokens, really written: a hole in a file would be read without the device."""
-    _say(f"writing {gigabytes:g} GB of tokens")
-    os.mkdir(folder)
-    block = np.random.default_rng(0).integers(0, 50257, 2**24, dtype=np.uint16)
-    left = int(gigabytes * GB)
-    with open(os.path.join(folder, "train.bin"), "wb") as file:
-        while left > 0:
-            file.write(block.data.cast("B")[:left])
-            left -= block.nbytes
-            block += 1
-        file.flush()
-        os.fsync(file.fileno())
-    return folder
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _files(folder: str, name: str) -> Iterator[str]:
@@ -153,7 +91,7 @@ def warm(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
     with ExitStack() as stack:
         running = {}
         for name in found:
-            _say(f"warm: {name}")
+            say(f"warm: {name}")
             try:
                 running[name] = stack.enter_context(LoaderProcess(name, corpora.small))
                 running[name].run(seconds=0.5)  # the first pass over code and pages is no figure
@@ -223,7 +161,7 @@ def _cold_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
     found: dict[str, list[float]] = {name: [] for name in names}
     for nth in range(rounds):
         for name in names:
-            _say(f"cold, round {nth + 1}: {name}")
+            say(f"cold, round {nth + 1}: {name}")
             with LoaderProcess(name, folder) as process:
                 _cool(folder, name)
                 told = process.run(batches=200)
@@ -271,7 +209,7 @@ def usual(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
         with loop_mounted(corpora.folder, os.path.getsize(path) + 256 * MIB) as mounted:
             ahead = read_ahead(mounted)
             report.title += f", read-ahead {ahead // 1024 if ahead else '?'} KiB"
-            _say("copying the corpus to the loop device")
+            say("copying the corpus to the loop device")
             shutil.copy(path, mounted)
             speeds = _limited_speeds(mounted, names, options.rounds)
     except (NoLoopDeviceError, CgroupUnavailableError) as error:
@@ -290,7 +228,7 @@ def _limited_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
         for name in names:
             if name in lost:
                 continue
-            _say(f"in 256 MiB, round {nth + 1}: {name}")
+            say(f"in 256 MiB, round {nth + 1}: {name}")
             try:
                 with memory_cgroup(LIMIT) as group, LoaderProcess(name, folder, group) as process:
                     _cool(folder, name)
@@ -404,7 +342,7 @@ def build(options: argparse.Namespace) -> list[Report]:
             raise SystemExit(f"{folder}: {need / GB:g} GB must be free; see --size and --folder")
         corpora = Corpora(folder, options.size)
         for name in options.only or PARTS:
-            _say(f"part: {name}")
+            say(f"part: {name}")
             before = os.getloadavg()[0]
             found = PARTS[name](options, corpora)
             for report in found:

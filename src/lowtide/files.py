@@ -183,7 +183,12 @@ class PreadReader:
 
     @property
     def flags(self) -> tuple[int, int]:
-        """The flags of reads that do not wait, and of reads that do; 0 for the first where there are none."""
+        """The flags of reads that do not wait, and of reads that do.
+
+        0 for the first where there are none, or where flags are not all: what is read must be dropped behind.
+        """
+        if self._drop and not self._dontcache:
+            return 0, 0
         return self._nowait and self._nowait | self._dontcache, self._dontcache
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Shards:
             return
         flat = out.reshape(-1).view(np.uint8)
         which, extents = self._locate(starts, lengths, targets)
-        used = np.unique(which).tolist()
+        used = sorted(set(which.tolist()))
         if len(used) == 1:
             self._reader(used[0]).fill(extents, flat, ahead)
             return
@@ -120,7 +120,7 @@ class Shards:
             first += len(some)
             with ExitStack() as stack:
                 fds = {}
-                for number in np.unique(owners).tolist():
+                for number in set(owners.tolist()):
                     entry = stack.enter_context(readers[number].opened())
                     entry.advise(random=True)
                     fds[number] = entry.fd

@@ -15,9 +15,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import lowtide
 from lowtide.memory import drop_page_cache, pagecache
 from lowtide.samplers import BUFFER
 from tests.support.process import output
+from tests.support.variants import Variant
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists("/proc/self/clear_refs") and not os.environ.get("CI"),
@@ -46,8 +48,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def cached(folder: Path) -> int:
-    found = pagecache.resident(folder / "train.bin")
+def cached(path: Path) -> int:
+    found = pagecache.resident(path)
     assert found is not None, "the kernel must tell how much of a file is cached"
     return found[0]
 
@@ -138,9 +140,26 @@ def test_drop_leaves_nearly_no_page_cache(corpus: Path) -> None:
     drop_page_cache(corpus / "train.bin")
     measure(BATCHES, READ, path=corpus, corpus={"cache": "drop"}, steps=2000)
     # A page may stay where two reads that were under way at once share it.
-    assert cached(corpus) <= 4 * MIB
+    assert cached(corpus / "train.bin") <= 4 * MIB
     measure(BATCHES, READ, path=corpus, corpus={"cache": "keep"}, steps=200)
-    assert cached(corpus) > 16 * MIB, "with cache=keep the page cache is the kernel's, or the test is blind"
+    assert cached(corpus / "train.bin") > 16 * MIB, (
+        "with cache=keep the page cache is the kernel's, or the test is blind"
+    )
+
+
+@pytest.mark.parametrize("lacks", [(), ("dontcache",)], ids=["dontcache", "fadvise"])
+def test_drop_leaves_nothing_of_several_shards_either(tmp_path: Path, lacks: tuple[str, ...]) -> None:
+    paths = [tmp_path / f"shard_{number}.bin" for number in range(4)]
+    for path in paths:
+        np.arange(4 * MIB, dtype=np.uint32).astype(np.uint16).tofile(path)
+        drop_page_cache(path)
+    with Variant("pread", "drop", lacks).platform():
+        corpus = lowtide.corpus(paths, dtype="uint16", cache="drop")
+        for step, (x, _) in enumerate(corpus.batches(BATCH, LENGTH, prefetch=0)):
+            assert x.shape == (BATCH, LENGTH)
+            if step == 50:
+                break
+    assert sum(cached(path) for path in paths) <= MIB
 
 
 @pytest.mark.parametrize("cache", ["keep", "drop"])
