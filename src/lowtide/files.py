@@ -356,16 +356,16 @@ def _drop_range(fd: int, start: int, stop: int) -> None:
     """Put a range out of the page cache.
 
     The kernel keeps a folio of which only a part is named, so the range begins a folio early, for the one
-    that straddled the end of the last range, and ends on a border.
+    that straddled the end of the last range. It ends where it is said to: behind it lies what was read ahead.
     """
     start = max(0, start - _FOLIO)
-    stop = (stop // _FAULT_AROUND + 1) * _FAULT_AROUND
     os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
 
 def _drop(fd: int, extents: Extents) -> None:
     """Put everything between the first and the last extent out of the page cache."""
-    _drop_range(fd, int(extents.offsets.min()), int((extents.offsets + extents.lengths).max()))
+    stop = int((extents.offsets + extents.lengths).max())
+    _drop_range(fd, int(extents.offsets.min()), (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
 
 
 def _file_pages() -> int | None:
