@@ -110,16 +110,9 @@ def read_ahead(path: str) -> int | None:
         return None
 
 
-@contextmanager
-def _read_ahead_of(path: str, nbytes: int) -> Iterator[None]:
-    """With direct I/O a loop device begins with what the device below it has; that is put back."""
-    setting = _setting(path)
-    before = setting.read_text()
-    setting.write_text(str(nbytes // 1024))
-    try:
-        yield
-    finally:
-        setting.write_text(before)
+def _loop_settings() -> dict[Path, str]:
+    """The read-ahead of every loop device, in use or not."""
+    return {path: path.read_text() for path in Path("/sys/block").glob("loop*/queue/read_ahead_kb")}
 
 
 class NoLoopDeviceError(RuntimeError):
@@ -137,7 +130,7 @@ def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
         raise NoLoopDeviceError("needs root, to mount an image")
     image, mounted = os.path.join(folder, "ext4.img"), os.path.join(folder, "mounted")
     os.mkdir(mounted)
-    device = ""
+    device, before = "", _loop_settings()
     try:
         with open(image, "wb") as file:
             file.truncate(nbytes)
@@ -145,13 +138,17 @@ def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
         device = _tool("losetup", "--find", "--show", "--direct-io=on", image)
         _tool("mount", device, mounted)
         try:
-            with _read_ahead_of(mounted, USUAL_READ_AHEAD):
-                yield mounted
+            # With direct I/O a loop device begins with a multiple of what the device below it likes.
+            _setting(mounted).write_text(str(USUAL_READ_AHEAD // 1024))
+            yield mounted
         finally:
             _tool("umount", mounted)
     finally:
         if device:
             _tool("losetup", "--detach", device)
+            # Detaching does not undo it.
+            setting = Path("/sys/block", os.path.basename(device), "queue/read_ahead_kb")
+            setting.write_text(before.get(setting, str(USUAL_READ_AHEAD // 1024)))
         if os.path.exists(image):
             os.remove(image)
         os.rmdir(mounted)

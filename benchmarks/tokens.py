@@ -37,6 +37,7 @@ from benchmarks.loaders import BATCH, LENGTH, LOADERS, PEERS
 LIMIT = 256 * MIB
 NANO, ALONE, DEFAULT = "nanoGPT as published", "lowtide, no prefetch", "lowtide"
 DROP, BLOCKS, LITDATA = "lowtide, cache=drop", "lowtide, order=blocks", "LitData, converted"
+FIO = "fio, 2 KiB, libaio, depth 64"
 Speeds = dict[str, float | str]
 """Batches a second, or why there is no figure."""
 
@@ -115,12 +116,13 @@ def prefetch(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
     report = Report("With prefetch: the wait for a batch, after 5 ms of work on the last one")
     path = os.path.join(corpora.small, "train.bin")
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for _ in range(options.rounds):
-        for state, cool in (("warm", make_warm), ("cold", make_cold)):
-            for compute in ("torch", "sleep", "python") if state == "warm" else ("torch",):
-                cool(path)
-                told = _probe("waits", folder=corpora.small, compute=compute, milliseconds=5, batches=200)
-                found.setdefault((state, compute), []).append(told)
+    make_warm(path)
+    cases = [("warm", compute) for _ in range(options.rounds) for compute in _WORK] + [("cold", "torch")]
+    for state, compute in cases:
+        if state == "cold":
+            make_cold(path)
+        told = _probe("waits", folder=corpora.small, compute=compute, milliseconds=5, batches=200)
+        found.setdefault((state, compute), []).append(told)
     for (state, compute), waits in found.items():
         microseconds = {key: 1e6 * statistics.median(one[key] for one in waits) for key in ("median", "p90")}
         report.row(
@@ -141,32 +143,33 @@ _WORK = {
 def cold(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
     """The first 200 batches; a new process for each round, since what is mapped cannot be dropped."""
     report = Report(f"Cold: the first 200 batches of {options.size:g} GB")
-    speeds = _cold_speeds(corpora.large, (NANO, DEFAULT, ALONE, DROP, BLOCKS), options.rounds)
-    path = os.path.join(corpora.large, "train.bin")
-    make_cold(path)
-    try:
-        # Direct reads begin and end on sectors, so 2 KiB stand for the 2,050 bytes of a window.
-        reads = fio(path, rw="randread", bs="2k", depth=64, seconds=3)["iops"]
-        speeds["fio, 2 KiB, libaio, depth 64"] = reads / BATCH
-    except FileNotFoundError:
-        speeds["fio, 2 KiB, libaio, depth 64"] = "not installed"
+    speeds = _cold_speeds(corpora.large, (NANO, DEFAULT, ALONE, DROP, BLOCKS, FIO), options.rounds)
     _table(report, speeds, speeds)
     _ratio(report, "lowtide / nanoGPT", speeds, DEFAULT, NANO, 8)
-    _ratio(report, "lowtide / fio", speeds, DEFAULT, "fio, 2 KiB, libaio, depth 64", 0.7)
+    _ratio(report, "lowtide / fio", speeds, DEFAULT, FIO, 0.7)
     _ratio(report, "lowtide with cache=drop / lowtide", speeds, DROP, DEFAULT, 2 / 3)
     return [report]
 
 
 def _cold_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
     found: dict[str, list[float]] = {name: [] for name in names}
+    lost: dict[str, str] = {}
     for nth in range(rounds):
         for name in names:
             say(f"cold, round {nth + 1}: {name}")
-            with LoaderProcess(name, folder) as process:
-                _cool(folder, name)
-                told = process.run(batches=200)
-            found[name].append(told["batches"] / told["seconds"])
-    return _medians(found, {})
+            if name != FIO:
+                with LoaderProcess(name, folder) as process:
+                    _cool(folder, name)
+                    told = process.run(batches=200)
+                found[name].append(told["batches"] / told["seconds"])
+                continue
+            try:
+                # Direct reads begin and end on sectors, so 2 KiB stand for the 2,050 bytes of a window.
+                reads = fio(os.path.join(folder, "train.bin"), rw="randread", bs="2k", depth=64, seconds=2)
+                found[name].append(reads["iops"] / BATCH)
+            except FileNotFoundError:
+                lost[name] = "not installed"
+    return _medians(found, lost)
 
 
 def limited(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
