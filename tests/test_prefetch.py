@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -120,51 +123,156 @@ def test_what_was_queued_behind_an_error_is_not_made_for_nothing() -> None:
     assert made.count(7) <= 1
 
 
+class Interrupted:
+    """A queue of results at which a signal arrives, before an item was taken or just after."""
+
+    def __init__(self, inner: Any, *, taken: bool) -> None:
+        self.inner = inner
+        self.taken = taken
+
+    def get(self) -> None:
+        if self.taken:
+            self.inner.get()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_an_interrupt_of_the_wait_loses_nothing(depth: int) -> None:
+def test_an_interrupt_of_the_wait_loses_nothing(depth: int, taken: bool) -> None:
     items = Prefetcher(lambda i: i, 0, 10, depth)
     items.next()
-    with (
-        mock.patch("concurrent.futures.Future.result", side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    assert items._worker is not None
+    items._worker.made = Interrupted(items._worker.made, taken=taken)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
         items.next()
     assert [items.next() for _ in range(9)] == list(range(1, 10))
     items.close()
 
 
-class Interrupting:
-    """A queue whose ``popleft`` is done, and then a signal arrives."""
+def test_after_an_interrupt_the_old_thread_has_ended_before_a_new_one_makes_anything() -> None:
+    at_work: list[int] = []
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
+    def make(number: int) -> int:
+        at_work.append(number)
+        assert len(at_work) == 1
+        time.sleep(0.02)
+        at_work.clear()
+        return number
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.inner[index]
-
-    def popleft(self) -> None:
-        self.inner.popleft()
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_an_interrupt_between_taking_and_counting_shifts_nothing(depth: int) -> None:
-    items = Prefetcher(lambda i: i, 0, 10, depth)
+    items = Prefetcher(make, 0, 10, 3)
     items.next()
-    ahead: Any = items._ahead
-    items._ahead = Interrupting(ahead)  # type: ignore[assignment]
+    assert items._worker is not None
+    items._worker.made = Interrupted(items._worker.made, taken=False)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         items.next()
-    items._ahead = ahead
-    position = items.position
-    assert [items.next() for _ in range(10 - position)] == list(range(position, 10))
+    assert [items.next() for _ in range(9)] == list(range(1, 10))
     items.close()
+
+
+def test_a_real_interrupt_ends_the_wait() -> None:
+    go_on = threading.Event()
+
+    def make(number: int) -> int:
+        if number == 1 and not go_on.is_set():
+            go_on.wait(10)
+        return number
+
+    items = Prefetcher(make, 0, 3, 1)
+    assert items.next() == 0
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        items.next()
+    go_on.set()
+    assert [items.next(), items.next()] == [1, 2]
+    items.close()
+
+
+def test_everything_allowed_is_begun_before_the_first_is_waited_for() -> None:
+    happened: list[str] = []
+    asked = threading.Event()
+
+    def begin(number: int) -> Callable[[], int]:
+        asked.wait(10)  # until the consumer has asked for all that it may
+        happened.append(f"begin {number}")
+
+        def finish() -> int:
+            happened.append(f"finish {number}")
+            return number
+
+        return finish
+
+    items = Prefetcher(lambda i: -i, 0, 3, 3, begin=begin)
+    threading.Timer(0.05, asked.set).start()
+    assert [items.next() for _ in range(3)] == [0, 1, 2]
+    assert happened == ["begin 0", "begin 1", "begin 2", "finish 0", "finish 1", "finish 2"]
+    items.close()
+
+
+@pytest.mark.parametrize("in_begin", [True, False])
+def test_an_error_of_what_was_begun_belongs_to_its_item(in_begin: bool) -> None:
+    fails = [True]
+
+    def fail() -> None:
+        if fails:
+            fails.clear()
+            raise ValueError("the second")
+
+    def begin(number: int) -> Callable[[], int]:
+        if number == 2 and in_begin:
+            fail()
+
+        def finish() -> int:
+            if number == 2:
+                fail()
+            return number
+
+        return finish
+
+    items = Prefetcher(lambda i: -i, 0, 5, 4, begin=begin)
+    assert [items.next(), items.next()] == [0, 1]
+    with pytest.raises(ValueError, match="the second") as caught:
+        items.next()
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert ("begin" if in_begin else "finish") in names
+    assert [items.next() for _ in range(3)] == [2, 3, 4]
+    items.close()
+
+
+def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
+    class Item:
+        pass
+
+    items = Prefetcher(lambda i: Item(), 0, 2, 1)
+    item = items.next()
+    items.next()
+    seen = weakref.ref(item)
+    del item
+    assert seen() is None
+    items.close()
+
+
+def test_a_program_that_ends_in_the_middle_ends() -> None:
+    program = """
+import threading, time
+from lowtide.prefetch import Prefetcher
+
+begun = threading.Event()
+
+def make(number):
+    if number == 2:
+        begun.set()
+        time.sleep(0.2)
+        print("made", number, flush=True)
+    return number
+
+items = Prefetcher(make, 0, 10, 3)
+items.next()
+begun.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "made 2\n", "")
 
 
 @pytest.fixture
