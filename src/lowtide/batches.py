@@ -51,6 +51,9 @@ class Source(Protocol):
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
         """Fill each row of ``out`` with one sample, from number ``first`` on."""
 
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        """``read`` in two steps: this sets the device to work, what it returns waits for it."""
+
     def samples(self, token: int, epoch: int) -> list[int]:
         """The samples of an epoch in which a token is seen."""
 
@@ -137,11 +140,14 @@ class Batches(Iterator[Pair]):
 
     def read(self, step: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """The ``length + 1`` tokens of each of this rank's windows of a step, into ``out`` if given."""
-        first = whole("step", step, 0) * self.batch_size
         if out is None:
             out = np.empty((self.shape[0], self.length + 1), self.dtype)
-        self._source.read(first + self._rows[0], out)
+        self.begin(step, out)()
         return out
+
+    def begin(self, step: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        """``read`` in two steps: this sets the device to work, what it returns waits for it."""
+        return self._source.begin(whole("step", step, 0) * self.batch_size + self._rows[0], out)
 
     def read_samples(self, numbers: Ints, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """The ``length + 1`` tokens of windows by their numbers, counted through all epochs."""
@@ -238,19 +244,27 @@ class Batches(Iterator[Pair]):
     def _go_to(self, step: int) -> None:
         if hasattr(self, "_ahead"):
             self._ahead.close()
-        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(self._maker(), step, _FOREVER, self._prefetch)
+        begin = self._beginner()
+        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(
+            lambda step: begin(step)(), step, _FOREVER, self._prefetch, begin=begin
+        )
 
-    def _maker(self) -> Callable[[int], npt.NDArray[Any]]:
-        """``read``, without a reference to these batches: dropping them ends the thread."""
+    def _beginner(self) -> Callable[[int], Callable[[], npt.NDArray[Any]]]:
+        """``begin``, without a reference to these batches: dropping them ends the thread."""
         source, rows, shape = self._source, self._rows, (self.shape[0], self.length + 1)
         batch_size, dtype = self.batch_size, self.dtype
 
-        def make(step: int) -> npt.NDArray[Any]:
+        def begin(step: int) -> Callable[[], npt.NDArray[Any]]:
             out = np.empty(shape, dtype)
-            source.read(step * batch_size + rows[0], out)
-            return out
+            wait = source.begin(step * batch_size + rows[0], out)
 
-        return make
+            def finish() -> npt.NDArray[Any]:
+                wait()
+                return out
+
+            return finish
+
+        return begin
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings and the step, no more: what was made ahead can be made again."""
@@ -292,6 +306,9 @@ class CorpusSource:
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
         self._windows.read(first, out)
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        return self._windows.begin(first, out)
 
     def starts(self, first: int, last: int) -> Ints:
         """Where the windows of samples begin."""

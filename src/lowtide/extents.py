@@ -30,7 +30,7 @@ class Extents:
     def nbytes(self) -> int:
         return int(self.lengths.sum())
 
-    def __getitem__(self, which: slice | npt.NDArray[np.bool_]) -> Extents:
+    def __getitem__(self, which: slice | Ints | npt.NDArray[np.bool_]) -> Extents:
         fds = None if self.fds is None else self.fds[which]
         return Extents(self.offsets[which], self.targets[which], self.lengths[which], fds)
 

@@ -11,8 +11,10 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -46,6 +48,12 @@ class Reader(Protocol):
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         """Fill ``out`` from anywhere in the file; hints take at most ``ahead`` bytes of page cache."""
+
+    def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
+        """``fill`` in two steps: this sets the device to work, and what it returns waits and fills the rest.
+
+        Who has several reads to make begins them all, so that the device is not idle between them.
+        """
 
     def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
         """Fill ``out`` from ``offset`` on, as one of many such reads in order.
@@ -121,6 +129,24 @@ class PreadReader:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
             for future in futures:
                 future.result()
+
+    def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
+        small = len(extents.window(0, aio.DEPTH, ahead // 2, overhead=2 * _PAGE)) == len(extents)
+        if not self._nowait or not small or _workers_for(extents) > 1:
+            return partial(self.fill, extents, out, ahead)  # has enough under way by itself
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            return partial(self._end, extents, self._read_cached(entry.fd, extents, out), out)
+
+    def _end(self, extents: Extents, missing: Extents | None, out: Bytes) -> None:
+        if missing is None and not self._drop:
+            return
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            if missing is not None:
+                self._read(entry.fd, missing, out)
+            if self._drop and not self._dontcache:
+                _drop(entry.fd, extents)
 
     def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
@@ -238,6 +264,9 @@ class MappedReader:
                 raise errors.reading(self._file.path, error) from None
             if self._drop:
                 _drop(entry.fd, extents)
+
+    def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
+        return partial(self.fill, extents, out, ahead)
 
     def _fill_by_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
         """Touch, copy and let go, ``at_once`` bytes of mapped pages at a time.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -133,13 +133,23 @@ class MixedSource:
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
+        self.begin(first, out)()
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
         which, numbers = self.assign(first, first + len(out))
+        begun: list[tuple[Ints, npt.NDArray[Any], Callable[[], None]]] = []
         for nth, source in enumerate(self._sources):
             rows = np.flatnonzero(which == nth)
             if len(rows):  # a corpus' samples of one batch are neighbours in its own order
                 part = np.empty((len(rows), out.shape[1]), source.dtype)
-                source.read(int(numbers[rows[0]]), part)
+                begun.append((rows, part, source.begin(int(numbers[rows[0]]), part)))
+
+        def finish() -> None:
+            for rows, part, wait in begun:
+                wait()
                 out[rows] = part
+
+        return finish
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         which, numbers = self.assign(first, first + len(x))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,10 +94,13 @@ class PackedSource:
         return found
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
+        self.begin(first, out)()
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
         flat = [piece for row in self.pieces(first, first + len(out)) for piece in row]
         starts = np.array([start for start, _ in flat], np.int64)
         lengths = np.array([length for _, length in flat], np.int64)
-        self._corpus.shards.read_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
+        return self._corpus.shards.begin_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
         ids = np.zeros(x.shape, np.int32)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -48,35 +48,45 @@ class Shards:
 
         A row that passes the end goes on at the beginning, so that windows of any phase cover every token.
         """
+        self.begin_windows(starts, out, ahead)()
+
+    def begin_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Callable[[], None]:
+        """``read_windows`` in two steps: this sets the device to work, what it returns waits for it."""
         item = self.dtype.itemsize
         width = out.shape[1] * item
         flat = out.reshape(-1).view(np.uint8)
         if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
             targets, lengths = _rows(len(starts), width)
             extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
-            self._reader(0).fill(extents, flat, ahead)
-            return
+            return self._reader(0).begin(extents, flat, ahead)
         targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
-        self.read_spans(starts, np.full(len(starts), out.shape[1], np.int64), targets, out, ahead)
+        lengths = np.full(len(starts), out.shape[1], np.int64)
+        return self.begin_spans(starts, lengths, targets, out, ahead)
 
     def read_spans(
         self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
     ) -> None:
         """Put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, counted flat."""
+        self.begin_spans(starts, lengths, targets, out, ahead)()
+
+    def begin_spans(
+        self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
+    ) -> Callable[[], None]:
+        """``read_spans`` in two steps, as ``begin_windows``."""
         if not len(starts):
-            return
+            return _nothing
         flat = out.reshape(-1).view(np.uint8)
         which, extents = self._locate(starts, lengths, targets)
         used = sorted(set(which.tolist()))
         if len(used) == 1:
-            self._reader(used[0]).fill(extents, flat, ahead)
-            return
+            return self._reader(used[0]).begin(extents, flat, ahead)
         readers = {number: self._reader(number) for number in used}
         if all(isinstance(reader, PreadReader) and reader.flags[0] for reader in readers.values()):
-            self._gather(readers, which, extents, flat, ahead)
-            return
-        for number in used:
-            readers[number].fill(extents[which == number], flat, ahead)
+            if len(extents.window(0, DEPTH, ahead, overhead=_PAGES)) == len(extents):
+                return self._begin_gather(readers, which, extents, flat)
+            return partial(self._gather, readers, which, extents, flat, ahead)
+        begun = [readers[number].begin(extents[which == number], flat, ahead) for number in used]
+        return partial(_finish_all, begun)
 
     def _locate(self, starts: Ints, lengths: Ints, targets: Ints) -> tuple[Ints, Extents]:
         """The segment of each part of each span, and the parts: a span may cross borders."""
@@ -111,27 +121,30 @@ class Shards:
     def _gather(
         self, readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8], ahead: int
     ) -> None:
-        """Ask every file for its part without waiting, then wait for what was not cached."""
-        nowait, wait = next(iter(readers.values())).flags
+        """One window after another, each as large as the hints may be."""
         first = 0
         while first < len(extents):
             some = extents.window(first, DEPTH, ahead, overhead=_PAGES)
             owners = which[first : first + len(some)]
             first += len(some)
-            with ExitStack() as stack:
-                fds = {}
-                for number in set(owners.tolist()):
-                    entry = stack.enter_context(readers[number].opened())
-                    entry.advise(random=True)
-                    fds[number] = entry.fd
-                some = replace(some, fds=np.array([fds[number] for number in owners.tolist()], np.int64))
-                missing = read_many(-1, some, out, nowait) != some.lengths
-                if missing.any():
-                    late = some[missing]
-                    failed = np.flatnonzero(missing)[read_many(-1, late, out, wait) != late.lengths]
-                    for i in failed.tolist():  # its own reader goes on, or says what is wrong with its file
-                        one = replace(some[i : i + 1], fds=None)
-                        readers[int(owners[i])].fill(one, out, ahead)
+            self._begin_gather(readers, owners, some, out)()
+
+    def _begin_gather(
+        self, readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8]
+    ) -> Callable[[], None]:
+        """Ask every file for its part without waiting; what is returned waits for what was not cached."""
+        nowait, wait = next(iter(readers.values())).flags
+        missing = np.flatnonzero(_read_all(readers, which, extents, out, nowait) != extents.lengths)
+        if not len(missing):
+            return _nothing
+
+        def finish() -> None:
+            late, owners = extents[missing], which[missing]
+            for i in np.flatnonzero(_read_all(readers, owners, late, out, wait) != late.lengths).tolist():
+                # Its own reader goes on, or says what is wrong with its file.
+                readers[int(owners[i])].fill(late[i : i + 1], out)
+
+        return finish
 
     def stream(self, start: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""
@@ -165,6 +178,29 @@ class Shards:
     def close(self) -> None:
         while self._readers:
             self._readers.popitem()[1].close()
+
+
+def _read_all(
+    readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8], flags: int
+) -> Ints:
+    """Bytes read, or a negative errno, for each extent of the file of its reader."""
+    with ExitStack() as stack:
+        fds = {}
+        for number in set(which.tolist()):
+            entry = stack.enter_context(readers[number].opened())
+            entry.advise(random=True)
+            fds[number] = entry.fd
+        owned = replace(extents, fds=np.array([fds[number] for number in which.tolist()], np.int64))
+        return read_many(-1, owned, out, flags)
+
+
+def _nothing() -> None:
+    """Nothing is left to wait for."""
+
+
+def _finish_all(begun: list[Callable[[], None]]) -> None:
+    for finish in begun:
+        finish()
 
 
 @lru_cache(8)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,11 @@ class Windows:
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
         """Fill each row of ``out`` with one sample, from number ``first`` on."""
-        self._shards.read_windows(self._starts(first, first + len(out)), out)
+        self.begin(first, out)()
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        """``read`` in two steps: this sets the device to work, what it returns waits for it."""
+        return self._shards.begin_windows(self._starts(first, first + len(out)), out)
 
     def _starts(self, first: int, last: int) -> Ints:
         page, begin = divmod(first, _PLANNED)
@@ -68,6 +74,10 @@ class BlockWindows:
                 starts = self._starts[place - begin : place - begin + count]
                 out[done : done + count] = self._view[starts]
             done += count
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        """All of it is left for later: most batches come from blocks that are here."""
+        return partial(self.read, first, out)
 
     def _load(self, epoch: int, order: BlockShuffled, window: int) -> None:
         """Each block with the one token that its last window's target needs."""

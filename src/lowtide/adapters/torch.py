@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Any
 
@@ -60,18 +60,31 @@ class Destination:
 
     def make(self, rows: int, fill: Callable[[npt.NDArray[Any]], object]) -> Host:
         """``rows`` windows, read by ``fill`` into a buffer of the corpus' own dtype."""
-        if not self._pinned:
-            buffer = np.empty((rows, self._width), self._tokens)
-            fill(buffer)
-            x, y = Batches.pair(buffer)
+        return self.begin(rows, lambda buffer: partial(fill, buffer))()
+
+    def begin(
+        self, rows: int, begin: Callable[[npt.NDArray[Any]], Callable[[], object]]
+    ) -> Callable[[], Host]:
+        """``make`` in two steps, for reads that are."""
+        pinned = self._pinned_memory(rows) if self._pinned else None
+        tokens = np.empty((rows, self._width), self._tokens) if pinned is None else pinned.numpy()
+        wait = begin(tokens)
+
+        def finish() -> Host:
+            wait()
+            if pinned is not None:
+                return pinned
+            x, y = Batches.pair(tokens)
             return _widened(x, self.dtype), _widened(y, self.dtype)
+
+        return finish
+
+    def _pinned_memory(self, rows: int) -> torch.Tensor:
         kind = torch.from_numpy(np.empty(0, self._tokens)).dtype
         # The current GPU is each thread's own. Without this, pinning would make a context on GPU 0 in the
         # prefetch threads of all ranks: https://github.com/pytorch/pytorch/issues/58626
         with torch.cuda.device(self.device):
-            pinned = torch.empty((rows, self._width), dtype=kind, device="cpu", pin_memory=True)
-        fill(pinned.numpy())
-        return pinned
+            return torch.empty((rows, self._width), dtype=kind, device="cpu", pin_memory=True)
 
     def take(self, made: Host) -> Pair:
         """x and y on the device, contiguous and of ``dtype``."""
@@ -140,7 +153,11 @@ class TorchBatches(Iterator[Pair]):
     def _go_to(self, step: int) -> None:
         batches, to = self._batches, self._to  # not self: dropping these batches ends the thread
         self._ahead: Prefetcher[Host] = Prefetcher(
-            lambda step: _make(batches, step, to), step, _FOREVER, self._prefetch
+            lambda step: _make(batches, step, to),
+            step,
+            _FOREVER,
+            self._prefetch,
+            begin=lambda step: _begin(batches, step, to),
         )
 
     def __getitem__(self, step: int) -> Pair:
@@ -184,7 +201,11 @@ class TorchBatches(Iterator[Pair]):
 
 
 def _make(batches: Batches, step: int, to: Destination) -> Host:
-    return to.make(batches.shape[0], lambda out: batches.read(step, out))
+    return _begin(batches, step, to)()
+
+
+def _begin(batches: Batches, step: int, to: Destination) -> Callable[[], Host]:
+    return to.begin(batches.shape[0], lambda out: batches.begin(step, out))
 
 
 class MapDataset(data.Dataset[Any]):
