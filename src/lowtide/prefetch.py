@@ -75,10 +75,13 @@ class Prefetcher(Generic[T]):
             self.position += 1
             return made
         try:
-            self._ask(worker, self.position + self._depth)
+            # This one, and as many behind it as may be there when it is handed over: asked for only then, the
+            # thread would have nothing to begin while it waits for the next.
+            while self._asked < min(self.position + 1 + self._depth, self._stop):
+                worker.asked.put(self._asked)
+                self._asked += 1
             item, error = worker.made.get()
             if error is None:
-                self._ask(worker, self.position + 1 + self._depth)
                 self.position += 1
                 return item  # type: ignore[no-any-return]
         except BaseException:
@@ -103,11 +106,6 @@ class Prefetcher(Generic[T]):
         self._asked = self.position
         self._dropped = weakref.finalize(self, self._worker.end)
         return self._worker
-
-    def _ask(self, worker: _Worker[T], until: int) -> None:
-        while self._asked < min(until, self._stop):
-            worker.asked.put(self._asked)
-            self._asked += 1
 
     def _try_at_once(self, at_once: Callable[[int], T | None]) -> T | None:
         begun = time.perf_counter()
