@@ -103,3 +103,11 @@ def test_shares_are_all_of_it_and_about_equal(lengths: list[int], parts: int) ->
 @pytest.mark.parametrize("width", [1, 3 * 2**20])
 def test_nothing_asked_is_nothing_read(width: int) -> None:
     assert len(of_records(np.empty(0, np.int64), width)) == 0
+
+
+def test_out_of_order_they_come_as_they_are() -> None:
+    some = of_records(np.array([30, 0, 10, 20]), 10, in_order=False)
+    assert some.offsets.tolist() == [30, 0, 10, 20]
+    assert some.targets.tolist() == [0, 10, 20, 30]
+    assert some.moved(7).targets.tolist() == [7, 17, 27, 37]
+    assert some.moved(7).offsets is some.offsets

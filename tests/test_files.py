@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -431,3 +433,45 @@ def test_mapped_readers_let_go(tmp_path: Path) -> None:
         assert Path("/proc/self/maps").read_text().count(str(tmp_path / "x")) == maps
         reader.close()
         assert str(tmp_path / "x") not in Path("/proc/self/maps").read_text()
+
+
+def test_reads_need_no_order_once_everything_is_cached(tmp_path: Path) -> None:
+    path = tmp_path / "rows.bin"
+    path.write_bytes(bytes(2**20))
+    reader = PreadReader(str(path), 2**20, "keep")
+    extents = of_records(np.arange(0, 2**20, 8192), 1024)
+    out = np.empty(extents.nbytes, np.uint8)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert reader.in_order
+    reader.fill(extents, out)
+    assert reader.in_order
+    reader.fill(extents, out)
+    assert not reader.in_order
+    reader.close()
+
+
+def test_parts_are_worked_out_and_read_each_by_a_thread(tmp_path: Path) -> None:
+    path = tmp_path / "rows.bin"
+    rows = np.random.default_rng(0).integers(0, 256, (1000, 100), np.uint8)
+    rows.tofile(path)
+    reader = PreadReader(str(path), rows.nbytes, "keep")
+    out = np.zeros(rows.nbytes, np.uint8)
+    threads = set()
+
+    def part(nth: int) -> Extents:
+        threads.add(threading.get_ident())
+        return of_records(np.arange(nth * 250, (nth + 1) * 250) * 100, 100).moved(nth * 25_000)
+
+    reader.fill_parts([partial(part, nth) for nth in range(4)], out)
+    assert (out == rows.ravel()).all()
+    assert threading.get_ident() in threads
+    assert len(threads) > 1 or os.cpu_count() == 1
+
+    def broken() -> Extents:
+        raise ValueError("no such part")
+
+    with pytest.raises(ValueError, match="no such part"):
+        reader.fill_parts([partial(part, 0), broken], out)
+    reader.close()

@@ -214,7 +214,7 @@ class _Plan:
             if isinstance(self.order, BlockShuffled):
                 self._read_from_windows(self.order, first, last, part)
             else:
-                self.array.read_runs(self.order(first, last), 1, part, self._ahead)
+                self.array.read_ordered(self.order, first, last, part, self._ahead)
         return out
 
     def chunk_at_once(self, number: int) -> npt.NDArray[Any] | None:

@@ -34,6 +34,10 @@ class Extents:
         fds = None if self.fds is None else self.fds[which]
         return Extents(self.offsets[which], self.targets[which], self.lengths[which], fds)
 
+    def moved(self, by: int) -> Extents:
+        """The same bytes of the file, ``by`` bytes further on in the buffer."""
+        return Extents(self.offsets, self.targets + by, self.lengths, self.fds) if by else self
+
     def window(self, first: int, count: int, nbytes: int, overhead: int = 0) -> Extents:
         """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but one extent at least.
 
@@ -56,17 +60,18 @@ class Extents:
         return [share for share in shares if len(share)]
 
 
-def of_records(offsets: Ints, width: int) -> Extents:
+def of_records(offsets: Ints, width: int, *, in_order: bool = True) -> Extents:
     """Extents of records of ``width`` bytes at ``offsets``, laid one after another in the buffer.
 
     They come sorted by place in the file; records that are neighbours both there and in the buffer become
     one extent, and long ones are cut, so that a contiguous block is a few requests under way at once.
+    With ``in_order=False`` they come as they are: what is in the page cache can be read in any order.
 
     >>> of_records(np.array([30, 0, 10, 20]), 10)
     Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]), fds=None)
     """
     targets = np.arange(len(offsets), dtype=np.int64) * width
-    if len(offsets) > 1:
+    if len(offsets) > 1 and in_order:
         steps = np.diff(offsets)
         if (steps < 0).any():
             order = np.argsort(offsets, kind="stable")

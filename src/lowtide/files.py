@@ -11,7 +11,7 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from functools import partial
@@ -46,8 +46,14 @@ class Reader(Protocol):
     how: str
     """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
 
+    in_order: bool
+    """Whether reads should come in the order of the file: not if all of the last ones were cached."""
+
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         """Fill ``out`` from anywhere in the file; hints take at most ``ahead`` bytes of page cache."""
+
+    def fill_parts(self, parts: Sequence[Callable[[], Extents]], out: Bytes, ahead: int = AHEAD) -> None:
+        """``fill`` for extents in parts, each of which is worked out and read by a thread of its own."""
 
     def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
         """``fill`` in two steps: this sets the device to work, and what it returns waits and fills the rest.
@@ -83,6 +89,7 @@ class PreadReader:
             self._nowait = _NOWAIT if _supports(entry.fd, _NOWAIT) else 0
             drop = cache == "drop"
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
+        self.in_order = True
         self._fadvise = hasattr(os, "posix_fadvise")
         self._drop = drop and self._fadvise
         parts = ["aio" if aio.for_this_thread() else "preadv"]
@@ -114,21 +121,32 @@ class PreadReader:
             if workers == 1:
                 self._fill(entry.fd, extents, out, ahead)
                 return
-            first, *others = extents.shares(workers)
+        self.fill_parts([partial(_itself, share) for share in extents.shares(workers)], out, ahead)
+
+    def fill_parts(self, parts: Sequence[Callable[[], Extents]], out: Bytes, ahead: int = AHEAD) -> None:
+        with self._file.opened() as entry:
+            entry.advise(random=True)
             futures: list[Future[None]] = []
-            mine = [first]
+            mine = [parts[0]]
             try:
-                for share in others:
+                for part in parts[1:]:
                     try:
-                        futures.append(_helpers().submit(self._fill, entry.fd, share, out, ahead // workers))
+                        futures.append(
+                            _helpers().submit(self._fill_part, entry.fd, part, out, ahead // len(parts))
+                        )
                     except RuntimeError:  # no more threads: the interpreter is ending
-                        mine.append(share)
-                for share in mine:
-                    self._fill(entry.fd, share, out, ahead // workers)
+                        mine.append(part)
+                for part in mine:
+                    self._fill_part(entry.fd, part, out, ahead // len(parts))
             finally:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
             for future in futures:
                 future.result()
+
+    def _fill_part(self, fd: int, part: Callable[[], Extents], out: Bytes, ahead: int) -> None:
+        extents = part()
+        if len(extents):
+            self._fill(fd, extents, out, ahead)
 
     def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
         small = len(extents.window(0, aio.DEPTH, ahead // 2, overhead=2 * _PAGE)) == len(extents)
@@ -153,6 +171,7 @@ class PreadReader:
         first = 0
         behind: Extents | None = None
         allowed = ahead // 2
+        cached = True
         while first < len(extents):
             window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
             first += len(window)
@@ -160,10 +179,12 @@ class PreadReader:
             if behind is not None:
                 self._read(fd, behind, out)
             behind = missing
+            cached = cached and missing is None
             # What is cached needs no hints: as long as all of it is, windows may be larger, and calls fewer.
             allowed = AHEAD if missing is None else ahead // 2
         if behind is not None:
             self._read(fd, behind, out)
+        self.in_order = not cached
         if self._drop and not self._dontcache:
             _drop(fd, extents)
 
@@ -228,6 +249,8 @@ class MappedReader:
     they let go that all of it stays within about 4 MiB. ``memmap`` never lets go: the leak.
     """
 
+    in_order = True
+
     def __init__(self, path: str, size: int, cache: Cache, name: str) -> None:
         self.name = name
         self._file = File(path, size)
@@ -264,6 +287,10 @@ class MappedReader:
                 raise errors.reading(self._file.path, error) from None
             if self._drop:
                 _drop(entry.fd, extents)
+
+    def fill_parts(self, parts: Sequence[Callable[[], Extents]], out: Bytes, ahead: int = AHEAD) -> None:
+        for part in parts:
+            self.fill(part(), out, ahead)
 
     def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
         return partial(self.fill, extents, out, ahead)
@@ -423,11 +450,19 @@ def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
         out[at : at + length] = source[offset - start : offset - start + length]
 
 
+def _itself(extents: Extents) -> Extents:
+    return extents
+
+
 def _workers_for(extents: Extents) -> int:
+    return workers_for(len(extents), extents.nbytes)
+
+
+def workers_for(reads: int, nbytes: int) -> int:
     """Threads worth using: handing work over costs about as much as 50 small reads."""
-    if len(extents) < 256 and (len(extents) < 2 or extents.nbytes < 2 * 2**20):
+    if reads < 256 and (reads < 2 or nbytes < 2 * 2**20):
         return 1
-    return min(_CORES, len(extents))
+    return min(_CORES, reads)
 
 
 def _helpers() -> ThreadPoolExecutor:
