@@ -1,8 +1,8 @@
 """Putting together what tasks left: shards of the size asked for, ends beside them, sums of both.
 
 Tasks are taken in their order, each as soon as all before it are there. Every byte is written once more, and
-hashed on its way, in another thread: both let go of the interpreter. ``commit`` puts all of it on disk and says so
-in ``state.json``; what tasks left is deleted then and not before.
+hashed on its way, in another thread: both let go of the interpreter. ``commit`` puts all of it on disk and
+says so in ``state.json``; what tasks left is deleted then and not before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _END = np.dtype("<u8")
 class Stream:
     """The shards of one split, written one after another."""
 
-    def __init__(self, folder: str, split: str, dtype: str, layout: LayoutName, shard_tokens: int | None) -> None:
+    def __init__(
+        self, folder: str, split: str, dtype: str, layout: LayoutName, shard_tokens: int | None
+    ) -> None:
         self.split = split
         self.tokens = 0
         self.documents = 0
@@ -149,7 +151,7 @@ class _OpenShard:
         self.tokens += len(data) // self._itemsize
 
     def end_documents(self, ends: npt.NDArray[np.int64]) -> None:
-        self._ends.append(memoryview(ends.astype(_END)).cast("B"))
+        self._ends.append(ends.astype(_END).view(np.uint8).data)
 
     def state(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "bin": self._bin.state(), "ends": self._ends.state()}
@@ -159,6 +161,8 @@ class _OpenShard:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.tokens = state["tokens"]
+        if self._header:  # which `finish` may have changed since
+            self._bin.rewrite(self._header)
         self._bin.restore(state["bin"])
         self._ends.restore(state["ends"])
 
@@ -333,12 +337,14 @@ class Assembler:
                 found = os.fstat(tokens.fileno()).st_size, os.fstat(ends.fileno()).st_size
                 if found != (record.tokens[split] * self._itemsize, record.documents[split] * _END.itemsize):
                     raise FormatError(
-                        f"{tokens_path}: has {found[0]} bytes, and its record says {record.tokens[split]} tokens: "
-                        f"damaged; remove {self._work.path} and run the same command again"
+                        f"{tokens_path}: has {found[0]} bytes, and its record says {record.tokens[split]} "
+                        f"tokens: damaged; remove {self._work.path} and run the same command again"
                     )
                 self._pour(tokens, _Ends(ends), record.tokens[split], split)
         except OSError as error:
-            raise error if isinstance(error, errors.LowtideError) else errors.reading(tokens_path, error) from error
+            raise (
+                error if isinstance(error, errors.LowtideError) else errors.reading(tokens_path, error)
+            ) from error
 
     def _pour(self, tokens: Any, ends: _Ends, count: int, split: str) -> None:
         view = memoryview(self._buffer)
@@ -355,7 +361,9 @@ class Assembler:
             stream.end_documents(ends.upto(done) + begun)
             self._uncommitted += wanted
         if not count:  # the last piece of a long document had no token of its own
-            (self.streams[VAL] if self.streams[VAL].tokens and self._cut else self.streams[split]).end_document()
+            (
+                self.streams[VAL] if self.streams[VAL].tokens and self._cut else self.streams[split]
+            ).end_document()
 
     def _next(self, split: str) -> tuple[Stream, int]:
         """Where the next tokens go, and how many of them."""
@@ -370,6 +378,7 @@ class Assembler:
     def _state(self) -> dict[str, Any]:
         return {
             "consumed": self.consumed,
+            "train_tokens": self._cut,
             "skipped": self.skipped,
             "complaints": self.complaints,
             "streams": {split: stream.state() for split, stream in self.streams.items()},
@@ -377,6 +386,7 @@ class Assembler:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self.consumed = self._committed = state["consumed"]
+        self._cut = state["train_tokens"]
         self.skipped, self.complaints = state["skipped"], list(state["complaints"])
         for split, stream in self.streams.items():
             stream.restore(state["streams"][split])

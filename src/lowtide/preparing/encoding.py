@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import errors, orders, publish
-from lowtide.errors import FormatError, LowtideError, UnsupportedError
+from lowtide.errors import FormatError
 from lowtide.preparing import tokenizers
 from lowtide.preparing.reading import ReadOptions, read
 from lowtide.preparing.tasks import Record, Task
@@ -54,12 +54,14 @@ def encode(task: Task, job: Job) -> Record:
     """
     if not os.path.isdir(job.folder):
         raise errors.NotFoundError(
-            f"{job.folder}: the worker does not find the output folder; with Dask, sources and output must lie "
-            "on a file system that every worker sees under the same path"
+            f"{job.folder}: the worker does not find the output folder; with Dask, sources and output must "
+            "lie on a file system that every worker sees under the same path"
         )
     tokenizer = _load(job.tokenizer, job.digest)
     attempt = uuid.uuid4().hex
-    outputs = {split: _Output(os.path.join(job.folder, f"{task.index:08}.{split}"), attempt) for split in SPLITS}
+    outputs = {
+        split: _Output(os.path.join(job.folder, f"{task.index:08}.{split}"), attempt) for split in SPLITS
+    }
     complaints: list[str] = []
     skipped = 0
 
@@ -71,7 +73,10 @@ def encode(task: Task, job: Job) -> Record:
 
     try:
         for batch in _batches(task, job, skip if job.skip else None):
-            _encode_batch(batch, tokenizer, job, outputs)
+            try:
+                _encode_batch(batch, tokenizer, job, outputs)
+            except FormatError as error:  # the tokenizer does not know where the text came from
+                raise FormatError(f"{_where(batch)}: {error}") from error
         record = Record(
             task.index,
             {split: output.tokens for split, output in outputs.items()},
@@ -143,10 +148,12 @@ class _Output:
         try:
             if not self._fds:  # most tasks have nothing for validation
                 for path in self._paths:
-                    self._fds.append(os.open(self._temporary(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-            publish.write_all(self._fds[0], memoryview(tokens).cast("B"), self.tokens * tokens.itemsize)
+                    self._fds.append(
+                        os.open(self._temporary(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                    )
+            publish.write_all(self._fds[0], tokens.view(np.uint8).data, self.tokens * tokens.itemsize)
             placed = (ends + self.tokens).astype(_END)
-            publish.write_all(self._fds[1], memoryview(placed).cast("B"), self.documents * _END.itemsize)
+            publish.write_all(self._fds[1], placed.view(np.uint8).data, self.documents * _END.itemsize)
         except OSError as error:
             raise errors.writing(self._paths[0], error) from error
         self.tokens += len(tokens)
@@ -205,30 +212,25 @@ def _pieces(unit: Unit, job: Job, skip: Any) -> Iterator[Piece]:
 def _encode_batch(
     batch: Sequence[_Placed], tokenizer: Tokenizer, job: Job, outputs: dict[str, _Output]
 ) -> None:
-    try:
-        ids = tokenizer.encode_batch([piece.text for _, piece in batch])
-    except LowtideError as error:
-        raise type(error)(f"{_where(batch)}: {error}") from error
+    ids = tokenizer.encode_batch([piece.text for _, piece in batch])
     ends = np.fromiter((piece.ends for _, piece in batch), bool, len(batch))
     if not job.val_fraction:
-        _append(ids, ends, batch, tokenizer, job, outputs[TRAIN])
+        _append(ids, ends, tokenizer, job, outputs[TRAIN])
         return
     sources = np.fromiter((unit.source for unit, _ in batch), np.uint64, len(batch))
     documents = np.fromiter((piece.document for _, piece in batch), np.uint64, len(batch))
     val = falls_to_val(sources, documents, job.seed, job.val_fraction)
     for split, chosen in ((TRAIN, ~val), (VAL, val)):
         if chosen.all():
-            _append(ids, ends, batch, tokenizer, job, outputs[split])
+            _append(ids, ends, tokenizer, job, outputs[split])
         elif chosen.any():
             which = np.flatnonzero(chosen).tolist()
-            some = [batch[i] for i in which]
-            _append([ids[i] for i in which], ends[chosen], some, tokenizer, job, outputs[split])
+            _append([ids[i] for i in which], ends[chosen], tokenizer, job, outputs[split])
 
 
 def _append(
     ids: Sequence[Ids],
     ends: npt.NDArray[np.bool_],
-    batch: Sequence[_Placed],
     tokenizer: Tokenizer,
     job: Job,
     output: _Output,
@@ -238,18 +240,12 @@ def _append(
     if job.eos is not None:
         lengths += ends
         # The type of the ids may be too small for the end of text.
-        eos = np.array([job.eos], job.dtype)
-        parts = [part for one, last in zip(ids, ends.tolist(), strict=True) for part in ((one, eos) if last else (one,))]
+        eos: Ids = np.array([job.eos], job.dtype)
+        pairs = zip(ids, ends.tolist(), strict=True)
+        parts = [part for one, last in pairs for part in ((one, eos) if last else (one,))]
     tokens = np.concatenate(parts) if len(parts) != 1 else parts[0]
-    if len(tokens):
-        low = 0 if tokens.dtype.kind == "u" else int(tokens.min())
-        if low < 0 or int(tokens.max()) >= tokenizer.vocab_size:
-            raise UnsupportedError(
-                f"{_where(batch)}: the tokenizer {tokenizer.name} gave the id {low or int(tokens.max())}, and its "
-                f"vocabulary has {tokenizer.vocab_size} ids (0 to {tokenizer.vocab_size - 1}); its file "
-                "contradicts itself, use another one"
-            )
-    output.append(np.ascontiguousarray(tokens, job.dtype), np.cumsum(lengths)[ends])
+    tokens = tokenizers.checked(tokens, tokenizer)
+    output.append(tokens, np.cumsum(lengths)[ends])
 
 
 def _where(batch: Sequence[_Placed]) -> str:

@@ -1,8 +1,8 @@
 """Tasks: the units that one process encodes in one go, and what it tells when it has.
 
-A folder may hold a million small files, each a unit; a task takes as many neighbours as make it worth sending.
-Tasks follow from the plan alone, and what they write is put together in their order, so neither the number of
-workers nor the grouping shows in the result.
+A folder may hold a million small files, each a unit; a task takes as many neighbours as make it worth
+sending. Tasks follow from the plan alone, and what they write is put together in their order, so neither the
+number of workers nor the grouping shows in the result.
 """
 
 from __future__ import annotations

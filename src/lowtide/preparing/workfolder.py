@@ -25,10 +25,10 @@ from typing import Any
 from lowtide import errors, publish
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError, WriteError
 from lowtide.formats import own
+from lowtide.formats.tokens import UNFINISHED
 from lowtide.preparing.encoding import write_json
 from lowtide.preparing.tasks import Record
 
-NAME = ".prepare"
 _CLASH = re.compile(r"(train|val)(-\d+)?\.(bin|ends)|corpus\.json|tokenizer\.json|meta\.pkl")
 _SHOWN = 4  # differences that an error lists
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -41,7 +41,7 @@ class Workfolder:
 
     def __init__(self, out: str) -> None:
         self.out = os.path.abspath(out)
-        self.path = os.path.join(self.out, NAME)
+        self.path = os.path.join(self.out, UNFINISHED)
         self.tasks = os.path.join(self.path, "tasks")
         self.shards = os.path.join(self.path, "out")
         self.tokenizer = os.path.join(self.path, "tokenizer.json")
@@ -55,8 +55,8 @@ class Workfolder:
         if not publish.lock(self._fd):
             os.close(self._fd)
             raise WriteError(
-                f"{self.out}: another lowtide prepare is at work here (it holds {self.path}/lock); wait for it to "
-                "end, or name another folder"
+                f"{self.out}: another lowtide prepare is at work here (it holds {self.path}/lock); wait for it "
+                "to end, or name another folder"
             )
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Workfolder:
         earlier = self._read("plan.json")
         goes_on = earlier == json.loads(json.dumps(plan))
         if not goes_on:
-            if earlier is not None and not overwrite:
+            if earlier is not None and self._has_work() and not overwrite:
                 raise StateError(
                     f"{self.out}: holds an unfinished prepare with other sources or settings: "
                     f"{_differences(earlier, plan)}; run it as before to go on with it, or pass overwrite "
@@ -87,6 +87,9 @@ class Workfolder:
             write_json(os.path.join(self.path, "plan.json"), plan, durable=True)
         return goes_on
 
+    def _has_work(self) -> bool:
+        return self.read_state() is not None or (os.path.isdir(self.tasks) and bool(os.listdir(self.tasks)))
+
     def _refuse_clashes(self, overwrite: bool) -> None:
         clashes = sorted(name for name in os.listdir(self.out) if _CLASH.fullmatch(name))
         if clashes and not overwrite:
@@ -98,9 +101,8 @@ class Workfolder:
             )
 
     def _clear(self) -> None:
-        """Forget an earlier plan: the plan first, so that what is left of the rest is never taken for work."""
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.path, "plan.json"))
+        """Forget an earlier plan: the plan first, so that what is left of the rest is not taken for work."""
+        self.discard()
         for name in os.listdir(self.path):
             path = os.path.join(self.path, name)
             if os.path.isdir(path):
@@ -111,8 +113,8 @@ class Workfolder:
     def _forget_unsynced(self) -> None:
         """Drop what tasks left before the machine was last started.
 
-        Their files live for seconds, so they are not forced to disk: a process that is killed loses nothing of
-        them, but a machine that loses power may, without a sign.
+        Their files live for seconds, so they are not forced to disk: a process that is killed loses nothing
+        of them, but a machine that loses power may, without a sign.
         """
         boot = ""
         with suppress(OSError), open(_BOOT) as file:
@@ -146,7 +148,7 @@ class Workfolder:
         write_json(os.path.join(self.path, "state.json"), state, durable=True)
 
     def publish(self, manifest: own.Manifest) -> None:
-        """Move what is complete into the output folder, ``corpus.json`` last. It may be done again after a kill."""
+        """Move what is complete into the output folder, ``corpus.json`` last; after a kill, once more."""
         ready = os.listdir(self.shards)
         index = os.path.join(self.out, own.NAME)
         try:
@@ -158,14 +160,22 @@ class Workfolder:
         except OSError as error:
             raise errors.writing(self.out, error) from error
         own.write(self.out, manifest)
-        shutil.rmtree(self.path, ignore_errors=True)
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget the plan, and with it the work; ``close`` removes the folder."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, "plan.json"))
 
     def _remove_corpus(self, index: str, keep: set[str]) -> None:
         """Take the corpus away that is overwritten: its index first, so that no half of it looks whole."""
         try:
             old = own.read(index)
             names = [
-                name for shards in old.splits.values() for shard in shards for name in (shard.file, shard.ends)
+                name
+                for shards in old.splits.values()
+                for shard in shards
+                for name in (shard.file, shard.ends)
             ]
             if old.tokenizer is not None:
                 names.append(old.tokenizer.file)
