@@ -124,7 +124,7 @@ class OnDask:
         except (OSError, ValueError, TypeError) as error:  # a timeout is an OSError
             raise ClusterError(
                 f"{address}: no Dask scheduler answers there within {_REACHED} seconds "
-                f"({type(error).__name__}: {error}); check that `dask scheduler` runs and the address that it tells"
+                f"({type(error).__name__}: {error}); check that `dask scheduler` runs, and its address"
             ) from error
         try:
             self._client.wait_for_workers(1, timeout=_JOINED)

@@ -60,8 +60,8 @@ def prepare(
     """Turn text into a token corpus that ``lowtide.corpus`` opens.
 
     ``sources`` are text files, JSON lines (plain, ``.gz``, ``.zst``), Parquet files, folders of them
-    (``glob`` chooses), ``-`` for standard input, or Hugging Face data sets. ``tokenizer`` is ``byte``, ``char``,
-    ``bpe:VOCAB``, the path of a ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
+    (``glob`` chooses), ``-`` for standard input, or Hugging Face data sets. ``tokenizer`` is ``byte``,
+    ``char``, ``bpe:VOCAB``, the path of a ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
 
     A document goes to the split ``val`` by a hash of ``seed`` and of where it lies, or, with
     ``split="contiguous"``, the last ``val_fraction`` of all tokens does.
@@ -294,9 +294,7 @@ class _Preparation:
                 f"{val} tokens, and val_fraction is {fraction}; take a smaller one, another seed or more text"
             )
         if self._settings.val_fraction and not val:
-            return [
-                "no validation split: no document fell to it; take a larger val_fraction, or the split contiguous"
-            ]
+            return ["no validation split: no document fell to it; take a larger val_fraction"]
         return []
 
 

@@ -55,8 +55,8 @@ class Workfolder:
         if not publish.lock(self._fd):
             os.close(self._fd)
             raise WriteError(
-                f"{self.out}: another lowtide prepare is at work here (it holds {self.path}/lock); wait for it "
-                "to end, or name another folder"
+                f"{self.out}: another lowtide prepare is at work here (it holds {self.path}/lock); wait for "
+                "it to end, or name another folder"
             )
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Workfolder:
     def begin(self, plan: Plan, *, overwrite: bool) -> bool:
         """Make the folder ready for a plan; true if an earlier run of the same plan can be gone on with."""
         earlier = self._read("plan.json")
-        goes_on = earlier == json.loads(json.dumps(plan))
+        goes_on = bool(earlier == json.loads(json.dumps(plan)))
         if not goes_on:
             if earlier is not None and self._has_work() and not overwrite:
                 raise StateError(
