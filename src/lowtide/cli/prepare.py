@@ -74,8 +74,10 @@ INTERRUPTED = 130
 @click.option("--workers", type=int, metavar="N", help="Processes; default: one for each core.")
 @click.option("--dask", metavar="ADDRESS", help="Run on this Dask cluster, as in tcp://host:8786.")
 def command(sources: tuple[str, ...], out: str, split_on: str | None, **options: Any) -> None:
-    """Turn text files, JSON lines (.gz, .zst), Parquet, folders of them, data sets or standard input (-) into a
-    token corpus in DIR.
+    """Turn SOURCES into a token corpus in DIR.
+
+    A source is a text file, JSON lines (.gz, .zst), Parquet, a folder of them, a data set saved by Hugging
+    Face's datasets or hf:NAME, or - for standard input.
 
     Memory stays bounded whatever the sources' size. A run may be killed at any time: the same command goes on
     with what is left, and ends with the same bytes. The bytes depend neither on --workers nor on --dask.

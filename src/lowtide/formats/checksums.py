@@ -44,8 +44,8 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     if wrong:
         more = f", … {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise FormatError(
-            f"{where}: {len(wrong)} of {count} files are not as they were written: {', '.join(wrong[:_SHOWN])}"
-            f"{more}; copy them again, or prepare the corpus again"
+            f"{where}: {len(wrong)} of {count} files are not as they were written: "
+            f"{', '.join(wrong[:_SHOWN])}{more}; copy them again, or prepare the corpus again"
         )
     for split in manifest.splits:
         documents = own.find(where, split, None).documents
