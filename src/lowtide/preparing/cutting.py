@@ -2,8 +2,8 @@
 
 Every ``size`` bytes from a document's beginning there is a mark. The cut lies at the mark, or a little before
 it: at a single space between two words, where cutting changes no token of the usual tokenizers, else behind a
-newline, else between two characters. So the cut at a mark is known from a few bytes around it, and the pieces of
-one document can be read by many processes without a word between them.
+newline, else between two characters. So the cut at a mark is known from a few bytes around it, and the
+pieces of one document can be read by many processes without a word between them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def reach(size: int) -> int:
 
 
 def cut(data: bytes, mark: int, end: int, size: int) -> int:
-    """The cut at ``mark``, in a document of which ``data`` holds the bytes around it and which ends at ``end``.
+    """The cut at ``mark``; ``data`` holds the bytes around it, of a document that ends at ``end``.
 
     >>> cut(b"low tide is here", 10, 16, size=12)
     8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, NotFoundError, UnsupportedError
 from lowtide.formats.layout import brief
@@ -17,8 +18,8 @@ def saved(folder: str) -> list[str] | None:
             raise FormatError(f"{splits}: splits must be a list of names, found {brief(names)}")
         if len(names) != 1:
             raise ArgumentError(
-                f"{folder}: holds the splits {', '.join(map(repr, names)) or 'none'}; name the folder of one, "
-                f"such as {os.path.join(folder, 'train')}"
+                f"{folder}: holds the splits {', '.join(map(repr, names)) or 'none'}; name the folder of "
+                f"one, such as {os.path.join(folder, 'train')}"
             )
         folder = os.path.join(folder, names[0])
     state = os.path.join(folder, "state.json")
@@ -32,7 +33,8 @@ def saved(folder: str) -> list[str] | None:
         )
     files = content.get("_data_files")
     try:
-        paths = [os.path.join(folder, os.path.basename(file["filename"])) for file in files]  # type: ignore[union-attr]
+        listed = cast("list[dict[str, str]]", files)
+        paths = [os.path.join(folder, os.path.basename(file["filename"])) for file in listed]
     except (TypeError, KeyError):
         raise FormatError(f"{state}: _data_files must list files, found {brief(files)}") from None
     if not paths:
@@ -41,7 +43,7 @@ def saved(folder: str) -> list[str] | None:
 
 
 def by_name(name: str) -> list[str]:
-    """The files of ``hf:NAME`` or ``hf:NAME:SPLIT``, which is downloaded if it is not in the library's cache."""
+    """The files of ``hf:NAME`` or ``hf:NAME:SPLIT``; what is not in the library's cache is downloaded."""
     try:
         import datasets
     except ImportError as error:
@@ -54,8 +56,8 @@ def by_name(name: str) -> list[str]:
         found = datasets.load_dataset(identifier, split=split or None)
     except Exception as error:  # whatever the library, the hub or the network have to say
         raise NotFoundError(
-            f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name and the network, or "
-            "save it elsewhere with save_to_disk and name that folder"
+            f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name and the network, "
+            "or save it elsewhere with save_to_disk and name that folder"
         ) from error
     if isinstance(found, dict):
         if len(found) != 1:
@@ -67,14 +69,14 @@ def by_name(name: str) -> list[str]:
     return _files(name, found)
 
 
-def _files(name: str, found: object) -> list[str]:
+def _files(name: str, found: Any) -> list[str]:
     from lowtide.preparing import tables
 
-    paths = [str(file["filename"]) for file in getattr(found, "cache_files", [])]
+    paths = [str(file["filename"]) for file in found.cache_files]
     rows = sum(tables.rows(path) for path in paths)
-    if not paths or rows != len(found):  # type: ignore[arg-type]
+    if not paths or rows != len(found):
         raise UnsupportedError(
-            f"{name}: has {len(found)} rows, and the files of the cache hold {rows}: it is a part of "  # type: ignore[arg-type]
+            f"{name}: has {len(found)} rows, and the files of the cache hold {rows}: it is a part of "
             "them, or lies in memory; save it with save_to_disk and name that folder"
         )
     return paths

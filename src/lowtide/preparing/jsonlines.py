@@ -31,7 +31,7 @@ def read(
     for line in _lines(unit, options.line_limit):
         try:
             text = _text(line, options)
-        except _Wrong as error:
+        except _WrongError as error:
             if before < 0:
                 before = _lines_before(unit)
             wrong = FormatError(f"{unit.path}: line {before + line.number}, byte {line.position}: {error}")
@@ -42,16 +42,16 @@ def read(
         yield from document(text, line.position, options.piece_size)
 
 
-class _Wrong(LowtideError):
+class _WrongError(LowtideError):
     """What is wrong with a line; where it is, is not known yet."""
 
 
 def _text(line: _Line, options: ReadOptions) -> str:
     content = line.content
     if content is None:
-        raise _Wrong(
-            f"is longer than {format_size(options.line_limit)}; write large documents as text files, which are "
-            "streamed"
+        raise _WrongError(
+            f"is longer than {format_size(options.line_limit)}; write large documents as text files, which "
+            "are streamed"
         )
     if line.position == 0 and content.startswith(BOM):
         content = content[len(BOM) :]
@@ -60,33 +60,33 @@ def _text(line: _Line, options: ReadOptions) -> str:
     try:
         source = content.decode("utf-8", options.errors)
     except UnicodeDecodeError as error:
-        raise _Wrong(str(invalid(f"byte {error.start} of the line", error))) from None
+        raise _WrongError(str(invalid(f"byte {error.start} of the line", error))) from None
     try:
         record = json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise _Wrong(f"is no JSON ({error}), found {brief(source)}; repair or remove the line") from None
+        raise _WrongError(f"is no JSON ({error}), found {brief(source)}; repair or remove the line") from None
     return text_of(record, source, options)
 
 
 def text_of(record: object, source: str, options: ReadOptions) -> str:
     """The text field of a line."""
     if not isinstance(record, dict):
-        raise _Wrong(f"must be a JSON object with a field {options.text_field!r}, found {brief(record)}")
+        raise _WrongError(f"must be a JSON object with a field {options.text_field!r}, found {brief(record)}")
     text = record.get(options.text_field)
     if text is None:
-        raise _Wrong(
-            f"has no field {options.text_field!r}, found {brief(sorted(record))}; name the field that holds the "
-            "text (text_field)"
+        raise _WrongError(
+            f"has no field {options.text_field!r}, found {brief(sorted(record))}; name the field that holds "
+            "the text (text_field)"
         )
     if not isinstance(text, str):
-        raise _Wrong(f"field {options.text_field!r} must be a string, found {brief(text)}")
+        raise _WrongError(f"field {options.text_field!r} must be a string, found {brief(text)}")
     if "\\u" in source:  # an escape may be half of a pair that stands for one character
         try:
             text.encode()
         except UnicodeEncodeError as error:
             if options.errors == "replace":
                 return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            raise _Wrong(
+            raise _WrongError(
                 f"field {options.text_field!r} holds half a surrogate pair, \\u{ord(text[error.start]):04x}; "
                 "repair it, or pass errors='replace'"
             ) from None

@@ -46,8 +46,8 @@ class Source:
 def find(sources: Sequence[str], *, glob: str | None = None) -> list[Source]:
     """The files of what was named: files, folders of them, data sets.
 
-    Folders are read recursively and in the order of their names, without hidden files and empty ones; ``glob``
-    chooses by name, or by path if it holds a slash.
+    Folders are read recursively and in the order of their names, without hidden files and empty ones;
+    ``glob`` chooses by name, or by path if it holds a slash.
 
     >>> _ = (tmp / "b.txt").write_text("tide"), (tmp / "a.jsonl").write_text('{"text": "low"}')
     >>> [(source.name.removeprefix(str(tmp)), source.kind) for source in find([str(tmp)], glob="*.*l*")]
@@ -62,8 +62,8 @@ def find(sources: Sequence[str], *, glob: str | None = None) -> list[Source]:
         for source in _files_of(name, glob):
             if source.path in found:
                 raise ArgumentError(
-                    f"{source.path}: comes twice, by {found[source.path].name!r} and {source.name!r}; name each "
-                    "file once"
+                    f"{source.path}: comes twice, by {found[source.path].name!r} and {source.name!r}; name "
+                    "each file once"
                 )
             found[source.path] = source
     return list(found.values())
@@ -171,8 +171,8 @@ def _text_kind(path: str, name: str, compression: str | None) -> str:
     first = next(blocks(path, compression), b"")
     if b"\0" in first:
         raise FormatError(
-            f"{path}: holds bytes of zero, so it is no text, and it is none of the other sources (JSON lines, "
-            "Parquet, a saved data set); leave it out with a glob such as '*.txt'"
+            f"{path}: holds bytes of zero, so it is no text, and it is none of the other sources (JSON "
+            "lines, Parquet, a saved data set); leave it out with a glob such as '*.txt'"
         )
     line, newline, _ = first.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
     try:
@@ -182,6 +182,6 @@ def _text_kind(path: str, name: str, compression: str | None) -> str:
         is_object = line.startswith(b'{"') and not newline and len(first) >= _FIRST_LINE
     if not is_object and name.endswith(".json"):
         raise FormatError(
-            f"{path}: is JSON, but its first line is no object of its own; write JSON lines, one object a line"
+            f"{path}: is JSON, but its first line is no object of its own; write one object a line"
         )
     return "jsonl" if is_object else "text"

@@ -13,8 +13,8 @@ from lowtide.errors import FormatError, MissingExtraError, TruncatedFileError
 BLOCK = 2**20
 """Bytes in a block, at most."""
 
-# The decompressor gives all that came of what it was fed. A zstd block of 4 bytes may hold 128 KiB, so that this
-# much input is at most 128 MiB of output, and with text it is some 16 KiB.
+# The decompressor gives all that came of what it was fed. A zstd block of 4 bytes may hold 128 KiB, so that
+# this much input is at most 128 MiB of output, and with text it is some 16 KiB.
 _FED = 4096
 
 

@@ -75,12 +75,10 @@ def read(
 def _row_group_sizes(path: str, field: str) -> Iterator[tuple[int, int]]:
     with _parquet(path, field) as file:
         metadata = file.metadata
-        column = file.schema_arrow.get_field_index(field)
         for group in range(metadata.num_row_groups):
-            # The column's place among the leaves is its place in the schema, if no column before it is nested.
             row_group = metadata.row_group(group)
-            names = (row_group.column(i) for i in range(column, row_group.num_columns))
-            chunk = next(chunk for chunk in names if chunk.path_in_schema == field)
+            columns = map(row_group.column, range(row_group.num_columns))
+            chunk = next(chunk for chunk in columns if chunk.path_in_schema == field)
             yield 1, chunk.total_uncompressed_size
 
 
@@ -100,11 +98,13 @@ def _parquet_rows(unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
 
 @contextmanager
 def _parquet(path: str, field: str) -> Iterator[Any]:
-    with _library_errors(path, "Parquet"):
-        # With a buffer a column is read piece by piece; without one a whole row group of it is held.
-        with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
-            _check(file.schema_arrow, field, path)
-            yield file
+    # With a buffer a column is read piece by piece; without one a whole row group of it is held.
+    with (
+        _library_errors(path, "Parquet"),
+        pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file,
+    ):
+        _check(file.schema_arrow, field, path)
+        yield file
 
 
 def _batch_sizes(path: str, field: str) -> Iterator[tuple[int, int]]:
@@ -126,12 +126,15 @@ def _dataset_rows(unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _batches(path: str, field: str | None = None) -> Iterator[Any]:
-    with _library_errors(path, "an Arrow stream"):
-        # Mapped, so that rows of other units are passed over and not read.
-        with pa.memory_map(path) as file, pyarrow.ipc.open_stream(file) as reader:
-            if field is not None:
-                _check(reader.schema, field, path)
-            yield from reader
+    # Mapped, so that rows of other units are passed over and not read.
+    with (
+        _library_errors(path, "an Arrow stream"),
+        pa.memory_map(path) as file,
+        pyarrow.ipc.open_stream(file) as reader,
+    ):
+        if field is not None:
+            _check(reader.schema, field, path)
+        yield from reader
 
 
 def _values(column: Any) -> Iterator[bytes | None]:
@@ -145,8 +148,8 @@ def _values(column: Any) -> Iterator[bytes | None]:
 def _check(schema: Any, field: str, path: str) -> None:
     if field not in schema.names:
         raise FormatError(
-            f"{path}: has no column {field!r}, found {brief(schema.names)}; name the column that holds the text "
-            "(text_field)"
+            f"{path}: has no column {field!r}, found {brief(schema.names)}; name the column that holds the "
+            "text (text_field)"
         )
     type_ = schema.field(field).type
     if pa.types.is_dictionary(type_):

@@ -180,8 +180,8 @@ def document(text: str, position: int, piece_size: int) -> Iterator[Piece]:
 def cut_short(path: str, found: int, expected: int) -> TruncatedFileError:
     """The error for a file that became shorter since the plan was made."""
     return TruncatedFileError(
-        f"{path}: ends at byte {found} and {expected} bytes were expected: it was cut short since it was looked "
-        "at; restore it and run again"
+        f"{path}: ends at byte {found} and {expected} bytes were expected: it was cut short since it was "
+        "looked at; restore it and run again"
     )
 
 
@@ -193,8 +193,8 @@ def _stop(unit: Unit) -> int:
 def _in_step(path: str, start: int, separator: bytes) -> int:
     """A place from which searching finds the separators that searching from the beginning finds.
 
-    Far enough before ``start`` that a separator that ends there is found. In ``"a\\n\\n\\nb"`` the first two of
-    three newlines are the separator, and not the last two: so no separator may lie across that place.
+    Far enough before ``start`` that a separator that ends there is found. In ``"a\\n\\n\\nb"`` the first two
+    of three newlines are the separator, and not the last two: so no separator may lie across that place.
     """
     length = len(separator)
     at = max(0, start - length)

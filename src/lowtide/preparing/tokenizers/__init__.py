@@ -14,7 +14,7 @@ from lowtide.errors import ArgumentError, FormatError
 from lowtide.formats.layout import brief
 from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
 from lowtide.preparing.tokenizers.characters import CharTokenizer, alphabet
-from lowtide.preparing.tokenizers.files import FORMAT, VERSION
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -82,8 +82,9 @@ def make(
 ) -> Tokenizer:
     """The tokenizer called ``name``.
 
-    ``byte``; ``char``, which needs the ``alphabet`` of the sources; ``bpe:VOCAB``, which is trained on the texts
-    of ``sample()``; the path of a Hugging Face ``tokenizer.json``; or an encoding of tiktoken such as ``gpt2``.
+    ``byte``; ``char``, which needs the ``alphabet`` of the sources; ``bpe:VOCAB``, which is trained on the
+    texts of ``sample()``; the path of a Hugging Face ``tokenizer.json``; or an encoding of tiktoken such as
+    ``gpt2``.
     ``eos`` names the token that ends a document where the tokenizer has it under a name of its own.
 
     >>> make("byte").eos, make("char", alphabet="low tide").vocab_size
@@ -97,11 +98,32 @@ def make(
         if alphabet is None:
             raise ArgumentError("the tokenizer 'char' needs the alphabet of the sources; pass alphabet=")
         return CharTokenizer(alphabet)
-    raise ArgumentError(f"unknown tokenizer {name!r}")
+    if name.startswith("bpe:"):
+        if sample is None:
+            raise ArgumentError(f"the tokenizer {name!r} is trained on a sample of the sources; pass sample=")
+        if not (size := name.removeprefix("bpe:")).isdecimal():
+            raise ArgumentError(f"the tokenizer bpe:VOCAB needs a number such as bpe:8192, got {name!r}")
+        from lowtide.preparing.tokenizers import huggingface
+
+        return huggingface.trained(int(size), sample())
+    if os.path.exists(name) or name.endswith(".json"):
+        from lowtide.preparing.tokenizers import huggingface
+
+        return huggingface.from_file(name, eos)
+    from lowtide.preparing.tokenizers import openai
+
+    if name not in openai.names():
+        raise ArgumentError(
+            f"there is no tokenizer {name!r}; there are byte, char, bpe:VOCAB, the path of a tokenizer.json, "
+            f"and tiktoken's {', '.join(openai.names())}"
+        )
+    return openai.by_name(name, eos)
 
 
-def load(path: str | os.PathLike[str]) -> Tokenizer:
+def load(path: str | os.PathLike[str], *, name: str | None = None, eos: int | None = None) -> Tokenizer:
     """The tokenizer of a file that ``to_json`` gave; its kind is told from its content.
+
+    A ``tokenizer.json`` says nothing of its name and which token ends a document: ``name`` and ``eos`` do.
 
     >>> _ = (tmp / "tokenizer.json").write_text(make("char", alphabet="low tide").to_json())
     >>> load(tmp / "tokenizer.json").encode_batch(["tide"])[0].tolist()
@@ -116,12 +138,16 @@ def load(path: str | os.PathLike[str]) -> Tokenizer:
         raise errors.reading(where, error) from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: is no JSON ({error}), and a tokenizer's file is") from None
+    if isinstance(content, dict) and "model" in content:
+        from lowtide.preparing.tokenizers import huggingface
+
+        return huggingface.from_text(text, name or os.path.basename(where), where, eos)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FormatError(f"{where}: is the file of no tokenizer that is known, found {brief(content)}")
     if content.get("version") != VERSION:
         raise FormatError(
-            f"{where}: version {brief(content.get('version'))} is not known, {VERSION} is; written by a newer "
-            "lowtide: update this one"
+            f"{where}: version {brief(content.get('version'))} is not known, {VERSION} is; written by a "
+            "newer lowtide: update this one"
         )
     kind = content.get("kind")
     if kind == "byte":
@@ -141,7 +167,15 @@ def load_for(folder: str | os.PathLike[str]) -> Tokenizer:
     from lowtide.formats import own
 
     where = os.path.join(os.path.abspath(folder), own.NAME)
-    said = own.read(where).tokenizer
+    manifest = own.read(where)
+    said = manifest.tokenizer
     if said is None or said.file is None:
         raise ArgumentError(f"{where}: names no tokenizer file; pass the tokenizer that made this corpus")
-    return load(os.path.join(os.path.dirname(where), said.file))
+    file = os.path.join(os.path.dirname(where), said.file)
+    tokenizer = load(file, name=said.name, eos=manifest.eos)
+    if manifest.vocab_size is not None and tokenizer.vocab_size != manifest.vocab_size:
+        raise FormatError(
+            f"{file}: has {tokenizer.vocab_size} ids, and {where} says {manifest.vocab_size}: it is of "
+            "another corpus; restore it"
+        )
+    return tokenizer

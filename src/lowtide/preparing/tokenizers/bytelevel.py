@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.preparing.tokenizers.files import FORMAT, VERSION
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,8 +33,7 @@ class ByteTokenizer:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        values = np.asarray(ids)
-        return values[values != self.eos].astype(np.uint8).tobytes().decode("utf-8", "replace")
+        return bytes(decodable(ids, self)).decode("utf-8", "replace")
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, "version": VERSION, "kind": "byte"}) + "\n"

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError
 from lowtide.formats.layout import brief
-from lowtide.preparing.tokenizers.files import FORMAT, VERSION
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,7 +58,7 @@ class CharTokenizer:
             ids = np.frombuffer(text.encode("ascii").translate(self._ascii), np.uint8)
         else:
             points = np.frombuffer(text.encode("utf-32-le"), "<u4")
-            ids = self._ids.take(points, mode="clip")  # the last entry is an unknown one
+            ids = np.take(self._ids, points, mode="clip")  # the last entry is an unknown one
         if len(ids) and int(ids.max()) >= self.vocab_size:
             unknown = sorted(set(text) - set(self.characters))
             raise FormatError(
@@ -68,7 +68,7 @@ class CharTokenizer:
         return ids
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        return "".join(self.characters[id] for id in np.asarray(ids).tolist())
+        return "".join(self.characters[id] for id in decodable(ids, self))
 
     def to_json(self) -> str:
         content = {"format": FORMAT, "version": VERSION, "kind": "char", "characters": self.characters}
