@@ -256,7 +256,7 @@ class _Preparation:
         for source in self._sources:
             source.check()
         train, val = assembler.streams[TRAIN], assembler.streams[VAL]
-        notes = self._notes(train.tokens, val.tokens)
+        notes = self._notes(train.tokens, val.tokens, assembler.skipped)
         file = tokenizer.to_json().encode()
         _write(os.path.join(self._work.shards, "tokenizer.json"), file)
         if settings.meta_pkl:
@@ -285,15 +285,16 @@ class _Preparation:
             notes=notes,
         )
 
-    def _notes(self, train: int, val: int) -> list[str]:
+    def _notes(self, train: int, val: int, skipped: int) -> list[str]:
+        fraction = self._settings.val_fraction
         if not train:
             self._work.discard()
-            fraction = self._settings.val_fraction
             raise ArgumentError(
-                f"{self._sources[0].path}: no token is left for the split 'train': the sources hold "
-                f"{val} tokens, and val_fraction is {fraction}; take a smaller one, another seed or more text"
+                f"{self._sources[0].path}: no token is left for the split 'train': the sources hold {val} "
+                f"tokens ({skipped} documents were skipped), and val_fraction is {fraction}; take a smaller "
+                "one, another seed, or more text"
             )
-        if self._settings.val_fraction and not val:
+        if fraction and not val:
             return ["no validation split: no document fell to it; take a larger val_fraction"]
         return []
 

@@ -60,8 +60,8 @@ class Workfolder:
             )
 
     def close(self) -> None:
-        """Let the folder go. One in which nothing was planned is taken away again."""
-        if not os.path.exists(os.path.join(self.path, "plan.json")):
+        """Let the folder go. One in which nothing was done is taken away again."""
+        if not os.path.exists(os.path.join(self.path, "plan.json")) or not self._has_work():
             shutil.rmtree(self.path, ignore_errors=True)
             with suppress(OSError):
                 os.rmdir(self.out)
@@ -88,6 +88,7 @@ class Workfolder:
         return goes_on
 
     def _has_work(self) -> bool:
+        """Whether there is anything to go on with."""
         return self.read_state() is not None or (os.path.isdir(self.tasks) and bool(os.listdir(self.tasks)))
 
     def _refuse_clashes(self, overwrite: bool) -> None:
