@@ -89,8 +89,8 @@ def _zstd(path: str) -> Iterator[bytes]:
 def _check_frames(file: BinaryIO, path: str) -> None:
     """Walk over the headers of frames and blocks (RFC 8878) to see that the last one is all there.
 
-    The library reads bounded amounts and does not tell a frame that ended from a file that did, or tells it and
-    gives any amount at once.
+    The library either reads bounded amounts and does not tell a frame that ended from a file that did, or
+    tells it and gives any amount at once.
     """
     size = os.fstat(file.fileno()).st_size
     at = 0
@@ -106,7 +106,8 @@ def _check_frames(file: BinaryIO, path: str) -> None:
     while at < size:
         magic = take(4)
         if magic[1:] == _SKIPPED and magic[0] & 0xF0 == 0x50:
-            at += int.from_bytes(take(4), "little")
+            length = int.from_bytes(take(4), "little")
+            at += length
             continue
         if magic != _FRAME:
             raise _broken(path, "zstd", f"byte {at - 4} begins no frame: {magic.hex(' ')}")

@@ -65,7 +65,7 @@ def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
     Traceback (most recent call last):
     lowtide.errors.FormatError: the tokenizer 'byte' gave the id 300, and its vocabulary ends at 256; ...
     """
-    if len(ids) and ids.dtype.itemsize > 1 and int(ids.max()) >= tokenizer.vocab_size:
+    if len(ids) and int(ids.max()) >= tokenizer.vocab_size:
         raise FormatError(
             f"the tokenizer {tokenizer.name!r} gave the id {int(ids.max())}, and its vocabulary ends at "
             f"{tokenizer.vocab_size - 1}; its file contradicts itself, get it again from where it was made"
