@@ -22,7 +22,7 @@ TEXTS = ["", "the low tide", "漢 😀\r\n\x00", "a <|endoftext|> in the text"]
 
 @pytest.fixture(scope="module")
 def made() -> HuggingFaceTokenizer:
-    return trained(300, SAMPLE)
+    return trained(280, SAMPLE)
 
 
 def altered(tokenizer: HuggingFaceTokenizer, path: Path, **changes: Any) -> Path:
@@ -31,7 +31,7 @@ def altered(tokenizer: HuggingFaceTokenizer, path: Path, **changes: Any) -> Path
 
 
 def test_a_trained_tokenizer(made: HuggingFaceTokenizer) -> None:
-    assert (made.name, made.vocab_size, made.eos) == ("bpe:300", 300, 0)
+    assert (made.name, made.vocab_size, made.eos) == ("bpe:280", 280, 0)
     ids = made.encode_batch(TEXTS)
     assert [made.decode(one) for one in ids] == TEXTS, "every byte can be encoded, and comes back"
     assert len(ids[1]) < len(TEXTS[1])
@@ -47,7 +47,7 @@ def test_ids_are_those_of_the_library(made: HuggingFaceTokenizer) -> None:
 
 
 def test_cutting_at_a_space_changes_no_token(made: HuggingFaceTokenizer) -> None:
-    text = " ".join(SAMPLE)
+    text = " ".join(SAMPLE).strip()
     whole = made.encode_batch([text])[0].tolist()
     for at in [i for i, c in enumerate(text) if c == " " and text[i - 1] != " " and text[i + 1] != " "]:
         one, other = made.encode_batch([text[:at], text[at:]])
@@ -58,7 +58,7 @@ def test_training_is_the_same_everywhere(made: HuggingFaceTokenizer) -> None:
     program = (
         "from lowtide.preparing.tokenizers import make\n"
         "from tests.preparing.tokenizers.test_huggingface import SAMPLE\n"
-        "print(make('bpe:300', sample=lambda: iter(SAMPLE)).to_json())"
+        "print(make('bpe:280', sample=lambda: iter(SAMPLE)).to_json())"
     )
     for parallel in ("true", "false"):
         environment = {"TOKENIZERS_PARALLELISM": parallel, "PYTHONPATH": ":".join(sys.path)}
@@ -72,11 +72,11 @@ def test_a_file_and_what_was_saved_of_it(made: HuggingFaceTokenizer, tmp_path: P
     path = tmp_path / "tokenizer.json"
     path.write_text(made.to_json())
     for one in (make(str(path)), make(str(tmp_path)), load(path)):
-        assert (one.vocab_size, one.eos) == (300, 0)
+        assert (one.vocab_size, one.eos) == (280, 0)
         assert one.encode_batch(["low tide"])[0].tolist() == made.encode_batch(["low tide"])[0].tolist()
         assert one.to_json() == made.to_json()
     assert make(str(path)).name == str(path)
-    assert load(path, name="bpe:300", eos=7).eos == 7
+    assert load(path, name="bpe:280", eos=7).eos == 7
 
 
 def test_what_belongs_to_a_models_inputs_is_left_out(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
@@ -120,6 +120,6 @@ def test_what_is_refused(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
     with refused(ArgumentError, "'bpe:many'", "bpe:8192"):
         make("bpe:many", sample=lambda: SAMPLE)
     with refused(ArgumentError, "pass sample="):
-        make("bpe:300")
-    with refused(ArgumentError, "the id 300 is not in the vocabulary"):
-        made.decode([300])
+        make("bpe:280")
+    with refused(ArgumentError, "the id 280 is not in the vocabulary"):
+        made.decode([280])

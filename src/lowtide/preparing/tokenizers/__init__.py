@@ -157,6 +157,10 @@ def load(path: str | os.PathLike[str], *, name: str | None = None, eos: int | No
         if not isinstance(characters, str) or not characters:
             raise FormatError(f"{where}: characters must be a string, found {brief(characters)}")
         return CharTokenizer(characters)
+    if kind == "tiktoken":
+        from lowtide.preparing.tokenizers import openai
+
+        return openai.from_content(content, where)
     raise FormatError(
         f"{where}: kind {brief(kind)} is not known; written by a newer lowtide: update this one"
     )
