@@ -29,7 +29,7 @@ from lowtide.preparing.workfolder import Workfolder
 BINS = 48  # of the histogram of lengths: bin i counts documents of 2**(i - 1) to 2**i - 1 tokens
 
 _BLOCK = 4 * 2**20  # bytes copied at once
-_UNCOMMITTED = 512 * 2**20  # bytes copied before they are forced to disk
+_UNCOMMITTED = 128 * 2**20  # bytes copied before they are forced to disk
 _END = np.dtype("<u8")
 
 
