@@ -1,8 +1,8 @@
 """Preparing: text to a corpus on disk, against the tokenizer alone and against one pass of NumPy.
 
 Bars: with a Hugging Face tokenizer at least 0.85 of `tokenizers`' own encode_batch on the same cores and
-text; with byte and char at least 0.5 of reading the file and one np.frombuffer and translate pass. Those do not
-write what they make; prepare hashes it, writes it twice and forces it to disk.
+text; with byte and char at least 0.5 of reading the file and one np.frombuffer and translate pass. Those do
+not write what they make; prepare hashes it, writes it twice and forces it to disk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _numpy_bytes_in_blocks(path: str) -> None:
 
 
 def _numpy_characters(path: str) -> None:
-    """With a table that somebody else made: the alphabet costs nothing here, and lowtide a pass of its own."""
+    """With a table that somebody else made: the alphabet costs nothing here, and lowtide a pass."""
     with open(path, "rb") as file:
         np.frombuffer(file.read().translate(_TABLE), np.uint8).astype(np.uint16)
 
@@ -98,8 +98,8 @@ def _fast(options: argparse.Namespace) -> Report:
     characters = times["read, translate, frombuffer, astype"]
     report.claim("char / read and one pass", characters / times["lowtide, char"], 0.5)
     report.notes.append(
-        "The pass in blocks of 4 MiB reuses memory that is in the CPU's cache and keeps nothing: it shows how "
-        "much of the other is page faults. No program that writes what it made could match half of it."
+        "The pass in blocks of 4 MiB reuses memory that is in the CPU's cache and keeps nothing: it shows "
+        "how much of the other is page faults. No program that writes what it made could match half of it."
     )
     return report
 
@@ -107,7 +107,7 @@ def _fast(options: argparse.Namespace) -> Report:
 def _huggingface(options: argparse.Namespace) -> Report:
     from tokenizers import Tokenizer
 
-    size = max(4, options.size // 64)
+    size = max(16, options.size // 32)
     report = Report(f"A Hugging Face tokenizer: byte-level BPE of {VOCABULARY} ids, {size} MiB of text, warm")
     with _text(size * MIB, options.folder) as (path, out):
         with open(path) as source:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,14 +17,13 @@ import numpy as np
 
 import lowtide
 from lowtide.preparing import assembling, prepare, tasks
-from lowtide.preparing.reading import ReadOptions
 
 
 @contextmanager
 def small(unit: int = 4096, uncommitted: int = 10_000) -> Iterator[None]:
     """Units of so many bytes, each a task of its own, and a commit every few of them."""
     with (
-        mock.patch.object(prepare, "ReadOptions", partial(ReadOptions, unit_size=unit)),
+        mock.patch.object(prepare, "UNIT", unit),
         mock.patch.object(tasks, "_WORTH", unit),
         mock.patch.object(assembling, "_UNCOMMITTED", uncommitted),
     ):

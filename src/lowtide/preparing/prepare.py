@@ -32,6 +32,9 @@ from lowtide.sizes import parse_count, whole
 
 STDIN = "-"
 
+UNIT = 8 * 2**20
+"""Bytes of a source in a unit: few enough that all workers end at about the same time."""
+
 SplitName = Literal["documents", "contiguous"]
 
 
@@ -137,7 +140,9 @@ class Settings:
             raise ArgumentError(f"shard_tokens must be from 1 to {most}, got {self.shard_tokens}")
 
     def options(self) -> ReadOptions:
-        return ReadOptions(text_field=self.text_field, split_on=self.split_on, errors=self.errors)
+        return ReadOptions(
+            text_field=self.text_field, split_on=self.split_on, errors=self.errors, unit_size=UNIT
+        )
 
 
 class _Preparation:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from lowtide.errors import FormatError
 from lowtide.preparing.units import Unit
 
-_WORTH = 16 * 2**20  # bytes of sources below which units are put together
+_WORTH = 8 * 2**20  # bytes of sources below which units are put together
 
 
 @dataclass(frozen=True, slots=True)
