@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from lowtide.errors import FormatError
 from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions
+from lowtide.preparing.reading import ReadOptions, read
 from lowtide.preparing.sources import find
+from lowtide.preparing.units import Unit
 from tests.formats.helpers import refused
 from tests.preparing.helpers import documents, pieces_of
 
@@ -59,6 +60,12 @@ def test_small_groups_share_a_unit_and_large_ones_do_not(tmp_path: Path, kind: s
     some = plan(sources, ReadOptions(unit_size=7000))
     assert 2 < len(some) < 10
     assert [unit.start for unit in some[1:]] == [unit.stop for unit in some[:-1]]
+
+
+def test_rows_of_a_data_set_from_the_middle_of_a_batch(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", pa.array(list("abcdefghij")), rows=4)
+    unit = Unit(0, 0, str(path), "dataset", 3, 6)
+    assert documents(list(read(unit, ReadOptions()))) == [(3, "d"), (4, "e"), (5, "f")]
 
 
 @both

@@ -60,6 +60,7 @@ def test_a_file_is_one_document_whatever_the_units(
 @given(TEXTS, SEPARATORS, SIZES, PIECES, SIZES)
 @example("a\n\n\nb\n\n\n\n\nc", "\n\n", 4, 8, 3)
 @example("abababab", "aba", 3, 8, 2)
+@example("aaaaa aa bbbb", "|", 60, 8, 9)  # a block ends just behind the space at the mark
 def test_documents_between_separators_whatever_the_units(
     file: Path, text: str, separator: str, unit_size: int, piece_size: int, block: int
 ) -> None:

@@ -211,7 +211,7 @@ class _Preparation:
                 tick=tick,
             )
             _write(self._work.tokenizer, made.to_json().encode())
-        return tokenizers.load(self._work.tokenizer)
+        return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer)
 
     def _encode(self, tokenizer: Tokenizer) -> Assembler:
         """Encode what is left, and put it together as it comes."""
