@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lowtide.errors import LowtideError as LowtideError
     from lowtide.memory.guard import watch as watch
     from lowtide.mixture import mix as mix
+    from lowtide.preparing.prepare import prepare as prepare
     from lowtide.shuffling import shuffle as shuffle
     from lowtide.writer import create as create
 
@@ -28,6 +29,7 @@ _NAMES = {
     "create": "lowtide.writer",
     "mix": "lowtide.mixture",
     "open": "lowtide.array",
+    "prepare": "lowtide.preparing.prepare",
     "shuffle": "lowtide.shuffling",
     "watch": "lowtide.memory.guard",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "create",
     "mix",
     "open",
+    "prepare",
     "shuffle",
     "watch",
 ]

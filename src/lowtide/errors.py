@@ -90,6 +90,14 @@ class WriteError(LowtideError, OSError):
     """Writing failed; nothing was published under the final name."""
 
 
+class TaskError(LowtideError, RuntimeError):
+    """Work that was given to another process failed, and failed again when it was tried again."""
+
+
+class ClusterError(LowtideError, ConnectionError):
+    """A Dask cluster cannot be reached, or has no worker."""
+
+
 class DiskFullError(WriteError):
     """No space is left where the file was to be written."""
 

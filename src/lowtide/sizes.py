@@ -23,6 +23,7 @@ _UNITS = {
     "tib": 2**40,
     "tb": 10**12,
 }
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
@@ -46,6 +47,24 @@ def parse_size(size: int | str) -> int:
     if number < 0:
         raise ArgumentError(f"size must not be negative, got {size!r}")
     return number
+
+
+def parse_count(count: int | str) -> int:
+    """How many ``count`` is: an integer, or a number with k, M, G (or B) or T, which are powers of ten.
+
+    >>> parse_count("100M"), parse_count("1.5B"), parse_count("20_000"), parse_count(7)
+    (100000000, 1500000000, 20000, 7)
+    """
+    if isinstance(count, str):
+        match = _SIZE.fullmatch(count.replace("_", "").replace(",", ""))
+        factor = _FACTORS.get(match[2].lower()) if match else None
+        if match is None or factor is None:
+            raise ArgumentError(
+                f"count {count!r} is not understood; write a number, or one with k, M, G or T"
+            )
+        digits, _, part = match[1].partition(".")
+        return int(digits + part) * factor // int(10 ** len(part))
+    return whole("count", count)
 
 
 def format_size(size: float) -> str:

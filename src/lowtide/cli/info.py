@@ -22,14 +22,26 @@ from lowtide.sizes import format_size
 @click.option("--split", default="train", show_default=True, help="Which split of a token corpus.")
 @click.option("--eos", type=int, metavar="ID", help="The token that ends a document, to count them.")
 @click.option("--scan", is_flag=True, help="Read every token for the exact largest id.")
+@click.option("--verify", is_flag=True, help="Check every checksum of a corpus that lowtide prepared.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(path: str, as_json: bool, split: str, eos: int | None, scan: bool, **which: Any) -> None:
+def command(
+    path: str, as_json: bool, split: str, eos: int | None, scan: bool, verify: bool, **which: Any
+) -> None:
     """Say what PATH is: an array file, or a token corpus (a folder, a file or a quoted glob).
 
     Of arrays it tells format, shape, dtype and place, from headers alone; a raw file needs --dtype, as
     np.memmap does. Of corpora it tells tokens, shards, dtype, documents and the largest id, from a sample
     unless --scan is given.
     """
+    if verify:
+        from lowtide.formats import checksums
+
+        checked = checksums.verify(path)
+        size = format_size(checked.nbytes)
+        click.echo(
+            json.dumps(vars(checked)) if as_json else f"{path}: {checked.files} files, {size}, all as written"
+        )
+        return
     source = Source(path, **which)
     if _is_corpus(path, source, eos, scan):
         _tell_corpus(path, split, source.dtype, eos, scan, as_json)

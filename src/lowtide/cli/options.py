@@ -10,7 +10,7 @@ import click
 
 from lowtide.errors import ArgumentError
 from lowtide.formats import Layout, inspect
-from lowtide.sizes import parse_size
+from lowtide.sizes import parse_count, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,6 +23,18 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             return parse_size(value)
+        except ArgumentError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Count(click.ParamType[int]):
+    """``100M``, ``1.5G``, ``4096``: powers of ten."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_count(value)
         except ArgumentError as error:
             self.fail(str(error), param, ctx)
 

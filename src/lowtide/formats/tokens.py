@@ -37,6 +37,8 @@ MEGATRON_MAGIC = b"MMIDIDX\0\0"
 LLMC_MAGICS = {struct.pack("<i", number): number for number in (20240520, 20240801)}
 _SUFFIXES = (".bin", ".idx", ".ds", ".npy")
 _INDEXES = ("corpus.json", "index.json")
+UNFINISHED = ".prepare"
+"""What ``lowtide prepare`` keeps in the output folder until the corpus is complete."""
 _MODULES = {
     "npy": "npytokens",
     "megatron": "megatron",
@@ -154,6 +156,10 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = 
     for index in _INDEXES:
         if os.path.lexists(os.path.join(folder, index)):
             return _index(os.path.join(folder, index), split, dtype)
+    if os.path.lexists(os.path.join(folder, UNFINISHED)):
+        raise FormatError(
+            f"{folder}: lowtide prepare has not finished here; run the same command again and it goes on"
+        )
     try:
         with os.scandir(folder) as entries:
             files: list[str] = []

@@ -1,0 +1,96 @@
+"""``lowtide prepare``: text to a token corpus."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from lowtide.cli.options import Count
+
+INTERRUPTED = 130
+"""What a shell says of a program that Ctrl-C ended."""
+
+
+@click.command("prepare")
+@click.argument("sources", metavar="SOURCE…", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.option("-o", "--out", metavar="DIR", required=True, type=click.Path(), help="The corpus' folder.")
+@click.option(
+    "--tokenizer",
+    default="byte",
+    show_default=True,
+    metavar="NAME",
+    help="byte (needs nothing), char, bpe:VOCAB (trained on a sample of the sources), the path of a "
+    "tokenizer.json, or an encoding of tiktoken such as gpt2, which it downloads once.",
+)
+@click.option(
+    "--val-fraction", type=float, default=0.0005, show_default=True, help="How much goes to the split val."
+)
+@click.option(
+    "--split",
+    type=click.Choice(["documents", "contiguous"]),
+    default="documents",
+    show_default=True,
+    help="Whole documents chosen by a hash, or the end of the token stream.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice of documents for val.")
+@click.option(
+    "--text-field", default="text", show_default=True, help="The field or column that holds the text."
+)
+@click.option(
+    "--split-on", metavar="TEXT", help="What stands between the documents of a text; \\n is a newline."
+)
+@click.option("--glob", metavar="PATTERN", help="Which files of folders, as in '*.txt'.")
+@click.option(
+    "--eos/--no-eos", default=True, show_default=True, help="End each document with the end of text."
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["shards", "nanogpt", "llmc"]),
+    default="shards",
+    show_default=True,
+    help="Raw shards, one train.bin and val.bin, or shards with llm.c's header.",
+)
+@click.option(
+    "--shard-tokens", type=Count(), default="100M", show_default=True, help="Tokens in a shard, as in 1.5G."
+)
+@click.option("--meta-pkl", is_flag=True, help="Write nanoGPT's meta.pkl too; with --tokenizer char.")
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    show_default=True,
+    help="What to do about bytes that are no UTF-8.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="Stop at a document that cannot be read, or count it and go on.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the corpus in DIR, or the unfinished work there.")
+@click.option("--workers", type=int, metavar="N", help="Processes; default: one for each core.")
+@click.option("--dask", metavar="ADDRESS", help="Run on this Dask cluster, as in tcp://host:8786.")
+def command(sources: tuple[str, ...], out: str, split_on: str | None, **options: Any) -> None:
+    """Turn SOURCES into a token corpus in DIR.
+
+    A source is a text file, JSON lines (.gz, .zst), Parquet, a folder of them, a data set saved by Hugging
+    Face's datasets or hf:NAME, or - for standard input.
+
+    Memory stays bounded whatever the sources' size. A run may be killed at any time: the same command goes on
+    with what is left, and ends with the same bytes. The bytes depend neither on --workers nor on --dask.
+    """
+    import lowtide
+    from lowtide.cli.prepare_progress import showing
+
+    if split_on is not None:  # a shell has no simple way to write a newline
+        split_on = split_on.replace("\\n", "\n").replace("\\t", "\t")
+    try:
+        with showing() as progress:
+            summary = lowtide.prepare(list(sources), out, split_on=split_on, progress=progress, **options)
+    except KeyboardInterrupt:
+        click.echo(f"lowtide: interrupted; run the same command again to go on in {out}", err=True)
+        sys.exit(INTERRUPTED)
+    click.echo(str(summary))

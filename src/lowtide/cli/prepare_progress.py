@@ -1,0 +1,94 @@
+"""How far ``lowtide prepare`` is: a bar on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from lowtide.preparing.summary import Progress
+from lowtide.sizes import format_size
+
+_EVERY = 5.0  # seconds between two lines
+
+
+@contextmanager
+def showing() -> Iterator[Callable[[Progress], None]]:
+    """A function to be told of progress; it goes to standard error, since the summary is the output."""
+    if not sys.stderr.isatty():
+        yield Lines().tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        shown = bar.add_task("reading", total=None, figures="")
+        clock = Clock()
+
+        def tell(progress: Progress) -> None:
+            bar.update(
+                shown,
+                description=progress.stage,
+                completed=progress.done,
+                total=progress.total,
+                figures=figures(progress, clock.seconds(progress.stage)),
+            )
+
+        yield tell
+
+
+class Lines:
+    """One line every few seconds, for logs."""
+
+    def __init__(self, every: float = _EVERY) -> None:
+        self._every = every
+        self._clock = Clock()
+        self._told = time.monotonic()
+
+    def tell(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._told >= self._every:
+            self._told = now
+            share = 100 * progress.done // max(1, progress.total)
+            told = figures(progress, self._clock.seconds(progress.stage))
+            click.echo(f"{progress.stage} {share} %, {told}", err=True)
+        else:
+            self._clock.seconds(progress.stage)
+
+
+class Clock:
+    """Seconds since a stage began."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._begun = 0.0
+
+    def seconds(self, stage: str) -> float:
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage, self._begun = stage, now
+        return now - self._begun
+
+
+def figures(progress: Progress, seconds: float) -> str:
+    """Documents, tokens, their rate and the time left.
+
+    >>> figures(Progress("tokens", 75, 100, 50, documents=12, tokens=4000), seconds=10)
+    '75 B of 100 B, 12 documents, 4,000 tokens, 133 tokens/s, 0:00:10 left'
+    """
+    told = [f"{format_size(progress.done)} of {format_size(progress.total)}"]
+    fresh = progress.done - progress.earlier
+    if progress.stage == "tokens":
+        told += [f"{progress.documents:,} documents", f"{progress.tokens:,} tokens"]
+        if seconds > 0 and progress.done:
+            # Tokens of earlier runs took none of this run's time.
+            told.append(f"{progress.tokens * fresh / progress.done / seconds:,.0f} tokens/s")
+    if seconds > 0 and fresh > 0:
+        left = int(seconds * (progress.total - progress.done) / fresh)
+        told.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
+    return ", ".join(told)

@@ -1,0 +1,260 @@
+"""What a worker does: the text of a task to tokens, in files of its own, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import errors, orders, publish
+from lowtide.errors import FormatError
+from lowtide.preparing import tokenizers
+from lowtide.preparing.reading import ReadOptions, read
+from lowtide.preparing.tasks import Record, Task
+from lowtide.preparing.tokenizers import Ids, Tokenizer
+from lowtide.preparing.units import Piece, Unit
+
+TRAIN, VAL = SPLITS = ("train", "val")
+
+_AT_ONCE = 2**20  # characters that are handed to a tokenizer together
+_COMPLAINTS = 5  # of each task, kept to be shown
+_END = np.dtype("<u8")
+
+_Placed = tuple[Unit, Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a run share. Plain values: it is sent to other processes and machines."""
+
+    folder: str  # where a task's files go
+    tokenizer: str  # the file to load it from
+    digest: str  # of that file, so that a worker that lives on tells one run's from another's
+    dtype: str
+    eos: int | None  # written behind each document
+    options: ReadOptions
+    val_fraction: float = 0.0
+    seed: int = 0
+    skip: bool = False
+
+
+def encode(task: Task, job: Job) -> Record:
+    """Encode a task and leave its files in the job's folder, the record last.
+
+    Every attempt writes under names of its own and renames them at the end. So it does no harm if a task runs
+    twice at once, as it may on a cluster that lost sight of a worker: both write the same.
+    """
+    if not os.path.isdir(job.folder):
+        raise errors.NotFoundError(
+            f"{job.folder}: the worker does not find the output folder; with Dask, sources and output must "
+            "lie on a file system that every worker sees under the same path"
+        )
+    tokenizer = _load(job.tokenizer, job.digest)
+    attempt = uuid.uuid4().hex
+    outputs = {
+        split: _Output(os.path.join(job.folder, f"{task.index:08}.{split}"), attempt) for split in SPLITS
+    }
+    complaints: list[str] = []
+    skipped = 0
+
+    def skip(error: Exception) -> None:
+        nonlocal skipped
+        skipped += 1
+        if len(complaints) < _COMPLAINTS:
+            complaints.append(str(error))
+
+    try:
+        for batch in _batches(task, job, skip if job.skip else None):
+            try:
+                _encode_batch(batch, tokenizer, job, outputs)
+            except FormatError as error:  # the tokenizer does not know where the text came from
+                raise FormatError(f"{_where(batch)}: {error}") from error
+        record = Record(
+            task.index,
+            {split: output.tokens for split, output in outputs.items()},
+            {split: output.documents for split, output in outputs.items()},
+            skipped,
+            complaints,
+        )
+        for output in outputs.values():
+            output.finish()
+        write_json(record_path(job.folder, task.index), record.to_json(), f".{attempt}")
+    except BaseException:
+        for output in outputs.values():
+            output.abort()
+        raise
+    return record
+
+
+def files_of(folder: str, task: int, split: str) -> tuple[str, str]:
+    """The tokens and the document ends that a task left of a split; absent where it has none."""
+    path = os.path.join(folder, f"{task:08}.{split}")
+    return path + ".bin", path + ".ends"
+
+
+def record_path(folder: str, task: int) -> str:
+    return os.path.join(folder, f"{task:08}.json")
+
+
+def write_json(path: str, content: object, suffix: str = ".new", *, durable: bool = False) -> None:
+    """A small file, whole or not at all; ``durable`` if it must outlast a loss of power."""
+    try:
+        with open(path + suffix, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(path + suffix, path)
+        if durable:
+            publish.sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise errors.writing(path, error) from error
+
+
+def falls_to_val(
+    sources: npt.NDArray[np.uint64], documents: npt.NDArray[np.uint64], seed: int, fraction: float
+) -> npt.NDArray[np.bool_]:
+    """Which documents are for validation: a keyed hash of what a document is, and of nothing else.
+
+    >>> numbers = np.arange(100_000, dtype=np.uint64)
+    >>> int(falls_to_val(numbers // np.uint64(1000), numbers, seed=0, fraction=0.1).sum())
+    10082
+    """
+    key = np.uint64(orders.key_of(seed, 0))
+    hashed = orders.mix(orders.mix(sources + key) + documents)
+    return hashed < np.uint64(int(fraction * 2**64))
+
+
+class _Output:
+    """The tokens and ends of one split of one task."""
+
+    def __init__(self, path: str, attempt: str) -> None:
+        self.tokens = 0
+        self.documents = 0
+        self._paths = (path + ".bin", path + ".ends")
+        self._attempt = attempt
+        self._fds: list[int] = []
+
+    def append(self, tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
+        """Tokens, and how many of them come before each document's end."""
+        try:
+            if not self._fds:  # most tasks have nothing for validation
+                for path in self._paths:
+                    self._fds.append(
+                        os.open(self._temporary(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                    )
+            publish.write_all(self._fds[0], tokens.view(np.uint8).data, self.tokens * tokens.itemsize)
+            placed = (ends + self.tokens).astype(_END)
+            publish.write_all(self._fds[1], placed.view(np.uint8).data, self.documents * _END.itemsize)
+        except OSError as error:
+            raise errors.writing(self._paths[0], error) from error
+        self.tokens += len(tokens)
+        self.documents += len(ends)
+
+    def finish(self) -> None:
+        for fd, path in zip(self._fds, self._paths, strict=False):
+            try:
+                os.close(fd)
+                os.replace(self._temporary(path), path)
+            except OSError as error:
+                raise errors.writing(path, error) from error
+        self._fds.clear()
+
+    def abort(self) -> None:
+        for fd, path in zip(self._fds, self._paths, strict=False):
+            with suppress(OSError):
+                os.close(fd)
+            with suppress(OSError):
+                os.unlink(self._temporary(path))
+        self._fds.clear()
+
+    def _temporary(self, path: str) -> str:
+        return f"{path}.{self._attempt}"
+
+
+def _batches(task: Task, job: Job, skip: Any) -> Iterator[list[_Placed]]:
+    held: list[_Placed] = []
+    size = 0
+    for unit in task.units:
+        for piece in _pieces(unit, job, skip):
+            held.append((unit, piece))
+            size += len(piece.text) + 16  # so that a million empty documents fill a batch too
+            if size >= _AT_ONCE:
+                yield held
+                held, size = [], 0
+    if held:
+        yield held
+
+
+def _pieces(unit: Unit, job: Job, skip: Any) -> Iterator[Piece]:
+    """A unit's pieces. Where reading cannot go on and bad input is to be skipped, the rest of the unit is."""
+    last = None
+    try:
+        for piece in read(unit, job.options, skip):
+            last = piece
+            yield piece
+    except FormatError as error:
+        if skip is None:
+            raise
+        skip(error)
+        if last is not None and not last.ends:
+            yield Piece("", True, last.document, last.position)
+
+
+def _encode_batch(
+    batch: Sequence[_Placed], tokenizer: Tokenizer, job: Job, outputs: dict[str, _Output]
+) -> None:
+    ids = tokenizer.encode_batch([piece.text for _, piece in batch])
+    ends = np.fromiter((piece.ends for _, piece in batch), bool, len(batch))
+    if not job.val_fraction:
+        _append(ids, ends, tokenizer, job, outputs[TRAIN])
+        return
+    sources = np.fromiter((unit.source for unit, _ in batch), np.uint64, len(batch))
+    documents = np.fromiter((piece.document for _, piece in batch), np.uint64, len(batch))
+    val = falls_to_val(sources, documents, job.seed, job.val_fraction)
+    for split, chosen in ((TRAIN, ~val), (VAL, val)):
+        if chosen.all():
+            _append(ids, ends, tokenizer, job, outputs[split])
+        elif chosen.any():
+            which = np.flatnonzero(chosen).tolist()
+            _append([ids[i] for i in which], ends[chosen], tokenizer, job, outputs[split])
+
+
+def _append(
+    ids: Sequence[Ids],
+    ends: npt.NDArray[np.bool_],
+    tokenizer: Tokenizer,
+    job: Job,
+    output: _Output,
+) -> None:
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    parts = ids
+    if job.eos is not None:
+        lengths += ends
+        # The type of the ids may be too small for the end of text.
+        eos: Ids = np.array([job.eos], job.dtype)
+        pairs = zip(ids, ends.tolist(), strict=True)
+        parts = [part for one, last in pairs for part in ((one, eos) if last else (one,))]
+    tokens = np.concatenate(parts) if len(parts) != 1 else parts[0]
+    tokens = tokenizers.checked(tokens, tokenizer)
+    output.append(tokens, np.cumsum(lengths)[ends])
+
+
+def _where(batch: Sequence[_Placed]) -> str:
+    (first, begin), (last, end) = batch[0], batch[-1]
+    if first.path == last.path:
+        return f"{first.path}: between positions {begin.position} and {end.position}"
+    return f"{first.path} to {last.path}"
+
+
+@lru_cache(maxsize=1)
+def _load(path: str, digest: str) -> Tokenizer:  # noqa: ARG001 - the digest makes it another entry
+    return tokenizers.load(path)

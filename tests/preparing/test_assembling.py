@@ -1,0 +1,73 @@
+"""Shards and their ends, however the tokens come."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.formats import own
+from lowtide.formats.checksums import verify
+from lowtide.preparing.assembling import Assembler
+from lowtide.preparing.encoding import files_of
+from lowtide.preparing.tasks import Record
+from lowtide.preparing.workfolder import Workfolder
+from tests.support.preparing import documents
+
+TASKS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=4), min_size=1, max_size=5)
+
+
+@settings(max_examples=60)
+@given(pieces=TASKS, shard_tokens=st.integers(1, 20), again=st.booleans())
+def test_any_pieces_in_any_tasks_make_the_same_documents(
+    tmp_path_factory: object, pieces: list[list[tuple[int, bool]]], shard_tokens: int, again: bool
+) -> None:
+    """A task is a list of pieces: so many tokens, and whether the document ends."""
+    tmp: Path = tmp_path_factory.mktemp("assembled")  # type: ignore[attr-defined]
+    work = Workfolder(str(tmp))
+    work.begin({"settings": {}, "sources": []}, overwrite=False)
+    expected: list[list[int]] = [[]]
+    records = []
+    value = 0
+    for index, task in enumerate(pieces):
+        tokens: list[int] = []
+        ends = []
+        for count, ended in task:
+            expected[-1] += range(value, value + count)
+            tokens += range(value, value + count)
+            value += count
+            if ended:
+                ends.append(len(tokens))
+                expected.append([])
+        for path, data in zip(
+            files_of(work.tasks, index, "train"),
+            (np.array(tokens, "<u2"), np.array(ends, "<u8")),
+            strict=True,
+        ):
+            Path(path).write_bytes(data.tobytes())
+        records.append(Record(index, {"train": len(tokens), "val": 0}, {"train": len(ends), "val": 0}))
+    assembler = Assembler(work, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
+    for record in records:
+        assembler.consume(record)
+        if again:
+            assembler.commit()
+            assembler.close()
+            assembler = Assembler(work, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
+    assembler.finish()
+    assembler.close()
+    stream = assembler.streams["train"]
+    assert assembler.streams["val"].shards == []
+    whole = [document for document in expected if document]
+    assert (stream.tokens, stream.documents) == (value, len(whole))
+    assert int(stream.lengths.sum()) == len(whole)
+    assert [shard.tokens for shard in stream.shards[:-1]] == [shard_tokens] * (len(stream.shards) - 1)
+    for shard in stream.shards:
+        assert hashlib.sha256(Path(work.shards, shard.file).read_bytes()).hexdigest() == shard.sha256
+    if value:
+        work.publish(own.Manifest("uint16", {"train": stream.shards}))
+        assert documents(tmp, "train") == whole
+        verify(tmp)
+    work.close()

@@ -1,0 +1,76 @@
+"""Preparing in small: tasks of a few kilobytes, so that small sources make many of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import lowtide
+from lowtide.preparing import assembling, prepare, tasks
+
+
+@contextmanager
+def small(unit: int = 4096, uncommitted: int = 10_000) -> Iterator[None]:
+    """Units of so many bytes, each a task of its own, and a commit every few of them."""
+    with (
+        mock.patch.object(prepare, "UNIT", unit),
+        mock.patch.object(tasks, "_WORTH", unit),
+        mock.patch.object(assembling, "_UNCOMMITTED", uncommitted),
+    ):
+        yield
+
+
+SCRIPT = """
+import json, sys
+from tests.support.preparing import small
+import lowtide
+arguments = json.loads(sys.argv[1])
+with small(arguments.pop("unit", 4096)):
+    print(lowtide.prepare(**arguments).tokens)
+"""
+
+
+def start(script: str = SCRIPT, **arguments: Any) -> subprocess.Popen[str]:
+    """``prepare`` in small, in a process of its own."""
+    command = [sys.executable, "-W", "error", "-c", script, json.dumps(arguments, default=str)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def jsonl(path: Path, documents: int, seed: int = 0) -> list[str]:
+    """A file of documents of 0 to 400 letters; what they are."""
+    made = random.Random(seed)
+    texts = ["".join(made.choices("abcdefgh é\n", k=made.randrange(1, 400))) for _ in range(documents)]
+    path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)))
+    return texts
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Every file of a folder and the sum of its bytes."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def documents(folder: Path, split: str) -> list[list[int]]:
+    """The tokens of each document of a split."""
+    with lowtide.corpus(folder, split=split) as corpus:
+        whole = corpus[:]
+        bounds = corpus.documents.bounds(0, corpus.documents.count)
+        return [whole[start:stop].tolist() for start, stop in bounds.tolist()]
+
+
+def as_bytes(text: str) -> list[int]:
+    """What the tokenizer ``byte`` makes of a document."""
+    return [*np.frombuffer(text.encode(), np.uint8).tolist(), 256]
