@@ -55,10 +55,8 @@ def test_each_task_once() -> None:
 
 def test_no_more_at_once_than_keep_the_places_busy() -> None:
     executor = Recorded({})
-    under_way = run(TASKS, lambda task: task.index, executor)
-    next(under_way)
+    next(run(TASKS, lambda task: task.index, executor))
     assert len(executor.given) == 4
-    under_way.close()
 
 
 def test_what_may_pass_is_tried_again() -> None:
