@@ -21,7 +21,8 @@ def test_every_option_is_the_functions(tmp_path: Path) -> None:
     (tmp_path / "sea.txt").write_text(text)
     told = run(
         "prepare", tmp_path / "sea.txt", "-o", tmp_path / "cli", "--tokenizer", "char",
-        "--val-fraction", "0.3", "--split", "documents", "--seed", "7", "--split-on", "||", "--no-eos", "--layout", "llmc",
+        "--val-fraction", "0.3", "--split", "documents", "--seed", "7", "--split-on", "||", "--no-eos",
+        "--layout", "llmc",
         "--shard-tokens", "0.1k", "--meta-pkl", "--errors", "replace", "--on-error", "skip", "--workers", "1",
         "--text-field", "body", "--glob", "*.txt",
     )  # fmt: skip

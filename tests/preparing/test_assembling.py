@@ -20,7 +20,7 @@ from tests.support.preparing import documents
 TASKS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=4), min_size=1, max_size=5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(pieces=TASKS, shard_tokens=st.integers(1, 20), again=st.booleans())
 def test_any_pieces_in_any_tasks_make_the_same_documents(
     tmp_path_factory: object, pieces: list[list[tuple[int, bool]]], shard_tokens: int, again: bool

@@ -18,7 +18,8 @@ import lowtide
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError, TaskError, WriteError
 from lowtide.formats import llmc, nanogpt, own
 from lowtide.formats.checksums import verify
-from lowtide.preparing import prepare as module
+from lowtide.preparing.encoding import encode as real
+from lowtide.preparing.summary import Progress
 from tests.formats.helpers import refused
 from tests.support.preparing import as_bytes, content, documents, jsonl, small
 from tests.support.process import output
@@ -281,7 +282,7 @@ def test_files_of_others_are_not_overwritten_unasked(tmp_path: Path, source: Pat
 
 def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Let encoding fail in this process after so many tasks."""
-    real, done = module.encode, [0]
+    done = [0]
 
     def encode(*arguments: Any, **options: Any) -> Any:
         done[0] += 1
@@ -289,7 +290,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise RuntimeError("stopped")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(module, "encode", encode)
+    monkeypatch.setattr("lowtide.preparing.prepare.encode", encode)
 
 
 def test_an_unfinished_corpus_says_so_and_goes_on(
@@ -305,7 +306,7 @@ def test_an_unfinished_corpus_says_so_and_goes_on(
             lowtide.corpus(tmp_path / "out")
         with refused(StateError, "seed was 0 and is 5", "overwrite"):
             lowtide.prepare(source, tmp_path / "out", seed=5, **options)
-    told = []
+    told: list[Progress] = []
     with small():
         lowtide.prepare(source, tmp_path / "out", progress=told.append, **options)
     assert told[0].earlier > 0

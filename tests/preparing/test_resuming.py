@@ -78,7 +78,7 @@ def test_killed_again_and_again(tmp_path: Path, source: Path, whole: Any, layout
         assert not list((tmp_path / "out").glob("*.bin")) or (tmp_path / "out" / "corpus.json").exists()
     if not (tmp_path / "out" / "corpus.json").exists():
         with small():
-            lowtide.prepare(workers=1, **{**arguments, "sources": source})  # type: ignore[arg-type]
+            lowtide.prepare(workers=1, **{**arguments, "sources": source})
     assert content(tmp_path / "out") == whole[split, layout]
 
 
@@ -103,7 +103,7 @@ def test_stopped_at_every_call_of_a_step(
     """Wherever a run is stopped between two steps, the next one makes it whole."""
     owner, name = where
     real = getattr(owner, name)
-    fuse = 0
+    fuse = left = 0
     options: dict[str, Any] = {"workers": 1, "layout": layout, **OPTIONS}
 
     def failing(*arguments: Any, **named: Any) -> Any:

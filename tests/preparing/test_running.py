@@ -55,10 +55,8 @@ def test_each_task_once() -> None:
 
 def test_no_more_at_once_than_keep_the_places_busy() -> None:
     executor = Recorded({})
-    under_way = run(TASKS, lambda task: task.index, executor)
-    next(under_way)
+    next(run(TASKS, lambda task: task.index, executor))
     assert len(executor.given) == 4
-    under_way.close()
 
 
 def test_what_may_pass_is_tried_again() -> None:
@@ -89,8 +87,8 @@ def test_a_broken_pool_is_renewed_once() -> None:
 def test_units_are_grouped_by_their_part_of_the_source() -> None:
     rows = [Unit(i, 0, "a.parquet", "parquet", i, i + 1) for i in range(4)]
     files = [Unit(4 + i, 1 + i, f"{i}.txt", "text", 0, 5) for i in range(3)]
-    tasks = group([*rows, *files], [4 * 12 * 2**20, 5, 5, 5])
+    tasks = group([*rows, *files], [4 * 6 * 2**20, 5, 5, 5])
     assert [len(task.units) for task in tasks] == [1, 1, 1, 4]
     assert [task.index for task in tasks] == [0, 1, 2, 3]
-    assert sum(task.weight for task in tasks) == 4 * 12 * 2**20 + 15
+    assert sum(task.weight for task in tasks) == 4 * 6 * 2**20 + 15
     assert [unit for task in tasks for unit in task.units] == [*rows, *files]

@@ -37,10 +37,8 @@ def command(
         from lowtide.formats import checksums
 
         checked = checksums.verify(path)
-        size = format_size(checked.nbytes)
-        click.echo(
-            json.dumps(vars(checked)) if as_json else f"{path}: {checked.files} files, {size}, all as written"
-        )
+        said = f"{path}: {checked.files} files, {format_size(checked.nbytes)}, all as written"
+        click.echo(json.dumps(vars(checked)) if as_json else said)
         return
     source = Source(path, **which)
     if _is_corpus(path, source, eos, scan):
@@ -54,13 +52,13 @@ def command(
     size = os.stat(path).st_size
     cached = pagecache.resident(path)
     if as_json:
-        told = {
+        described = {
             "path": os.path.abspath(path),
             "bytes": size,
             "bytes_in_page_cache": cached[0] if cached else None,
             "arrays": [_as_dict(member) for member in found],
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(described, indent=2))
         return
     _print(path, size, cached[0] if cached else None, found)
 

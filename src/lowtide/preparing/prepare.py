@@ -182,8 +182,9 @@ class _Preparation:
     def _plan(self) -> dict[str, Any]:
         """Everything that decides the bytes, as JSON."""
         told = dataclasses.asdict(self._settings)
-        if os.path.isfile(self._settings.tokenizer):
-            told["tokenizer_sha256"] = _sha256_of(self._settings.tokenizer)
+        for file in (self._settings.tokenizer, os.path.join(self._settings.tokenizer, "tokenizer.json")):
+            if os.path.isfile(file):
+                told["tokenizer_sha256"] = _sha256_of(file)
         return {"version": 1, "settings": told, "sources": [_identity(source) for source in self._sources]}
 
     def _pool(self) -> Executor:
