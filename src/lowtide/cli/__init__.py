@@ -18,6 +18,8 @@ COMMANDS = {
     "profile": "Memory of a command, over time and over bytes read.",
     "watch": "Memory of a running process, live.",
     "report": "An HTML report from a saved profile or a .dat file.",
+    "sample": "Text from a trained GPT.",
+    "export": "Write a trained GPT in the format of Hugging Face.",
     "doctor": "What this machine and container allow, with advice.",
 }
 

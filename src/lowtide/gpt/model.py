@@ -81,6 +81,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head, self.head_size = config.n_head, config.head_size
         self.qk_norm, self.dropout = config.qk_norm, config.dropout
+        self.normalised = F.layer_norm if config.norm == "layernorm" else F.rms_norm
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.residual_dropout = nn.Dropout(config.dropout)
@@ -92,7 +93,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(batch, length, 3, self.n_head, self.head_size)
         qk, v = qkv[:, :, :2], qkv[:, :, 2]
         if self.qk_norm:
-            qk = F.rms_norm(qk, (self.head_size,))
+            qk = self.normalised(qk, (self.head_size,))
         if rotation is not None:
             qk = rotated(qk, *rotation)
         q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)
@@ -124,7 +125,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
         if self.activation == "relu2":
-            x = F.relu(x).square()
+            x = F.relu(x)
+            x = x * x  # a third of the time of square() on a CPU, whose gradient takes a power
         else:
             x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
         return self.residual_dropout(self.down(x))  # type: ignore[no-any-return]
@@ -153,6 +155,8 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.cosines: Tensor
+        self.sines: Tensor
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.block_size, config.n_embd)
@@ -223,17 +227,17 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def rotation_table(length: int, head_size: int, base: float = 10_000.0) -> Rotation:
-    """Cosines and sines (T, D / 2) of the angles by which pairs of features turn at each position."""
+    """Cosines and signed sines (T, D) of the angles by which pairs of features turn at each position."""
     speeds = base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
-    return angles.cos().float(), angles.sin().float()
+    cosines, sines = angles.cos().float(), angles.sin().float()
+    return torch.cat((cosines, cosines), dim=1), torch.cat((-sines, sines), dim=1)
 
 
 def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Queries and keys (B, T, 2, H, D), turned: their product then tells how far apart they are."""
     cosines, sines = (table[:, None, None].to(x.dtype) for table in (cosines, sines))
-    left, right = x.chunk(2, dim=-1)
-    return torch.cat((left * cosines - right * sines, left * sines + right * cosines), dim=-1)
+    return x * cosines + x.roll(x.shape[-1] // 2, dims=-1) * sines
 
 
 def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:
