@@ -23,7 +23,7 @@ import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lowtide import errors
 from lowtide.corpora import Corpus
@@ -31,6 +31,9 @@ from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundErr
 from lowtide.gpt.model import GPT, ModelConfig, torch
 from lowtide.gpt.settings import Settings
 from lowtide.publish import Pace, Partial, write_all
+
+if TYPE_CHECKING:
+    from lowtide.preparing.tokenizers import Tokenizer
 
 LAST, BEST = "checkpoint.pt", "best.pt"
 SETTINGS, METRICS, TOKENIZER, PICTURE = "settings.json", "metrics.jsonl", "tokenizer.json", "training.png"
@@ -52,14 +55,14 @@ class Checkpoint:
     batches: Mapping[str, Any] | None = None
 
     def save(self, path: str) -> None:
-        """Write it beside ``path``, put it on disk, rename: whoever is killed meanwhile leaves the old one."""
+        """Write it beside ``path``, put it on disk, rename: a kill meanwhile leaves the old one."""
         content = {name: getattr(self, name) for name in self.__dataclass_fields__}
         content["settings"] = self.settings.to_json()
         content["config"] = dataclasses.asdict(self.config)
         partial = Partial(path)
         file = _File(partial.fd)
         try:
-            torch.save({"format": FORMAT, "version": VERSION, **content}, file)
+            torch.save({"format": FORMAT, "version": VERSION, **content}, file)  # type: ignore[arg-type]
         except BaseException as error:
             partial.abort()
             # PyTorch's writer turns what the system says into a RuntimeError of its own.
@@ -70,7 +73,7 @@ class Checkpoint:
 
 
 class _File:
-    """What ``torch.save`` writes to: unbuffered, with few bytes dirty, and with a memory for what went wrong."""
+    """What ``torch.save`` writes to: unbuffered, with few bytes dirty, and it knows what went wrong."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._at, self._pace = fd, 0, Pace(fd)
@@ -110,8 +113,8 @@ def load(path: str) -> Checkpoint:
     except (RuntimeError, EOFError, KeyError, ValueError) as error:
         said = str(error).partition("\n")[0].partition(":")[2].strip() or type(error).__name__
         raise TruncatedFileError(
-            f"{path}: cannot be read as a checkpoint, it is cut short or damaged ({said}; {_size(path)}); take "
-            "another one, or begin the run again"
+            f"{path}: cannot be read as a checkpoint, it is cut short or damaged ({said}; {_size(path)}); "
+            "take another one, or begin the run again"
         ) from error
     return _checked(path, content)
 
@@ -196,16 +199,54 @@ def write_settings(run: str, settings: Settings) -> None:
 def keep_tokenizer(run: str, corpus: Corpus) -> None:
     """Copy the corpus' tokenizer into the run folder, where it has one."""
     told = corpus.found.metadata.get("tokenizer")
-    name = told.get("file") if isinstance(told, dict) else None
-    if name is None:
+    if isinstance(told, dict) and told.get("file"):
+        path = os.path.join(os.path.dirname(corpus.found.segments[0].path), told["file"])
+        try:
+            with open(path, "rb") as file:
+                publish(os.path.join(run, TOKENIZER), file.read())
+        except OSError as error:
+            raise errors.reading(path, error) from error
         return
-    path = os.path.join(os.path.dirname(corpus.found.segments[0].path), name)
+    characters = _characters(corpus)
+    if characters:
+        from lowtide.preparing.tokenizers import make
+
+        publish(os.path.join(run, TOKENIZER), make("char", alphabet=characters).to_json().encode())
+
+
+def _characters(corpus: Corpus) -> str | None:
+    """The alphabet of nanoGPT's ``meta.pkl``, where ids are places in it."""
+    known = corpus.found.metadata.get("stoi")
+    if not isinstance(known, dict) or not all(isinstance(key, str) and len(key) == 1 for key in known):
+        return None
+    characters = "".join(sorted(known))
+    return characters if [known[one] for one in characters] == list(range(len(characters))) else None
+
+
+def load_tokenizer(run: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a run folder."""
+    from lowtide.preparing.tokenizers import load as load_file
+
+    path = os.path.join(os.fspath(run), TOKENIZER)
+    if not os.path.exists(path):
+        raise NotFoundError(
+            errno.ENOENT,
+            "the run has no tokenizer, since its corpus had none; ids can be sampled alone",
+            path,
+        )
+    return load_file(path, eos=read_settings(run).eos)
+
+
+def read_settings(run: str | os.PathLike[str]) -> Settings:
+    """The settings that a run was begun with, and those that were changed when it went on."""
+    path = os.path.join(os.fspath(run), SETTINGS)
     try:
         with open(path, "rb") as file:
-            data = file.read()
+            return Settings(**json.load(file))
     except OSError as error:
         raise errors.reading(path, error) from error
-    publish(os.path.join(run, TOKENIZER), data)
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{path}: does not hold the settings of a run: {error}") from error
 
 
 def publish(path: str, data: bytes) -> None:

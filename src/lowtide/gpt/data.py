@@ -131,13 +131,14 @@ def _validation(settings: Settings, training: lowtide.Corpus) -> lowtide.Corpus:
         corpus = lowtide.corpus(settings.data, split=settings.val_split, eos=settings.eos)
     except LowtideError as error:
         raise ArgumentError(
-            f"{settings.data}: the split {settings.val_split!r} to evaluate on cannot be opened: {error}; name "
-            f"another with --val-split, or {without}"
+            f"{settings.data}: the split {settings.val_split!r} to evaluate on cannot be opened: {error}; "
+            f"name another with --val-split, or {without}"
         ) from error
     if len(corpus) <= settings.block_size:
         raise ArgumentError(
             f"{corpus.name}: the split {settings.val_split!r} has {len(corpus)} tokens, and one window takes "
-            f"{settings.block_size} and its target; prepare more of it, use a smaller --block-size, or {without}"
+            f"{settings.block_size} and its target; prepare more of it, use a smaller --block-size, "
+            f"or {without}"
         )
     same = [segment.path for segment in training.found.segments]
     if [segment.path for segment in corpus.found.segments] == same:
@@ -154,8 +155,8 @@ def _vocabulary(settings: Settings, corpus: lowtide.Corpus) -> int:
     if settings.vocab_size is None:
         if told is None:
             raise ArgumentError(
-                f"{corpus.name}: a {corpus.format} corpus does not say how many ids its tokenizer has, and the "
-                f"largest of a sample is {corpus.largest()}; pass --vocab-size, 50304 for GPT-2's tokenizer"
+                f"{corpus.name}: a {corpus.format} corpus does not say how many ids its tokenizer has; "
+                f"the largest of a sample is {corpus.largest()}; pass --vocab-size, 50304 for GPT-2's tokenizer"
             )
         return told
     if told is not None and settings.vocab_size < told:

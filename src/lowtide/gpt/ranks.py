@@ -24,8 +24,8 @@ class Ranks:
             device = f"cuda:{_number('LOCAL_RANK', 0)}"
         elif device.startswith("cuda:") and self.world_size > 1:
             raise ArgumentError(
-                f"device {device!r} is one GPU, and torchrun has started {self.world_size} processes, each of "
-                "which takes its own: use --device cuda"
+                f"device {device!r} is one GPU, and torchrun has started {self.world_size} processes, each "
+                "of which takes its own: use --device cuda"
             )
         self.device = usable(device)
         if self.device.type == "cuda":
@@ -49,7 +49,7 @@ class Ranks:
     def quiet(self, model: torch.nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """Gradients are exchanged once a step: with its last micro-batch."""
         if isinstance(model, torch.nn.parallel.DistributedDataParallel) and not last:
-            return model.no_sync()  # type: ignore[no-any-return]
+            return model.no_sync()
         return nullcontext()
 
     def sum(self, *values: float) -> list[float]:

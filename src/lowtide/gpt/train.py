@@ -54,7 +54,7 @@ def train(
     with ExitStack() as stack:
         ranks = stack.enter_context(Ranks(settings.device))
         data = stack.enter_context(closing(Data(settings, ranks)))
-        settings = dataclasses.replace(settings, vocab_size=data.vocab_size)
+        settings = dataclasses.replace(settings, vocab_size=data.vocab_size, eos=data.corpus.eos)
         if ranks.first:
             if saved is None:
                 checkpoints.begin(out, settings)
@@ -234,8 +234,8 @@ class Trainer:
             )
             raise DivergedError(
                 f"step {self.step + 1}: {what} at a learning rate of {rate:.3g}; the run stops, and "
-                f"{os.path.join(self.out, checkpoints.LAST)} keeps the last good state. Begin again with a lower "
-                "--learning-rate, a longer --warmup-iters or a --grad-clip, or look for damage in the data"
+                f"{os.path.join(self.out, checkpoints.LAST)} keeps the last good state. Begin again "
+                "with a lower --learning-rate, a longer --warmup-iters or a --grad-clip, or look for damage in the data"
             )
         for part in self.optimiser.parts:
             self.scaler.step(part)
@@ -299,7 +299,7 @@ class Trainer:
         self.step, self.best_val_loss = saved.step, saved.best_val_loss
 
     def _over_budget(self) -> bool:
-        """Whether memory passed the budget: the kernel's own mark, so that nothing falls between two steps."""
+        """Whether memory passed the budget, by the kernel's own mark: nothing falls between two steps."""
         if self.budget is None or proc.status().peak <= self.budget:
             return False
         if self.settings.over_budget == "stop":
