@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from lowtide import errors
+from lowtide.errors import ArgumentError, FormatError
+from lowtide.formats.layout import brief
+from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
+from lowtide.preparing.tokenizers.characters import CharTokenizer, alphabet
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION
+
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+__all__ = ["Ids", "Tokenizer", "alphabet", "checked", "dtype_for", "load", "load_for", "make"]
 
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
@@ -29,10 +40,142 @@ class Tokenizer(Protocol):
         """The id that ends a document, where the vocabulary has one."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, with no end of text."""
+        """The ids of each text, with no end of text, in any unsigned dtype that holds them."""
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of the ids; bytes that are no UTF-8 come as U+FFFD."""
 
     def to_json(self) -> str:
         """The content of its file beside ``corpus.json``: JSON, never a pickle."""
+
+
+def dtype_for(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+    """The smallest dtype of a corpus that holds every id.
+
+    >>> dtype_for(65_536), dtype_for(65_537)
+    (dtype('uint16'), dtype('uint32'))
+    """
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+
+
+def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
+    """The ids in the dtype of a corpus; an id beyond the vocabulary would be another token there.
+
+    >>> checked(np.array([1, 300], np.uint32), ByteTokenizer())
+    Traceback (most recent call last):
+    lowtide.errors.FormatError: the tokenizer 'byte' gave the id 300, and its vocabulary ends at 256; ...
+    """
+    if len(ids) and ids.dtype.itemsize > 1 and int(ids.max()) >= tokenizer.vocab_size:
+        raise FormatError(
+            f"the tokenizer {tokenizer.name!r} gave the id {int(ids.max())}, and its vocabulary ends at "
+            f"{tokenizer.vocab_size - 1}; its file contradicts itself, get it again from where it was made"
+        )
+    return ids.astype(dtype_for(tokenizer.vocab_size), copy=False)
+
+
+def make(
+    name: str,
+    *,
+    sample: Callable[[], Iterable[str]] | None = None,
+    alphabet: Iterable[str] | None = None,
+    eos: str | None = None,
+) -> Tokenizer:
+    """The tokenizer called ``name``.
+
+    ``byte``; ``char``, which needs the ``alphabet`` of the sources; ``bpe:VOCAB``, which is trained on the
+    texts of ``sample()``; the path of a Hugging Face ``tokenizer.json``; or an encoding of tiktoken such as
+    ``gpt2``.
+    ``eos`` names the token that ends a document where the tokenizer has it under a name of its own.
+
+    >>> make("byte").eos, make("char", alphabet="low tide").vocab_size
+    (256, 8)
+    """
+    if eos is not None and (name in ("byte", "char") or name.startswith("bpe:")):
+        raise ArgumentError(f"the tokenizer {name!r} has its own end of text; leave out eos={eos!r}")
+    if name == "byte":
+        return ByteTokenizer()
+    if name == "char":
+        if alphabet is None:
+            raise ArgumentError("the tokenizer 'char' needs the alphabet of the sources; pass alphabet=")
+        return CharTokenizer(alphabet)
+    if name.startswith("bpe:"):
+        if sample is None:
+            raise ArgumentError(f"the tokenizer {name!r} is trained on a sample of the sources; pass sample=")
+        if not (size := name.removeprefix("bpe:")).isdecimal():
+            raise ArgumentError(f"the tokenizer bpe:VOCAB needs a number such as bpe:8192, got {name!r}")
+        from lowtide.preparing.tokenizers import huggingface
+
+        return huggingface.trained(int(size), sample())
+    if os.path.exists(name) or name.endswith(".json"):
+        from lowtide.preparing.tokenizers import huggingface
+
+        return huggingface.from_file(name, eos)
+    from lowtide.preparing.tokenizers import openai
+
+    if name not in openai.names():
+        raise ArgumentError(
+            f"there is no tokenizer {name!r}; there are byte, char, bpe:VOCAB, the path of a tokenizer.json, "
+            f"and tiktoken's {', '.join(openai.names())}"
+        )
+    return openai.by_name(name, eos)
+
+
+def load(path: str | os.PathLike[str], *, name: str | None = None, eos: int | None = None) -> Tokenizer:
+    """The tokenizer of a file that ``to_json`` gave; its kind is told from its content.
+
+    A ``tokenizer.json`` says nothing of its name and which token ends a document: ``name`` and ``eos`` do.
+
+    >>> _ = (tmp / "tokenizer.json").write_text(make("char", alphabet="low tide").to_json())
+    >>> load(tmp / "tokenizer.json").encode_batch(["tide"])[0].tolist()
+    [6, 3, 1, 2]
+    """
+    where = os.path.abspath(path)
+    try:
+        with open(where, "rb") as file:
+            text = file.read().decode()
+        content = json.loads(text)
+    except OSError as error:
+        raise errors.reading(where, error) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: is no JSON ({error}), and a tokenizer's file is") from None
+    if isinstance(content, dict) and "model" in content:
+        from lowtide.preparing.tokenizers import huggingface
+
+        return huggingface.from_text(text, name or os.path.basename(where), where, eos)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FormatError(f"{where}: is the file of no tokenizer that is known, found {brief(content)}")
+    if content.get("version") != VERSION:
+        raise FormatError(
+            f"{where}: version {brief(content.get('version'))} is not known, {VERSION} is; written by a "
+            "newer lowtide: update this one"
+        )
+    kind = content.get("kind")
+    if kind == "byte":
+        return ByteTokenizer()
+    if kind == "char":
+        characters = content.get("characters")
+        if not isinstance(characters, str) or not characters:
+            raise FormatError(f"{where}: characters must be a string, found {brief(characters)}")
+        return CharTokenizer(characters)
+    raise FormatError(
+        f"{where}: kind {brief(kind)} is not known; written by a newer lowtide: update this one"
+    )
+
+
+def load_for(folder: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a corpus, from the file that its ``corpus.json`` names."""
+    from lowtide.formats import own
+
+    where = os.path.join(os.path.abspath(folder), own.NAME)
+    manifest = own.read(where)
+    said = manifest.tokenizer
+    if said is None or said.file is None:
+        raise ArgumentError(f"{where}: names no tokenizer file; pass the tokenizer that made this corpus")
+    file = os.path.join(os.path.dirname(where), said.file)
+    tokenizer = load(file, name=said.name, eos=manifest.eos)
+    if manifest.vocab_size is not None and tokenizer.vocab_size != manifest.vocab_size:
+        raise FormatError(
+            f"{file}: has {tokenizer.vocab_size} ids, and {where} says {manifest.vocab_size}: it is of "
+            "another corpus; restore it"
+        )
+    return tokenizer
