@@ -150,7 +150,15 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids in, for each the scores of what comes next out."""
+    """Token ids in, for each the scores of what comes next out.
+
+    >>> from lowtide.gpt.presets import ARCHITECTURES
+    >>> sizes = {"vocab_size": 65, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 32}
+    >>> model = GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["modern"]))
+    >>> logits, loss = model(torch.tensor([[1, 2, 3]]), targets=torch.tensor([[2, 3, 4]]))
+    >>> logits.shape, loss.shape
+    (torch.Size([1, 3, 65]), torch.Size([]))
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -36,12 +36,7 @@ _FIXED = {
 
 
 def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
-    """The model in a folder that ``save_pretrained`` wrote, or of that name on the Hugging Face Hub.
-
-    >>> to_gpt2(small_gpt2, tmp / "exported")
-    >>> from_gpt2(tmp / "exported").config.n_layer
-    2
-    """
+    """The model in a folder that ``save_pretrained`` wrote, or of that name on the Hugging Face Hub."""
     folder = os.fspath(source)
     if not os.path.isdir(folder):
         folder = _downloaded(folder)
