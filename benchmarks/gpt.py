@@ -55,9 +55,7 @@ class Data:
         block = SIZES["block_size"]
         rows = (len(ids) - cut - 1) // block
         rest = torch.from_numpy(ids[cut:].astype(np.int64))
-        self.inputs, self.targets = (
-            rest[shift : shift + rows * block].view(rows, block) for shift in (0, 1)
-        )
+        self.inputs, self.targets = (rest[shift : shift + rows * block].view(rows, block) for shift in (0, 1))
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The same for every model."""
@@ -80,7 +78,6 @@ class Race:
     model: nn.Module
     optimiser: Any
     set_rate: Callable[[float], None]
-    peak: float
     batches: Iterator[tuple[Tensor, Tensor]]
     losses: dict[int, float] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
@@ -89,7 +86,7 @@ class Race:
         for step in range(first, last):
             x, y = next(self.batches)
             started = time.perf_counter()
-            self.set_rate(scheduled(step, self.peak))
+            self.set_rate(scheduled(step))
             _, loss = self.model(x, y)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
@@ -110,13 +107,12 @@ class Race:
         return next((step for step, value in self.losses.items() if value <= loss), None)
 
 
-def scheduled(step: int, peak: float) -> float:
-    """nanoGPT's: up in a line, then down a cosine to a tenth."""
+def scheduled(step: int) -> float:
+    """nanoGPT's: up in a line, then down a cosine."""
     if step < WARMUP:
-        return peak * (step + 1) / (WARMUP + 1)
+        return RATE * (step + 1) / (WARMUP + 1)
     part = (step - WARMUP) / (STEPS - WARMUP)
-    least = peak * LEAST / RATE
-    return least + (peak - least) * 0.5 * (1 + math.cos(math.pi * part))
+    return LEAST + (RATE - LEAST) * 0.5 * (1 + math.cos(math.pi * part))
 
 
 def reference(data: Data, seed: int) -> Race:
@@ -128,7 +124,7 @@ def reference(data: Data, seed: int) -> Race:
         for group in made.param_groups:
             group["lr"] = rate
 
-    return Race("nanoGPT", model, made, set_rate, RATE, data.batches(seed))
+    return Race("nanoGPT", model, made, set_rate, data.batches(seed))
 
 
 def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) -> Race:
@@ -137,17 +133,16 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
     chosen = {**presets.ARCHITECTURES[name], **presets.OPTIMISERS[name], **changed}
     shape = {key: chosen[key] for key in presets.ARCHITECTURES[name]}
     model = GPT(ModelConfig(vocab_size=data.vocab_size, **SIZES, dropout=0.0, **shape))
-    rate = chosen["learning_rate"] if name == "modern" and chosen["optimiser"] == "muon" else RATE
     made = optimisers.make(
         model,
         optimiser=chosen["optimiser"],
-        learning_rate=rate,
+        learning_rate=RATE,
         weight_decay=chosen["weight_decay"],
         beta1=BETAS[0],
         beta2=BETAS[1],
         device_type="cpu",
     )
-    return Race(title or name, model, made, made.set_learning_rate, rate, data.batches(seed))
+    return Race(title or name, model, made, made.set_learning_rate, data.batches(seed))
 
 
 def race(runners: list[Race], data: Data) -> None:
@@ -183,3 +178,90 @@ def _ascii(paths: list[str], limit: int = 1_100_000) -> str:
         if len(text) >= limit:
             break
     return text[:limit]
+
+
+def against(name: str, text: str, seed: int) -> list[Report]:
+    """The three models on one text."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
+        data = Data(text, folder)
+        runners = [reference(data, seed), preset("nanogpt", data, seed), preset("modern", data, seed)]
+        race(runners, data)
+    report = Report(f"A character GPT on {name}: {len(text):,} characters, {STEPS} steps")
+    theirs, same, modern = runners
+    for runner in runners:
+        report.row(
+            runner.name,
+            **{
+                "loss": round(runner.final, 4),
+                "ms/step": runner.milliseconds,
+                "steps to nanogpt's loss": runner.steps_to(same.final),
+            },
+        )
+    report.claim("nanogpt's loss - nanoGPT's", same.final - theirs.final, 0.02, at_most=True)
+    report.claim("nanogpt's time / nanoGPT's", same.milliseconds / theirs.milliseconds, 1.0, at_most=True)
+    report.claim("nanogpt's loss - modern's", same.final - modern.final, 0.2)
+    report.claim("part of the steps", (modern.steps_to(same.final) or math.inf) / STEPS, 1 / 3, at_most=True)
+    report.claim("modern's time / nanogpt's", modern.milliseconds / same.milliseconds, 1.2, at_most=True)
+    return [report]
+
+
+INGREDIENTS: dict[str, dict[str, Any]] = {
+    "modern": {},
+    "learned positions": {"positions": "learned"},
+    "no QK norm": {"qk_norm": False},
+    "GELU": {"activation": "gelu"},
+    "no zero at the start": {"zero_init": False},
+    "tied head": {"tied": True},
+    "RMSNorm": {"norm": "rmsnorm"},
+    "AdamW": {"optimiser": "adamw"},
+    "nanogpt": presets.ARCHITECTURES["nanogpt"] | {"optimiser": "adamw"},
+}
+"""``modern`` with one ingredient taken out, and with all."""
+
+
+def ablation(name: str, text: str, seed: int) -> list[Report]:
+    """What each ingredient brings: the loss and the time without it."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
+        data = Data(text, folder)
+        runners = [preset("modern", data, seed, title, **changed) for title, changed in INGREDIENTS.items()]
+        race(runners, data)
+    report = Report(f"One ingredient of modern taken out, on {name}, {STEPS} steps")
+    whole = runners[0]
+    for runner in runners:
+        report.row(
+            runner.name,
+            **{
+                "loss": round(runner.final, 4),
+                "difference": round(runner.final - whole.final, 4),
+                "time": round(runner.milliseconds / whole.milliseconds, 2),
+            },
+        )
+    return [report]
+
+
+def build(options: argparse.Namespace) -> list[Report]:
+    """Loss and time a step of the presets against nanoGPT, with its settings for a CPU."""
+    global STEPS
+    STEPS = options.steps
+    torch.set_num_threads(options.threads)
+    texts = {"the Python sources": sources, "English manuals": manuals}
+    if options.text:
+        with open(options.text, encoding="utf-8") as file:
+            own = file.read()
+        texts = {os.path.basename(options.text): lambda: own}
+    made = ablation if options.ablate else against
+    return [report for name, text in texts.items() for report in made(name, text(), options.seed)]
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", metavar="FILE", help="train on this text")
+    parser.add_argument(
+        "--ablate", action="store_true", help="take the ingredients of modern out, one by one"
+    )
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+
+
+if __name__ == "__main__":
+    run(build, _options)

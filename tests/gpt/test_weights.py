@@ -110,7 +110,11 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         ("activation_function", "silu", "activation_function is 'silu'; only gelu_new"),
         ("n_layer", 4, "lacks 12 of the model's tensors, blocks.3.attention.out.bias among them"),
         ("n_layer", 2, "has transformer.h.2.attn.c_attn.bias, which is no part"),
-        ("vocab_size", 51, re.escape("wte.weight has the shape (50, 24), and by config.json it should be (51, 24)")),
+        (
+            "vocab_size",
+            51,
+            re.escape("wte.weight has the shape (50, 24), and by config.json it should be (51, 24)"),
+        ),
     ],
 )
 def test_other_models_are_refused(name: str, value: Any, said: str, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import click
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--prompt", help="What the text begins with; the end of text, or a new line, unless told.")
-@click.option("--max-new-tokens", type=click.IntRange(0), default=500, show_default=True, help="No more than these.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(0), default=500, show_default=True, help="No more than these."
+)
 @click.option(
     "--temperature", type=float, default=0.8, show_default=True, help="0 takes the likeliest token each time."
 )

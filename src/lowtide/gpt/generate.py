@@ -116,7 +116,9 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._shown: list[int] = []  # the last tokens shown: some tokenizers decode a token by the one before it
+        self._shown: list[
+            int
+        ] = []  # the last tokens shown: some tokenizers decode a token by the one before it
         self._held: list[int] = []
 
     def add(self, token: int) -> str:

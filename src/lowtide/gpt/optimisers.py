@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from lowtide.errors import ArgumentError
@@ -12,7 +12,9 @@ from lowtide.gpt.model import GPT, torch
 
 Name = Literal["adamw", "muon"]
 
-_MUON_RATE = 20.0  # times the learning rate of AdamW
+# Rates, as multiples of the learning rate that would be right for AdamW alone. An orthogonal update has small
+# entries, and a row of the embedding gets a gradient only when its token comes.
+_MATRICES, _EMBEDDING, _OTHERS = 20.0, 15.0, 3.0
 
 
 class Optimiser:
@@ -45,46 +47,49 @@ class Optimiser:
 class Muon(torch.optim.Optimizer):
     """Momentum, made orthogonal: every direction of a matrix moves by the same amount.
 
-    As ``torch.optim.Muon``, which treats the matrices one by one; here those of one shape go together, in half
-    the time on a CPU, where a small model spends a third of its step in it.
+    The method of ``torch.optim.Muon``, which takes the matrices one by one. Here those of a group have one shape
+    and go together, in three steps that get as far as its five: on a CPU, where a small model spends a third of
+    its time in that one, it is twice as fast.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, weight_decay: float, momentum: float = 0.95
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            for p in parameters:
-                if not self.state[p]:
-                    self.state[p]["momentum"] = torch.zeros_like(p)
-            gradients = [p.grad for p in parameters]
-            momenta = [self.state[p]["momentum"] for p in parameters]
-            torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-            ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov's
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            alike: dict[tuple[int, int], list[int]] = defaultdict(list)
-            for number, p in enumerate(parameters):
-                alike[min(p.shape), max(p.shape)].append(number)
-            for numbers in alike.values():
-                wide = [parameters[n].shape[0] <= parameters[n].shape[1] for n in numbers]
-                stacked = torch.stack([ahead[n] if w else ahead[n].T for n, w in zip(numbers, wide, strict=True)])
-                for n, w, update in zip(numbers, wide, orthogonal(stacked), strict=True):
-                    rows, columns = parameters[n].shape
-                    rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-                    parameters[n].add_(update if w else update.T, alpha=-rate)
+            matrices, rate = group["params"], group["lr"]
+            gradients = torch.stack([matrix.grad for matrix in matrices])
+            state = self.state[matrices[0]]  # the first one keeps the momenta of all
+            if not state:
+                state["momenta"] = torch.zeros_like(gradients)
+            momenta = state["momenta"].lerp_(gradients, 1 - group["momentum"])
+            updates = orthogonal(
+                gradients.lerp_(momenta, group["momentum"])
+            )  # looking ahead, as Nesterov does
+            rows, columns = matrices[0].shape
+            torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
+            torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
 
 
-STEPS = ((3.4445, -4.7750, 2.0315),) * 5
+STEPS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+)
+
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
-    """The nearest matrices with orthogonal rows, roughly; (N, rows, columns) with rows <= columns."""
+    """Each of the matrices (N, rows, columns) with all its singular values at about one."""
     x = matrices.bfloat16()
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    tall = x.shape[1] > x.shape[2]
     for a, b, c in STEPS:
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        gram = x.mT @ x if tall else x @ x.mT
+        change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, x, change, beta=a) if tall else torch.baddbmm(x, change, x, beta=a)
     return x.to(matrices.dtype)
 
 
@@ -101,20 +106,28 @@ def make(
     """The optimiser of a model. Make it on the bare model, before DDP or ``torch.compile`` wrap it."""
     if optimiser not in get_args(Name):
         raise ArgumentError(f"optimiser must be one of {', '.join(get_args(Name))}, got {optimiser!r}")
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2] if optimiser == "muon" else []
-    taken = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in taken]
+    shapes: dict[tuple[int, ...], list[torch.Tensor]] = defaultdict(list)
+    rest: list[torch.Tensor] = []
+    inside = {id(parameter) for parameter in model.blocks.parameters()}
+    for parameter in model.parameters():
+        if optimiser == "muon" and parameter.ndim == 2 and id(parameter) in inside:
+            shapes[tuple(parameter.shape)].append(parameter)
+        elif parameter is not model.embedding.weight:
+            rest.append(parameter)
+    often = 1.0 if optimiser == "adamw" else _OTHERS
+    seldom = _EMBEDDING if optimiser == "muon" and not model.config.tied else often
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "scale": 1.0},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "scale": 1.0},
+        {"params": [model.embedding.weight], "weight_decay": weight_decay, "scale": seldom},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "scale": often},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "scale": often},
     ]
     fused = device_type in ("cpu", "cuda")
     parts: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=fused)
     ]
-    if matrices:
-        group = {"params": matrices, "scale": _MUON_RATE}
-        parts.append(Muon([group], lr=learning_rate, momentum=0.95, weight_decay=weight_decay))
+    if shapes:
+        alike = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
+        parts.append(Muon(alike, lr=learning_rate, weight_decay=weight_decay))
     made = Optimiser(parts)
     made.set_learning_rate(learning_rate)
     return made

@@ -49,7 +49,9 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
                 if mine not in wanted:
                     if mine == "head.weight" and model.config.tied:
                         continue  # the embedding, saved once more
-                    raise FormatError(f"{path}: has {name}, which is no part of a GPT-2 as its config.json says")
+                    raise FormatError(
+                        f"{path}: has {name}, which is no part of a GPT-2 as its config.json says"
+                    )
                 _fill(wanted.pop(mine), tensor.T if turned else tensor, f"{path}: {name}")
     if wanted:
         raise FormatError(f"{folder}: lacks {len(wanted)} of the model's tensors, {min(wanted)} among them")
@@ -98,7 +100,9 @@ def _config(path: str, dropout: float) -> ModelConfig:
     except OSError as error:
         raise errors.reading(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{path}: is no configuration of a GPT-2 ({type(error).__name__}: {error})") from error
+        raise FormatError(
+            f"{path}: is no configuration of a GPT-2 ({type(error).__name__}: {error})"
+        ) from error
     fixed = {**_FIXED, "n_inner": 4 * sizes["n_embd"]}
     for name, value in fixed.items():
         if (said := told.get(name)) not in (None, value):
@@ -247,7 +251,9 @@ def _downloaded(name: str) -> str:
     except ImportError as error:
         raise _missing("huggingface_hub") from error
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise errors.NotFoundError(f"{name}: no such folder; name one that save_pretrained() wrote, or a model")
+        raise errors.NotFoundError(
+            f"{name}: no such folder; name one that save_pretrained() wrote, or a model"
+        )
     wanted = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:
         return huggingface_hub.snapshot_download(name, allow_patterns=wanted)
