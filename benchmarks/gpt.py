@@ -3,11 +3,11 @@
 Bars, each in one run that takes turns between the models:
 
 - preset ``nanogpt``: the loss of nanoGPT within 0.02, in at most its time a step;
-- preset ``modern``: at least 0.2 lower at the end, the final loss of ``nanogpt`` in at most a third of the steps,
-  at most 1.2 times its time a step.
+- preset ``modern``: at least 0.2 lower at the end, the final loss of ``nanogpt`` in at most a third of the
+  steps, at most 1.2 times its time a step.
 
-``--text FILE`` trains on a text of your own (tiny Shakespeare: nanoGPT publishes 1.88 for it) in place of the two
-that every machine has. ``--ablate`` tells what each ingredient of ``modern`` brings.
+``--text FILE`` trains on a text of your own (tiny Shakespeare: nanoGPT publishes 1.88 for it) in place of the
+two that a Debian system has. ``--ablate`` tells what each ingredient of ``modern`` brings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TURN = 10  # steps that a model makes before the next one has its turn
 
 
 class Data:
-    """A text as characters: batches of the first nine tenths, and the whole of the last tenth to validate on."""
+    """A text as characters: nine tenths for batches, and the whole of the last tenth to validate on."""
 
     def __init__(self, text: str, folder: str) -> None:
         letters = sorted(set(text))
@@ -230,11 +230,9 @@ def ablation(name: str, text: str, seed: int) -> list[Report]:
     for runner in runners:
         report.row(
             runner.name,
-            **{
-                "loss": round(runner.final, 4),
-                "difference": round(runner.final - whole.final, 4),
-                "time": round(runner.milliseconds / whole.milliseconds, 2),
-            },
+            loss=round(runner.final, 4),
+            difference=round(runner.final - whole.final, 4),
+            time=round(runner.milliseconds / whole.milliseconds, 2),
         )
     return [report]
 

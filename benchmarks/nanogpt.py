@@ -1,8 +1,9 @@
-"""nanoGPT as its repository has it in 2025, written anew to compare with: model, initialisation, AdamW groups.
+"""nanoGPT, written anew to compare with: its model, its initialisation, its AdamW.
 
-What matters for loss and time is the same: pre-norm blocks with LayerNorm and no biases, learned positions, GELU,
-a head tied to the embedding, weights drawn with a deviation of 0.02 and 0.02 / sqrt(2 layers) for projections
-into the residual stream, weight decay for matrices alone, and an AdamW that is fused on CUDA alone.
+What matters for loss and time is the same: pre-norm blocks with LayerNorm and no biases, learned positions,
+GELU, a head tied to the embedding, weights drawn with a deviation of 0.02 and 0.02 / sqrt(2 layers) for
+projections into the residual stream, weight decay for matrices alone, and an AdamW that is fused on CUDA
+alone.
 """
 
 from __future__ import annotations

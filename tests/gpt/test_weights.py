@@ -77,7 +77,7 @@ def test_what_is_exported_transformers_loads(variant: str, tied: bool, tmp_path:
 
 
 def test_a_modern_model_is_no_gpt2(tmp_path: Path) -> None:
-    with pytest.raises(errors.UnsupportedError, match="positions 'rotary'.*--preset nanogpt"):
+    with pytest.raises(errors.UnsupportedError, match=r"positions 'rotary'.*--preset nanogpt"):
         to_gpt2(model("modern"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """Print PROMPT and what the model of the folder RUN says after it.
 
-    The folder alone is needed. The text ends at the end of a document, or after --max-new-tokens. A model looks
-    back on its block_size tokens at most: in a longer text it forgets the older half of them from time to time.
+    The folder alone is needed. The text ends with the document, or after --max-new-tokens. A model looks back
+    on block_size tokens at most: when they are full it forgets the older half of them.
 
     \b
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300

@@ -28,11 +28,11 @@ def generate(
     generator: torch.Generator | None = None,
     cache: bool = True,
 ) -> Iterator[int]:
-    """What the model, which must be in ``eval()`` mode, says after ``ids``; the ``stop`` token ends it, unsaid.
+    """What the model, which must be in ``eval()`` mode, says after ``ids``. ``stop`` ends it and is not said.
 
-    ``temperature`` 0 takes the likeliest token each time; else tokens are drawn among the ``top_k`` likeliest,
-    and among the fewest whose chances add up to ``top_p``. They are drawn on the CPU: a ``generator`` of the
-    same seed gives the same tokens on every device, as far as its arithmetic does.
+    ``temperature`` 0 takes the likeliest token each time. Else tokens are drawn among the ``top_k``
+    likeliest, and of these among the fewest whose chances add up to ``top_p``; on the CPU, so that a
+    ``generator`` of the same seed means the same on every device.
 
     A model looks back on ``block_size`` tokens at most. When they are full, the older half is forgotten and
     the rest is read again; with or without the ``cache`` the tokens are the same.

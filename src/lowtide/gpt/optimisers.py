@@ -47,9 +47,9 @@ class Optimiser:
 class Muon(torch.optim.Optimizer):
     """Momentum, made orthogonal: every direction of a matrix moves by the same amount.
 
-    The method of ``torch.optim.Muon``, which takes the matrices one by one. Here those of a group have one shape
-    and go together, in three steps that get as far as its five: on a CPU, where a small model spends a third of
-    its time in that one, it is twice as fast.
+    The method of ``torch.optim.Muon``, which takes the matrices one by one. Here those of a group have one
+    shape and go together, in three steps that get as far as its five: on a CPU, where a small model spends a
+    third of its time in that one, twice as fast.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
 
 
+# Each step of the iteration has coefficients of its own, the best for what the ones before have left over:
+# those of the Polar Express, https://arxiv.org/abs/2505.16932. With two the loss is worse, five are no better.
 STEPS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -84,7 +86,7 @@ STEPS = (
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """Each of the matrices (N, rows, columns) with all its singular values at about one."""
     x = matrices.bfloat16()
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x /= x.norm(dim=(1, 2), keepdim=True) + 1e-7
     tall = x.shape[1] > x.shape[2]
     for a, b, c in STEPS:
         gram = x.mT @ x if tall else x @ x.mT

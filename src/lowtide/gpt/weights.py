@@ -75,7 +75,7 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise errors.writing(target, error) from error
     try:
-        os.chmod(partial, 0o755)
+        os.chmod(partial, 0o755)  # noqa: S103 - as any new folder; mkdtemp would keep it for this user alone
         save_file(dict(_theirs(model)), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
         with open(os.path.join(partial, "config.json"), "w") as file:
             json.dump(config, file, indent=1)
@@ -166,21 +166,21 @@ def _exported(config: ModelConfig) -> dict[str, Any]:
 def _theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
     """Our tensors under their names. Their blocks always have biases: where ours have none, they are zero."""
 
-    def both(theirs: str, part: torch.nn.Module, turned: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        weight: torch.Tensor = part.weight.detach().cpu()  # type: ignore[operator, union-attr]
+    def both(theirs: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        weight = part.weight.detach().cpu()
+        turned = isinstance(part, torch.nn.Linear)
         yield f"{theirs}.weight", (weight.T if turned else weight).contiguous()
-        if isinstance(part, torch.nn.Embedding):
-            return
-        bias = part.bias
-        rows = weight.new_zeros(weight.shape[0]) if bias is None else bias.detach().cpu()  # type: ignore[operator, union-attr]
-        yield f"{theirs}.bias", rows  # type: ignore[misc]
+        if not isinstance(part, torch.nn.Embedding):
+            yield (
+                f"{theirs}.bias",
+                weight.new_zeros(len(weight)) if part.bias is None else part.bias.detach().cpu(),
+            )
 
     for theirs, mine in _OUTSIDE.items():
-        yield from both(f"transformer.{theirs}", model.get_submodule(mine), False)
+        yield from both(f"transformer.{theirs}", model.get_submodule(mine))
     for number, block in enumerate(model.blocks):
         for theirs, mine in _INSIDE.items():
-            part = block.get_submodule(mine)
-            yield from both(f"transformer.h.{number}.{theirs}", part, isinstance(part, torch.nn.Linear))
+            yield from both(f"transformer.h.{number}.{theirs}", block.get_submodule(mine))
     if not model.config.tied:
         yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
 
@@ -202,7 +202,8 @@ def _name(theirs: str) -> tuple[str, bool]:
 def _fill(parameter: torch.Tensor, tensor: torch.Tensor, what: str) -> None:
     if parameter.shape != tensor.shape:
         raise FormatError(
-            f"{what} has the shape {tuple(tensor.shape)}, and by config.json it should be {tuple(parameter.shape)}"
+            f"{what} has the shape {tuple(tensor.shape)}, and by config.json it should be "
+            f"{tuple(parameter.shape)}"
         )
     parameter.copy_(tensor)
 
