@@ -76,14 +76,20 @@ def test_a_preset_makes_the_model_that_it_says(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        pytest.param({"n_layers": 4}, r"no setting 'n_layers' \(on the command line\); did you mean n_layer", id="name"),
+        pytest.param(
+            {"n_layers": 4}, r"no setting 'n_layers' \(on the command line\); did you mean n_layer", id="name"
+        ),
         pytest.param({"xyzzy": 4}, r"no setting 'xyzzy' .*; known are data, preset", id="nothing like it"),
-        pytest.param({"n_layer": 0}, "n_layer must be a whole number from 1, got 0 on the command", id="range"),
+        pytest.param(
+            {"n_layer": 0}, "n_layer must be a whole number from 1, got 0 on the command", id="range"
+        ),
         pytest.param({"n_layer": 1.5}, "n_layer must be a whole number from 1, got 1.5", id="float for int"),
         pytest.param({"n_layer": True}, "n_layer must be a whole number from 1, got True", id="bool for int"),
         pytest.param({"bias": 1}, "bias must be true or false, got 1", id="int for bool"),
         pytest.param({"dropout": 1.0}, "dropout must be a number from 0 and below 1, got 1.0", id="dropout"),
-        pytest.param({"learning_rate": float("nan")}, "learning_rate must be a number from 0, got nan", id="nan"),
+        pytest.param(
+            {"learning_rate": float("nan")}, "learning_rate must be a number from 0, got nan", id="nan"
+        ),
         pytest.param({"preset": "gpt5"}, "preset must be one of modern, nanogpt, got 'gpt5'", id="choice"),
         pytest.param({"memory_budget": "lots"}, "memory_budget: size 'lots' is not understood", id="size"),
         pytest.param(
@@ -159,7 +165,9 @@ class TestResuming:
 def test_weights_to_begin_with_decide_about_sizes() -> None:
     weights = {"n_layer": 7, "n_head": 2, "n_embd": 32}
     assert resolve(GIVEN, weights=weights).n_layer == 7
-    with pytest.raises(ArgumentError, match="n_layer is 3 on the command line, and the weights of --init have 7"):
+    with pytest.raises(
+        ArgumentError, match="n_layer is 3 on the command line, and the weights of --init have 7"
+    ):
         resolve({**GIVEN, "n_layer": 3}, weights=weights)
 
 
