@@ -14,7 +14,7 @@ import numpy as np
 from lowtide.gpt import metrics
 from lowtide.gpt.settings import Settings, resolve
 
-ALPHABET = " abcdefghijklmnopqrstuvwxyz.,!?"
+ALPHABET = " !,.?abcdefghijklmnopqrstuvwxyz"
 TINY = {
     "device": "cpu", "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "batch_size": 4,
     "max_iters": 12, "eval_interval": 5, "eval_iters": 3, "checkpoint_interval": 4,

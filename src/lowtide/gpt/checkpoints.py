@@ -97,12 +97,15 @@ class _File:
 def load(path: str) -> Checkpoint:
     """A checkpoint from its file; the errors say what is wrong with it."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with open(path, "rb") as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise NotFoundError(
             errno.ENOENT, "no checkpoint there; name the folder of a run that has begun", path
         ) from None
     except OSError as error:
+        if error.errno == errno.EINVAL:  # PyTorch looks before the beginning of a file that lacks its end
+            raise _damaged(path, "its end is missing") from error
         raise errors.reading(path, error) from error
     except pickle.UnpicklingError as error:
         said = str(error).partition("\n")[0]
@@ -112,15 +115,15 @@ def load(path: str) -> Checkpoint:
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError) as error:
         said = str(error).partition("\n")[0].partition(":")[2].strip() or type(error).__name__
-        raise TruncatedFileError(
-            f"{path}: cannot be read as a checkpoint, it is cut short or damaged ({said}; {_size(path)}); "
-            "take another one, or begin the run again"
-        ) from error
+        raise _damaged(path, said) from error
     return _checked(path, content)
 
 
-def _size(path: str) -> str:
-    return f"{os.path.getsize(path)} bytes"
+def _damaged(path: str, said: str) -> TruncatedFileError:
+    return TruncatedFileError(
+        f"{path}: cannot be read as a checkpoint, it is cut short or damaged ({said}; "
+        f"{os.path.getsize(path)} bytes); restore it, or begin the run again"
+    )
 
 
 def _checked(path: str, content: Any) -> Checkpoint:
