@@ -75,7 +75,7 @@ class Muon(torch.optim.Optimizer):
 
 
 # Each step of the iteration has coefficients of its own, the best for what the ones before have left over:
-# those of the Polar Express, https://arxiv.org/abs/2505.16932. With two the loss is worse, five are no better.
+# those of the Polar Express, https://arxiv.org/abs/2505.16932. Two of them are worse, five are no better.
 STEPS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
