@@ -16,6 +16,8 @@ COMMANDS = {
     "compare": "Measure np.memmap against lowtide's readers on your own file.",
     "shuffle": "Rewrite an array in a uniformly shuffled order.",
     "train": "Train a GPT on a token corpus, in memory that does not grow.",
+    "sample": "Text from a trained GPT.",
+    "export": "Write a trained GPT in the format of Hugging Face.",
     "profile": "Memory of a command, over time and over bytes read.",
     "watch": "Memory of a running process, live.",
     "report": "An HTML report from a saved profile or a .dat file.",

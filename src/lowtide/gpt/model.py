@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from lowtide.errors import ArgumentError, MissingExtraError
 from lowtide.sizes import whole
@@ -81,6 +81,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head, self.head_size = config.n_head, config.head_size
         self.qk_norm, self.dropout = config.qk_norm, config.dropout
+        self.normalised = F.layer_norm if config.norm == "layernorm" else F.rms_norm
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.residual_dropout = nn.Dropout(config.dropout)
@@ -89,10 +90,11 @@ class Attention(nn.Module):
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, past: LayerCache | None
     ) -> Tensor:
         batch, length, width = x.shape
-        qkv = self.qkv(x).view(batch, length, 3, self.n_head, self.head_size)
-        qk, v = qkv[:, :, :2], qkv[:, :, 2]
+        qk, v = self.qkv(x).split((2 * width, width), dim=2)
+        qk = qk.view(batch, length, 2, self.n_head, self.head_size)
+        v = v.view(batch, length, self.n_head, self.head_size)
         if self.qk_norm:
-            qk = F.rms_norm(qk, (self.head_size,))
+            qk = self.normalised(qk, (self.head_size,))
         if rotation is not None:
             qk = rotated(qk, *rotation)
         q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)
@@ -111,6 +113,21 @@ class Attention(nn.Module):
         return self.residual_dropout(self.out(y))  # type: ignore[no-any-return]
 
 
+class SquaredReLU(torch.autograd.Function):
+    """``relu(x).square()`` in one pass back through memory where PyTorch's own takes four, slow on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (gradients[0] * positive).mul_(2)
+
+
 class FeedForward(nn.Module):
     """Each token by itself: to four times the width and back."""
 
@@ -124,7 +141,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
         if self.activation == "relu2":
-            x = F.relu(x).square()
+            x = SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
         else:
             x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
         return self.residual_dropout(self.down(x))  # type: ignore[no-any-return]
@@ -148,11 +165,21 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids in, for each the scores of what comes next out."""
+    """Token ids in, for each the scores of what comes next out.
+
+    >>> from lowtide.gpt.presets import ARCHITECTURES
+    >>> sizes = {"vocab_size": 65, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 32}
+    >>> model = GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["modern"]))
+    >>> logits, loss = model(torch.tensor([[1, 2, 3]]), targets=torch.tensor([[2, 3, 4]]))
+    >>> logits.shape, loss.shape
+    (torch.Size([1, 3, 65]), torch.Size([]))
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.cosines: Tensor
+        self.sines: Tensor
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.block_size, config.n_embd)
@@ -223,17 +250,17 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def rotation_table(length: int, head_size: int, base: float = 10_000.0) -> Rotation:
-    """Cosines and sines (T, D / 2) of the angles by which pairs of features turn at each position."""
+    """Cosines and signed sines (T, D) of the angles by which pairs of features turn at each position."""
     speeds = base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
-    return angles.cos().float(), angles.sin().float()
+    cosines, sines = angles.cos().float(), angles.sin().float()
+    return torch.cat((cosines, cosines), dim=1), torch.cat((-sines, sines), dim=1)
 
 
 def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Queries and keys (B, T, 2, H, D), turned: their product then tells how far apart they are."""
     cosines, sines = (table[:, None, None].to(x.dtype) for table in (cosines, sines))
-    left, right = x.chunk(2, dim=-1)
-    return torch.cat((left * cosines - right * sines, left * sines + right * cosines), dim=-1)
+    return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines)
 
 
 def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:

@@ -16,7 +16,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "modern": {
         "bias": False,
-        "norm": "rmsnorm",
+        "norm": "layernorm",
         "positions": "rotary",
         "activation": "relu2",
         "qk_norm": True,
