@@ -91,9 +91,10 @@ def test_muon_goes_the_way_of_pytorchs_own() -> None:
     assert (moved.norm() / expected.norm()).item() == pytest.approx(1, abs=0.35)
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_it_learns(name: str) -> None:
-    gpt = model("modern")
+def test_it_learns(name: str, tied: bool) -> None:
+    gpt = model("modern", tied=tied)
     tokens = ids(2, 8)
     made = optimiser(gpt, name, 2e-3)
     first = gpt(tokens, tokens)[1].item()

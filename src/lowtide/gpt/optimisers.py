@@ -66,9 +66,8 @@ class Muon(torch.optim.Optimizer):
             if not state:
                 state["momenta"] = torch.zeros_like(gradients)
             momenta = state["momenta"].lerp_(gradients, 1 - group["momentum"])
-            updates = orthogonal(
-                gradients.lerp_(momenta, group["momentum"])
-            )  # looking ahead, as Nesterov does
+            ahead = gradients.lerp_(momenta, group["momentum"])  # as Nesterov does
+            updates = orthogonal(ahead)
             rows, columns = matrices[0].shape
             torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
             torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
@@ -125,7 +124,12 @@ def make(
     ]
     fused = device_type in ("cpu", "cuda")
     parts: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=fused)
+        torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=learning_rate,
+            betas=(beta1, beta2),
+            fused=fused,
+        )
     ]
     if shapes:
         alike = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
