@@ -48,4 +48,4 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
         "grad_clip": 1.0,
     },
 }
-"""How a preset trains. The learning rate is AdamW's; Muon's is a multiple of it, so that one value does both."""
+"""How a preset trains. The learning rate is AdamW's; Muon's is a multiple of it: one value does for both."""
