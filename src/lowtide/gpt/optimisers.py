@@ -12,8 +12,8 @@ from lowtide.gpt.model import GPT, torch
 
 Name = Literal["adamw", "muon"]
 
-# Muon's rate as a multiple of AdamW's, so that one learning rate does for both: an orthogonal update has small
-# entries. With 20 the loss falls more slowly, for as long as the rate is high.
+# Muon's rate as a multiple of AdamW's, so that one learning rate does for both: an orthogonal update has
+# small entries. With 20 the loss falls more slowly for as long as the rate is high.
 _MATRICES = 12.0
 
 
@@ -121,12 +121,7 @@ def make(
     ]
     fused = device_type in ("cpu", "cuda")
     parts: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=learning_rate,
-            betas=(beta1, beta2),
-            fused=fused,
-        )
+        torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=fused)
     ]
     if shapes:
         alike = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
