@@ -62,6 +62,10 @@ class StateError(LowtideError, ValueError):
     """A saved iterator state belongs to other data or other settings."""
 
 
+class DivergedError(LowtideError, FloatingPointError):
+    """The loss of a training run is no longer a number."""
+
+
 class ArgumentError(LowtideError, ValueError):
     """An argument's value makes no sense."""
 

@@ -1,0 +1,266 @@
+"""The GPT on characters, with nanoGPT's settings for a CPU: loss and time a step against nanoGPT itself.
+
+Bars, each in one run that takes turns between the models:
+
+- preset ``nanogpt``: the loss of nanoGPT within 0.02, in at most its time a step;
+- preset ``modern``: at least 0.2 lower at the end, the final loss of ``nanogpt`` in at most a third of the
+  steps, at most 1.2 times its time a step.
+
+``--text FILE`` trains on a text of your own (tiny Shakespeare: nanoGPT publishes 1.88 for it) in place of the
+two that a Debian system has. ``--ablate`` tells what each ingredient of ``modern`` brings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import math
+import os
+import random
+import statistics
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import lowtide
+from benchmarks import nanogpt
+from benchmarks.harness import Report, run
+from lowtide.gpt import optimisers, presets
+from lowtide.gpt.model import GPT, ModelConfig
+
+SIZES: dict[str, Any] = {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
+BATCH, STEPS, WARMUP, EVERY = 12, 2000, 100, 50
+RATE, LEAST, BETAS, DECAY, CLIP = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
+TURN = 10  # steps that a model makes before the next one has its turn
+
+
+class Data:
+    """A text as characters: nine tenths for batches, and the whole of the last tenth to validate on."""
+
+    def __init__(self, text: str, folder: str) -> None:
+        letters = sorted(set(text))
+        self.vocab_size = len(letters)
+        codes = {letter: number for number, letter in enumerate(letters)}
+        ids = np.array([codes[letter] for letter in text], np.uint16)
+        cut = len(ids) * 9 // 10
+        ids[:cut].tofile(os.path.join(folder, "train.bin"))
+        self.corpus = lowtide.corpus(os.path.join(folder, "train.bin"), dtype="uint16")
+        block = SIZES["block_size"]
+        rows = (len(ids) - cut - 1) // block
+        rest = torch.from_numpy(ids[cut:].astype(np.int64))
+        self.inputs, self.targets = (rest[shift : shift + rows * block].view(rows, block) for shift in (0, 1))
+
+    def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same for every model."""
+        made = self.corpus.batches(BATCH, SIZES["block_size"], order="random", seed=seed)
+        return iter(made.torch())
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> float:
+        total = 0.0
+        rows = range(0, len(self.inputs), 128)
+        for inputs, targets in ((self.inputs[r : r + 128], self.targets[r : r + 128]) for r in rows):
+            total += model(inputs, targets)[1].item() * len(inputs)
+        return total / len(self.inputs)
+
+
+@dataclass
+class Race:
+    """One model on its way through the steps."""
+
+    name: str
+    model: nn.Module
+    optimiser: Any
+    set_rate: Callable[[float], None]
+    batches: Iterator[tuple[Tensor, Tensor]]
+    losses: dict[int, float] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+
+    def turn(self, first: int, last: int) -> None:
+        for step in range(first, last):
+            x, y = next(self.batches)
+            started = time.perf_counter()
+            self.set_rate(scheduled(step))
+            _, loss = self.model(x, y)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+            self.seconds.append(time.perf_counter() - started)
+
+    @property
+    def final(self) -> float:
+        return self.losses[STEPS]
+
+    @property
+    def milliseconds(self) -> float:
+        return statistics.median(self.seconds) * 1000
+
+    def steps_to(self, loss: float) -> int | None:
+        """The first evaluated step at which the loss was reached."""
+        return next((step for step, value in self.losses.items() if value <= loss), None)
+
+
+def scheduled(step: int) -> float:
+    """nanoGPT's: up in a line, then down a cosine."""
+    if step < WARMUP:
+        return RATE * (step + 1) / (WARMUP + 1)
+    part = (step - WARMUP) / (STEPS - WARMUP)
+    return LEAST + (RATE - LEAST) * 0.5 * (1 + math.cos(math.pi * part))
+
+
+def reference(data: Data, seed: int) -> Race:
+    torch.manual_seed(seed)
+    model = nanogpt.NanoGPT(data.vocab_size, **SIZES)
+    made = nanogpt.optimiser(model, RATE, DECAY, BETAS)
+
+    def set_rate(rate: float) -> None:
+        for group in made.param_groups:
+            group["lr"] = rate
+
+    return Race("nanoGPT", model, made, set_rate, data.batches(seed))
+
+
+def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) -> Race:
+    """A preset, with some of its choices changed."""
+    torch.manual_seed(seed)
+    chosen = {**presets.ARCHITECTURES[name], **presets.OPTIMISERS[name], **changed}
+    shape = {key: chosen[key] for key in presets.ARCHITECTURES[name]}
+    model = GPT(ModelConfig(vocab_size=data.vocab_size, **SIZES, dropout=0.0, **shape))
+    made = optimisers.make(
+        model,
+        optimiser=chosen["optimiser"],
+        learning_rate=RATE,
+        weight_decay=chosen["weight_decay"],
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        device_type="cpu",
+    )
+    return Race(title or name, model, made, made.set_learning_rate, data.batches(seed))
+
+
+def race(runners: list[Race], data: Data) -> None:
+    """All models to the end, by turns."""
+    for step in range(0, STEPS, TURN):
+        for runner in runners:
+            if step % EVERY == 0:
+                runner.losses[step] = data.validate(runner.model)
+            runner.turn(step, step + TURN)
+    for runner in runners:
+        runner.losses[STEPS] = data.validate(runner.model)
+
+
+def sources() -> str:
+    """About a megabyte of the standard library, from files in no particular order."""
+    paths = sorted(glob.glob(os.path.join(sysconfig.get_path("stdlib"), "*.py")))
+    random.Random(0).shuffle(paths)
+    return _ascii(paths)
+
+
+def manuals() -> str:
+    """English: licences and READMEs as a Debian system has them."""
+    paths = sorted(glob.glob("/usr/share/common-licenses/*")) + sorted(glob.glob("/usr/share/doc/*/README*"))
+    random.Random(0).shuffle(paths)
+    return _ascii([path for path in paths if not path.endswith(".gz")])
+
+
+def _ascii(paths: list[str], limit: int = 1_100_000) -> str:
+    text = ""
+    for path in paths:
+        with open(path, encoding="ascii", errors="ignore") as file:
+            text += file.read()
+        if len(text) >= limit:
+            break
+    return text[:limit]
+
+
+def against(name: str, text: str, seed: int) -> list[Report]:
+    """The three models on one text."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
+        data = Data(text, folder)
+        runners = [reference(data, seed), preset("nanogpt", data, seed), preset("modern", data, seed)]
+        race(runners, data)
+    report = Report(f"A character GPT on {name}: {len(text):,} characters, {STEPS} steps")
+    theirs, same, modern = runners
+    for runner in runners:
+        report.row(
+            runner.name,
+            **{
+                "loss": round(runner.final, 4),
+                "ms/step": runner.milliseconds,
+                "steps to nanogpt's loss": runner.steps_to(same.final),
+            },
+        )
+    report.claim("nanogpt's loss - nanoGPT's", same.final - theirs.final, 0.02, at_most=True)
+    report.claim("nanogpt's time / nanoGPT's", same.milliseconds / theirs.milliseconds, 1.0, at_most=True)
+    report.claim("nanogpt's loss - modern's", same.final - modern.final, 0.2)
+    report.claim("part of the steps", (modern.steps_to(same.final) or math.inf) / STEPS, 1 / 3, at_most=True)
+    report.claim("modern's time / nanogpt's", modern.milliseconds / same.milliseconds, 1.2, at_most=True)
+    return [report]
+
+
+INGREDIENTS: dict[str, dict[str, Any]] = {
+    "modern": {},
+    "learned positions": {"positions": "learned"},
+    "no QK norm": {"qk_norm": False},
+    "GELU": {"activation": "gelu"},
+    "no zero at the start": {"zero_init": False},
+    "tied head": {"tied": True},
+    "RMSNorm": {"norm": "rmsnorm"},
+    "AdamW": {"optimiser": "adamw"},
+    "nanogpt": presets.ARCHITECTURES["nanogpt"] | {"optimiser": "adamw"},
+}
+"""``modern`` with one ingredient taken out, and with all."""
+
+
+def ablation(name: str, text: str, seed: int) -> list[Report]:
+    """What each ingredient brings: the loss and the time without it."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
+        data = Data(text, folder)
+        runners = [preset("modern", data, seed, title, **changed) for title, changed in INGREDIENTS.items()]
+        race(runners, data)
+    report = Report(f"One ingredient of modern taken out, on {name}, {STEPS} steps")
+    whole = runners[0]
+    for runner in runners:
+        report.row(
+            runner.name,
+            loss=round(runner.final, 4),
+            difference=round(runner.final - whole.final, 4),
+            time=round(runner.milliseconds / whole.milliseconds, 2),
+        )
+    return [report]
+
+
+def build(options: argparse.Namespace) -> list[Report]:
+    """Loss and time a step of the presets against nanoGPT, with its settings for a CPU."""
+    global STEPS
+    STEPS = options.steps
+    torch.set_num_threads(options.threads)
+    texts = {"the Python sources": sources, "English manuals": manuals}
+    if options.text:
+        with open(options.text, encoding="utf-8") as file:
+            own = file.read()
+        texts = {os.path.basename(options.text): lambda: own}
+    made = ablation if options.ablate else against
+    return [report for name, text in texts.items() for report in made(name, text(), options.seed)]
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", metavar="FILE", help="train on this text")
+    parser.add_argument(
+        "--ablate", action="store_true", help="take the ingredients of modern out, one by one"
+    )
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+
+
+if __name__ == "__main__":
+    run(build, _options)

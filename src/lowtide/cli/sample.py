@@ -1,0 +1,75 @@
+"""``lowtide sample RUN``: text from a trained GPT, as it comes."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--prompt", help="What the text begins with; the end of text, or a new line, unless told.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(0), default=500, show_default=True, help="No more than these."
+)
+@click.option(
+    "--temperature", type=float, default=0.8, show_default=True, help="0 takes the likeliest token each time."
+)
+@click.option("--top-k", type=int, help="Draw among so many of the likeliest tokens.")
+@click.option("--top-p", type=float, help="Draw among the likeliest whose chances add up to this.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same text.")
+@click.option("--device", default="cpu", show_default=True, help="As PyTorch names it: cpu, cuda, mps.")
+@click.option("--tokenizer", help="A file or a name, for a run whose corpus had none.")
+def command(
+    run: str,
+    prompt: str | None,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    device: str,
+    tokenizer: str | None,
+) -> None:
+    """Print PROMPT and what the model of the folder RUN says after it.
+
+    The folder alone is needed. The text ends with the document, or after --max-new-tokens. A model looks back
+    on block_size tokens at most: when they are full it forgets the older half of them.
+
+    \b
+        lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300
+    """
+    from lowtide.errors import ArgumentError
+    from lowtide.gpt import checkpoints
+    from lowtide.gpt.generate import TextStream, generate
+    from lowtide.gpt.model import torch
+    from lowtide.gpt.ranks import usable
+    from lowtide.preparing import tokenizers
+
+    where = usable(device)
+    model = checkpoints.load_model(run).to(where)
+    file = os.path.join(run, checkpoints.TOKENIZER)
+    if tokenizer is None and not os.path.exists(file):
+        raise ArgumentError(f"{run}: has no {checkpoints.TOKENIZER}; name the tokenizer with --tokenizer")
+    words = tokenizers.load(file) if tokenizer is None else tokenizers.make(tokenizer)
+    if prompt is None and words.eos is not None:
+        prompt, ids = "", [words.eos]
+    else:
+        prompt = "\n" if prompt is None else prompt
+        ids = words.encode_batch([prompt])[0].tolist()
+    tokens = generate(
+        model,
+        ids,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=words.eos,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    click.echo(prompt, nl=False)
+    stream = TextStream(words)
+    for token in tokens:
+        click.echo(stream.add(token), nl=False)  # which flushes: the text appears as it is made
+    click.echo(stream.end())

@@ -1,0 +1,79 @@
+"""``lowtide train``: a GPT on a corpus."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from lowtide.errors import MemoryBudgetExceeded
+from lowtide.gpt.settings import FIELDS, kind_of, resolve
+
+OVER_BUDGET = 3  # as for `lowtide profile`
+
+
+def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each setting: its name, type, allowed values and help come from the dataclass."""
+    for name, one in reversed(FIELDS.items()):
+        kind, choices, _ = kind_of(name)
+        flag = "--" + name.replace("_", "-")
+        said = one.metadata["help"]
+        if one.default is not None and kind is not bool:
+            said = f"{said} [default: {one.default}]"
+        option = click.option(
+            f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+            name,
+            type=click.Choice(choices) if choices else None if kind is bool else kind,
+            default=None,
+            help=said,
+            metavar=None if choices or kind is bool else {int: "N", float: "X", str: "TEXT"}[kind],
+        )
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="The folder of the run.")
+@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file with settings; options win.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it was saved.")
+@_setting_options
+def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
+    """Train a GPT on a token corpus.
+
+    What is not set comes from --preset and from the device: on a CPU a small model that trains in minutes,
+    on a GPU a larger one. Several processes: torchrun --nproc-per-node 2 -m lowtide.cli train ...
+
+    Ends with 0 when all is done or --max-minutes are over, 130 after Ctrl-C and 143 after SIGTERM (the state
+    is saved first), 3 when memory passed its budget, and 1 on errors.
+
+    \b
+        lowtide train --data corpus --out run
+        lowtide train --out run --resume
+    """
+    from lowtide.gpt import checkpoints
+    from lowtide.gpt.train import train
+
+    given = {name: value for name, value in options.items() if value is not None}
+    saved = initial = None
+    if resume:
+        saved = checkpoints.load(os.path.join(out, checkpoints.LAST))
+        settings = resolve(given, config, base=saved.settings)
+    else:
+        settings = resolve(given, config)
+    try:
+        outcome = train(settings, out, saved=saved, initial=initial)
+    except MemoryBudgetExceeded as error:
+        click.echo(f"lowtide train: {error}", err=True)
+        sys.exit(OVER_BUDGET)
+    again = f"; lowtide train --out {out} --resume goes on"
+    if int(os.environ.get("RANK", "0")) == 0:
+        loss = "" if outcome.best_val_loss is None else f", best validation loss {outcome.best_val_loss:.4f}"
+        what = {"signal": "stopped by a signal", "time": "time is over", "memory": "stopped", "done": "done"}
+        click.echo(
+            f"{out}: {what[outcome.end]} at step {outcome.step}{loss}{again * (outcome.end != 'done')}"
+        )
+    if outcome.end == "signal":
+        sys.exit(128 + outcome.signal)

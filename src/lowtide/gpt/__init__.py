@@ -1,0 +1,1 @@
+"""A small GPT on lowtide's loader: model, training, sampling."""

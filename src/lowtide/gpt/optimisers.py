@@ -1,0 +1,131 @@
+"""The optimisers: AdamW alone, or Muon for the matrices inside the blocks and AdamW for the rest."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from lowtide.errors import ArgumentError
+from lowtide.gpt.model import GPT, torch
+
+Name = Literal["adamw", "muon"]
+
+# Muon's rate as a multiple of AdamW's, so that one learning rate does for both: an orthogonal update has
+# small entries. With 20 the loss falls more slowly for as long as the rate is high.
+_MATRICES = 12.0
+
+
+class Optimiser:
+    """Several optimisers as one; a group's ``scale`` times the learning rate is its parameters' rate."""
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self.parts = parts
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def set_learning_rate(self, rate: float) -> None:
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = rate * group["scale"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal: every direction of a matrix moves by the same amount.
+
+    The method of ``torch.optim.Muon``, which takes the matrices one by one. Here those of a group have one
+    shape and go together, in three steps that get as far as its five: on a CPU, where a small model spends a
+    third of its time in that one, twice as fast.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, weight_decay: float, momentum: float = 0.95
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            matrices, rate = group["params"], group["lr"]
+            gradients = torch.stack([matrix.grad for matrix in matrices])
+            state = self.state[matrices[0]]  # the first one keeps the momenta of all
+            if not state:
+                state["momenta"] = torch.zeros_like(gradients)
+            momenta = state["momenta"].lerp_(gradients, 1 - group["momentum"])
+            ahead = gradients.lerp_(momenta, group["momentum"])  # as Nesterov does
+            updates = orthogonal(ahead)
+            rows, columns = matrices[0].shape
+            torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
+            torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
+
+
+# Each step of the iteration has coefficients of its own, the best for what the ones before have left over:
+# those of the Polar Express, https://arxiv.org/abs/2505.16932. Two of them are worse, five are no better.
+STEPS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+)
+
+
+def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
+    """Each of the matrices (N, rows, columns) with all its singular values at about one."""
+    x = matrices.bfloat16()
+    x /= x.norm(dim=(1, 2), keepdim=True) + 1e-7
+    tall = x.shape[1] > x.shape[2]
+    for a, b, c in STEPS:
+        gram = x.mT @ x if tall else x @ x.mT
+        change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, x, change, beta=a) if tall else torch.baddbmm(x, change, x, beta=a)
+    return x.to(matrices.dtype)
+
+
+def make(
+    model: GPT,
+    *,
+    optimiser: Name,
+    learning_rate: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    device_type: str,
+) -> Optimiser:
+    """The optimiser of a model. Make it on the bare model, before DDP or ``torch.compile`` wrap it."""
+    if optimiser not in get_args(Name):
+        raise ArgumentError(f"optimiser must be one of {', '.join(get_args(Name))}, got {optimiser!r}")
+    shapes: dict[tuple[int, ...], list[torch.Tensor]] = defaultdict(list)
+    rest: list[torch.Tensor] = []
+    inside = {id(parameter) for parameter in model.blocks.parameters()}
+    for parameter in model.parameters():
+        if optimiser == "muon" and parameter.ndim == 2 and id(parameter) in inside:
+            shapes[tuple(parameter.shape)].append(parameter)
+        else:
+            rest.append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "scale": 1.0},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "scale": 1.0},
+    ]
+    fused = device_type in ("cpu", "cuda")
+    parts: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=fused)
+    ]
+    if shapes:
+        alike = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
+        parts.append(Muon(alike, lr=learning_rate, weight_decay=weight_decay))
+    made = Optimiser(parts)
+    made.set_learning_rate(learning_rate)
+    return made

@@ -1,0 +1,82 @@
+"""``lowtide train``: options from the dataclass, errors as messages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lowtide.cli import cli
+from lowtide.errors import ArgumentError, NotFoundError
+from lowtide.gpt import checkpoints
+from lowtide.gpt.settings import FIELDS
+from tests.support.process import output
+from tests.support.training import TINY, arguments, corpus, losses
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def invoke(out: Path, **options: Any) -> Result:
+    return CliRunner().invoke(cli, arguments(out, **options))
+
+
+def test_help_has_every_setting_and_imports_no_torch() -> None:
+    code = """
+        import sys
+        from click.testing import CliRunner
+        from lowtide.cli import cli
+        print(CliRunner().invoke(cli, ["train", "--help"]).output)
+        assert "torch" not in sys.modules
+    """
+    said = output(code)
+    for name in FIELDS:
+        assert f"--{name.replace('_', '-')}" in said
+
+
+def test_options_the_file_and_the_preset_meet(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('preset = "nanogpt"\nmax_iters = 3\nn_layer = 9\nbias = true\n')
+    options = {**TINY, "n_layer": 2}
+    del options["max_iters"]
+    done = invoke(tmp_path / "run", data=data, config=tmp_path / "run.toml", **options)
+    assert done.exit_code == 0, done.output
+    found = checkpoints.read_settings(tmp_path / "run")
+    assert (found.preset, found.max_iters, found.n_layer, found.bias) == ("nanogpt", 3, 2, True)
+    assert len(losses(tmp_path / "run")) == 3
+
+
+def test_resuming_needs_the_folder_alone(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert invoke(out, data=data, **{**TINY, "max_iters": 3}).exit_code == 0
+    done = invoke(out, resume=True, max_iters=5)
+    assert done.exit_code == 0, done.output
+    assert len(losses(out)) == 5
+    refused = invoke(out, resume=True, n_layer=4)
+    assert isinstance(refused.exception, ArgumentError)
+    assert "n_layer was 1 and is 4 on the command line" in str(refused.exception)
+
+
+def test_resuming_what_is_not_there(tmp_path: Path) -> None:
+    done = invoke(tmp_path / "nothing", resume=True)
+    assert isinstance(done.exception, NotFoundError)
+    assert not os.path.exists(tmp_path / "nothing")
+
+
+def test_unknown_options_and_choices_say_what_there_is(data: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["train", "--out", str(tmp_path), "--n-layers", "3"])
+    assert done.exit_code == 2
+    assert "--n-layer" in done.output
+    done = invoke(tmp_path, data=data, preset="gpt5")
+    assert done.exit_code == 2
+    assert "'modern', 'nanogpt'" in done.output
+
+
+def test_memory_over_budget_ends_with_3(data: Path, tmp_path: Path) -> None:
+    done = invoke(tmp_path / "run", data=data, **TINY, memory_budget="1MiB")
+    assert done.exit_code == 3
+    assert "the budget is 1.0 MiB" in done.output

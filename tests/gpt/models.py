@@ -1,0 +1,36 @@
+"""Small models for the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lowtide.gpt.model import GPT, ModelConfig
+from lowtide.gpt.presets import ARCHITECTURES
+
+VARIANTS = {
+    "nanogpt": ARCHITECTURES["nanogpt"],
+    "modern": ARCHITECTURES["modern"],
+    "gpt2": {**ARCHITECTURES["nanogpt"], "bias": True, "activation": "gelu_tanh"},
+    "rmsnorm": {**ARCHITECTURES["modern"], "norm": "rmsnorm"},
+}
+
+
+def config(variant: str = "modern", **changed: Any) -> ModelConfig:
+    sizes = {"vocab_size": 50, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 16, "dropout": 0.0}
+    return ModelConfig(**{**sizes, **VARIANTS[variant], **changed})
+
+
+def model(variant: str = "modern", seed: int = 0, **changed: Any) -> GPT:
+    """One in which every weight matters: none is left at zero, and the scores differ."""
+    torch.manual_seed(seed)
+    made = GPT(config(variant, **changed))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return made.eval()
+
+
+def ids(rows: int, length: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, 50, (rows, length), generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,45 @@
+"""lowtide.gpt.schedule: the learning rate of each step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lowtide.gpt.schedule import learning_rate
+from lowtide.gpt.settings import Settings, resolve
+
+
+def made(schedule: str) -> Settings:
+    return resolve({
+        "data": "corpus", "device": "cpu", "schedule": schedule, "learning_rate": 1.0, "min_lr": 0.1,
+        "warmup_iters": 10, "lr_decay_iters": 110, "cooldown_iters": 20, "max_iters": 200,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_it_rises_in_a_line_and_stays_at_the_bottom_when_it_is_there(schedule: str) -> None:
+    settings = made(schedule)
+    assert [learning_rate(settings, step) for step in range(10)] == pytest.approx(
+        [(step + 1) / 11 for step in range(10)]
+    )
+    assert learning_rate(settings, 10) == 1.0
+    assert {learning_rate(settings, step) for step in (110, 111, 199)} == {0.1}
+
+
+def test_cosine_falls_as_half_a_cosine() -> None:
+    settings = made("cosine")
+    assert learning_rate(settings, 60) == pytest.approx(0.55)
+    assert learning_rate(settings, 35) == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi / 4)))
+
+
+def test_wsd_stays_and_then_falls_in_a_line() -> None:
+    settings = made("wsd")
+    assert {learning_rate(settings, step) for step in range(10, 91)} == {1.0}
+    assert learning_rate(settings, 100) == pytest.approx(0.55)
+    assert learning_rate(settings, 109) == pytest.approx(0.145)
+
+
+def test_no_warm_up_begins_at_the_top() -> None:
+    settings = resolve({"data": "c", "device": "cpu", "warmup_iters": 0, "learning_rate": 1.0})
+    assert learning_rate(settings, 0) == 1.0
