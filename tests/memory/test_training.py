@@ -1,4 +1,4 @@
-"""Memory of training, measured on a real run inside a real limit; the long version is benchmarks/training.py."""
+"""Memory of training: a real run inside a real limit. The long version is benchmarks/training.py."""
 
 from __future__ import annotations
 

@@ -241,7 +241,8 @@ class Trainer:
             raise DivergedError(
                 f"step {self.step + 1}: {what} at a learning rate of {rate:.3g}; the run stops, and "
                 f"{os.path.join(self.out, checkpoints.LAST)} keeps the last good state. Begin again "
-                "with a lower --learning-rate, a longer --warmup-iters or a --grad-clip, or look for damage in the data"
+                "with a lower --learning-rate, a longer --warmup-iters or a --grad-clip, or look for damage "
+                "in the data"
             )
         for part in self.optimiser.parts:
             self.scaler.step(part)
