@@ -103,9 +103,9 @@ def test_export_writes_what_transformers_loads(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", gpt, None)
     assert "parameters in config.json and model.safetensors" in said(export, run, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    theirs: Any = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     tokens = torch.tensor([[1, 5, 9, 2]])
-    torch.testing.assert_close(theirs(tokens).logits, gpt(tokens)[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(theirs.eval()(tokens).logits, gpt(tokens)[0], atol=1e-4, rtol=0)
     with pytest.raises(ArgumentError, match="is there already"):
         said(export, run, tmp_path / "out")
 

@@ -78,7 +78,7 @@ def test_muon_goes_the_way_of_pytorchs_own() -> None:
     mine = [torch.nn.Parameter(torch.randn(16, 48)) for _ in range(3)]
     theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in mine]
     start = torch.stack([matrix.detach().clone() for matrix in mine])
-    settings = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95}
+    settings: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95}
     muons = (Muon([{"params": mine}], **settings), torch.optim.Muon(theirs, **settings))
     for _ in range(5):
         for one, other in zip(mine, theirs, strict=True):
@@ -86,14 +86,15 @@ def test_muon_goes_the_way_of_pytorchs_own() -> None:
             other.grad = one.grad.clone()
         for muon in muons:
             muon.step()
-    moved, expected = torch.stack(mine) - start, torch.stack(theirs) - start
+    moved, expected = torch.stack([*mine]) - start, torch.stack([*theirs]) - start
     assert torch.cosine_similarity(moved.flatten(1), expected.flatten(1)).min() > 0.9
     assert (moved.norm() / expected.norm()).item() == pytest.approx(1, abs=0.35)
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_it_learns(name: str) -> None:
-    gpt = model("modern")
+def test_it_learns(name: str, tied: bool) -> None:
+    gpt = model("modern", tied=tied)
     tokens = ids(2, 8)
     made = optimiser(gpt, name, 2e-3)
     first = gpt(tokens, tokens)[1].item()

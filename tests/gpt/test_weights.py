@@ -12,24 +12,25 @@ import torch
 import transformers
 
 from lowtide import errors
-from lowtide.gpt import weights
 from lowtide.gpt.weights import from_gpt2, to_gpt2
 from tests.gpt.models import ids, model
 
 
-def small_gpt2(seed: int = 0, **changed: Any) -> transformers.GPT2LMHeadModel:
+def small_gpt2(seed: int = 0, **changed: Any) -> Any:
     """As ``transformers`` makes them, with biases that are not all zero."""
     torch.manual_seed(seed)
     sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 24, "n_layer": 3, "n_head": 4}
     special = {"bos_token_id": None, "eos_token_id": None}
-    made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**sizes, **special, **changed})).eval()
+    config = transformers.GPT2Config(**{**sizes, **special, **changed})
+    made: Any = transformers.GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    made.eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return made
 
 
-def scores(theirs: transformers.GPT2LMHeadModel, tokens: torch.Tensor) -> torch.Tensor:
+def scores(theirs: Any, tokens: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = theirs(tokens).logits
     return logits
@@ -64,9 +65,8 @@ def test_in_several_files(tmp_path: Path) -> None:
 def test_what_is_exported_transformers_loads(variant: str, tied: bool, tmp_path: Path) -> None:
     mine = model(variant, tied=tied)
     to_gpt2(mine, tmp_path / "new" / "exported")
-    theirs, told = transformers.GPT2LMHeadModel.from_pretrained(
-        tmp_path / "new" / "exported", output_loading_info=True
-    )
+    kind: Any = transformers.GPT2LMHeadModel
+    theirs, told = kind.from_pretrained(tmp_path / "new" / "exported", output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
     tokens = ids(3, 16)
@@ -94,7 +94,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(weights.os, "fsync", full)
+    monkeypatch.setattr("lowtide.gpt.weights.os.fsync", full)
     with pytest.raises(errors.DiskFullError, match="no space left"):
         to_gpt2(model("nanogpt"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -125,7 +125,8 @@ class SquaredReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
-        return (gradients[0] * positive).mul_(2)
+        back: Tensor = gradients[0] * positive
+        return back.mul_(2)
 
 
 class FeedForward(nn.Module):

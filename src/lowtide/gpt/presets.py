@@ -1,4 +1,8 @@
-"""What ``--preset`` means: names of settings and their values. Nothing else is special about a preset."""
+"""What ``--preset`` means: names of settings and their values. Nothing else is special about a preset.
+
+``nanogpt`` has what nanoGPT's train.py has; ``modern`` what gave the best loss for the same tokens and time:
+docs/gpt.md tells what each ingredient brings.
+"""
 
 from __future__ import annotations
 
@@ -44,4 +48,4 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
         "grad_clip": 1.0,
     },
 }
-"""How a preset trains."""
+"""How a preset trains. The learning rate is AdamW's; Muon's is a multiple of it: one value does for both."""

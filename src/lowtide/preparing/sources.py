@@ -19,6 +19,7 @@ from lowtide.publish import Partial
 _TEXT = (".txt", ".text", ".md", ".rst")
 _JSON_LINES = (".jsonl", ".ndjson")
 _MAGIC = {"parquet": b"PAR1", "gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "dataset": b"\xff\xff\xff\xff"}
+_SKIPPED = b"\x50\x2a\x4d\x18"  # pzstd's files begin with a frame that holds no data
 _ENDINGS = {".parquet": "parquet", ".gz": "gz", ".zst": "zst", ".arrow": "dataset"}
 _FIRST_LINE = 2**20  # where no line ends before, it is not looked at whether the first is JSON
 
@@ -151,6 +152,8 @@ def recognised(source: Source) -> Source:
 def _kind(path: str) -> str:
     name = path.lower()
     head = look(path).head
+    if head.startswith(_SKIPPED):
+        head = _MAGIC["zst"] + head
     magic = next((kind for kind, first in _MAGIC.items() if head.startswith(first)), None)
     promised = next((kind for ending, kind in _ENDINGS.items() if name.endswith(ending)), magic)
     if promised != magic:

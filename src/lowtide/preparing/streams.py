@@ -6,6 +6,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from lowtide import errors
 from lowtide.errors import FormatError, MissingExtraError, TruncatedFileError
@@ -13,9 +14,9 @@ from lowtide.errors import FormatError, MissingExtraError, TruncatedFileError
 BLOCK = 2**20
 """Bytes in a block, at most."""
 
-# The decompressor gives all that came of what it was fed. A zstd block of 4 bytes may hold 128 KiB, so that
-# this much input is at most 128 MiB of output, and with text it is some 16 KiB.
-_FED = 4096
+_FRAME = b"\x28\xb5\x2f\xfd"
+_SKIPPED = b"\x2a\x4d\x18"  # a frame that holds no data, after a first byte of 0x50 to 0x5f
+_RLE = 1  # the type of a block that is one byte, repeated
 
 
 def compression_of(kind: str) -> str | None:
@@ -74,37 +75,53 @@ def _zstd(path: str) -> Iterator[bytes]:
             f"{path}: reading zstd needs zstandard, which cannot be imported ({error}): "
             "pip install 'lowtide[prepare]'"
         ) from error
-    # Not the library's own stream reader: to it the end of a file cut short is an end like any other.
-    frame = None
-    held: list[bytes] = []
-    size = 0
-    with open(path, "rb", buffering=BLOCK) as file:
-        while fed := file.read(_FED):
-            while fed:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                try:
-                    made = frame.decompress(fed)
-                except zstandard.ZstdError as error:
-                    raise _broken(path, "zstd", error) from error
-                held.append(made)
-                size += len(made)
-                fed = b""
-                if frame.eof:  # another frame may follow
-                    fed, frame = frame.unused_data, None
-            if size >= BLOCK // 2:
-                yield from _cut(b"".join(held))
-                held, size = [], 0
-    if frame is not None:
+    with open(path, "rb") as file:
+        _check_frames(file, path)
+        file.seek(0)
+        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        try:
+            while block := reader.read(BLOCK):
+                yield block
+        except zstandard.ZstdError as error:
+            raise _broken(path, "zstd", error) from error
+
+
+def _check_frames(file: BinaryIO, path: str) -> None:
+    """Walk over the headers of frames and blocks (RFC 8878) to see that the last one is all there.
+
+    The library either reads bounded amounts and does not tell a frame that ended from a file that did, or
+    tells it and gives any amount at once.
+    """
+    size = os.fstat(file.fileno()).st_size
+    at = 0
+
+    def take(count: int) -> bytes:
+        nonlocal at
+        file.seek(at)
+        at += count
+        if at > size:
+            raise _truncated(path, "zstd")
+        return file.read(count)
+
+    while at < size:
+        magic = take(4)
+        if magic[1:] == _SKIPPED and magic[0] & 0xF0 == 0x50:
+            length = int.from_bytes(take(4), "little")
+            at += length
+            continue
+        if magic != _FRAME:
+            raise _broken(path, "zstd", f"byte {at - 4} begins no frame: {magic.hex(' ')}")
+        descriptor = take(1)[0]
+        single = descriptor >> 5 & 1
+        take((not single) + (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[descriptor >> 6])
+        last = 0
+        while not last:
+            header = int.from_bytes(take(3), "little")
+            last = header & 1
+            at += 1 if header >> 1 & 3 == _RLE else header >> 3
+        at += 4 * (descriptor >> 2 & 1)  # the checksum
+    if at > size:
         raise _truncated(path, "zstd")
-    yield from _cut(b"".join(held))
-
-
-def _cut(data: bytes) -> Iterator[bytes]:
-    if len(data) <= BLOCK:
-        yield from (data,) if data else ()
-        return
-    for start in range(0, len(data), BLOCK):
-        yield data[start : start + BLOCK]
 
 
 def _truncated(path: str, what: str) -> TruncatedFileError:
@@ -115,5 +132,5 @@ def _truncated(path: str, what: str) -> TruncatedFileError:
     )
 
 
-def _broken(path: str, what: str, error: Exception) -> FormatError:
+def _broken(path: str, what: str, error: object) -> FormatError:
     return FormatError(f"{path}: is no valid {what} ({error}); copy or download it again")

@@ -65,7 +65,7 @@ def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
     Traceback (most recent call last):
     lowtide.errors.FormatError: the tokenizer 'byte' gave the id 300, and its vocabulary ends at 256; ...
     """
-    if len(ids) and ids.dtype.itemsize > 1 and int(ids.max()) >= tokenizer.vocab_size:
+    if len(ids) and int(ids.max()) >= tokenizer.vocab_size:
         raise FormatError(
             f"the tokenizer {tokenizer.name!r} gave the id {int(ids.max())}, and its vocabulary ends at "
             f"{tokenizer.vocab_size - 1}; its file contradicts itself, get it again from where it was made"
@@ -157,6 +157,10 @@ def load(path: str | os.PathLike[str], *, name: str | None = None, eos: int | No
         if not isinstance(characters, str) or not characters:
             raise FormatError(f"{where}: characters must be a string, found {brief(characters)}")
         return CharTokenizer(characters)
+    if kind == "tiktoken":
+        from lowtide.preparing.tokenizers import openai
+
+        return openai.from_content(content, where)
     raise FormatError(
         f"{where}: kind {brief(kind)} is not known; written by a newer lowtide: update this one"
     )

@@ -122,6 +122,6 @@ def _unreachable(name: str, error: Any) -> NotFoundError:
     return NotFoundError(
         f"the encoding {name!r} is not in tiktoken's cache and could not be downloaded "
         f"({type(error).__name__}). Without a network: get {address} elsewhere, put it here as "
-        f"{os.path.join(folder, file)} (the folder is TIKTOKEN_CACHE_DIR's, the file name tiktoken's own), and "
+        f"{os.path.join(folder, file)} (TIKTOKEN_CACHE_DIR names the folder, tiktoken the file), and "
         "run again; gpt2 has two such files"
     )

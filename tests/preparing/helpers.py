@@ -1,0 +1,41 @@
+"""What the tests of sources share: reading by units, and putting documents together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from lowtide.preparing import streams
+from lowtide.preparing.plan import plan
+from lowtide.preparing.reading import ReadOptions, read
+from lowtide.preparing.sources import find
+from lowtide.preparing.units import Piece
+
+Documents = list[tuple[int, str]]
+
+
+def pieces_of(
+    path: Path,
+    options: ReadOptions,
+    block: int = streams.BLOCK,
+    on_error: Callable[[Exception], None] | None = None,
+) -> list[Piece]:
+    """All pieces of a source, read unit by unit and in blocks of ``block`` bytes."""
+    with mock.patch.object(streams, "BLOCK", block):
+        return [piece for unit in plan(find([str(path)]), options) for piece in read(unit, options, on_error)]
+
+
+def documents(pieces: list[Piece]) -> Documents:
+    """Where each document begins, and its text; each ends once, and with its last piece."""
+    made: Documents = []
+    parts: list[str] = []
+    for i, piece in enumerate(pieces):
+        parts.append(piece.text)
+        follows = pieces[i + 1].document if i + 1 < len(pieces) else None
+        assert piece.ends == (follows != piece.document), piece
+        if piece.ends:
+            made.append((piece.document, "".join(parts)))
+            parts.clear()
+    assert not parts
+    return made
