@@ -1,8 +1,8 @@
 """Training on a corpus larger than memory: what the loader costs, and what memory does meanwhile.
 
-Bars: over 2,000 steps of ``lowtide train`` with nanoGPT's CPU settings on a corpus of 4 GB that is cold at the
-start, resident memory grows by at most 16 MiB after the first 50 steps and the loader takes at most 1 % of the
-time, also inside a memory cgroup of 1 GiB.
+Bars: over 2,000 steps of ``lowtide train`` with nanoGPT's CPU settings on a corpus of 4 GB that is cold at
+the start, resident memory grows by at most 16 MiB after the first 50 steps and the loader takes at most 1 %
+of the time, also inside a memory cgroup of 1 GiB.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cgroup
 
 from benchmarks.harness import Report, run
 from lowtide.gpt import metrics
 from lowtide.memory import drop_page_cache
-from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cgroup
 
 GB = 10**9
 SETTLED = 50  # steps in which buffers, threads and allocators come to what they need

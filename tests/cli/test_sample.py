@@ -28,6 +28,7 @@ def make_run(folder: Path, gpt: GPT, tokenizer: tokenizers.Tokenizer | None) -> 
     told = settings.resolve({"data": "nowhere", "device": "cpu"})
     saved = checkpoints.Checkpoint(0, told, gpt.config, gpt.state_dict())
     saved.save(str(folder / checkpoints.LAST))
+    checkpoints.write_settings(str(folder), told)
     if tokenizer is not None:
         (folder / checkpoints.TOKENIZER).write_text(tokenizer.to_json())
     return folder

@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 from lowtide.cli import cli
 from lowtide.errors import ArgumentError, NotFoundError
 from lowtide.gpt import checkpoints
+from lowtide.gpt.model import GPT, ModelConfig
 from lowtide.gpt.settings import FIELDS
+from lowtide.gpt.weights import to_gpt2
 from tests.support.process import output
 from tests.support.training import TINY, arguments, corpus, losses
 
@@ -74,6 +76,28 @@ def test_unknown_options_and_choices_say_what_there_is(data: Path, tmp_path: Pat
     done = invoke(tmp_path, data=data, preset="gpt5")
     assert done.exit_code == 2
     assert "'modern', 'nanogpt'" in done.output
+
+
+def test_training_goes_on_from_gpt2s_weights(data: Path, tmp_path: Path) -> None:
+    config = ModelConfig(
+        vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=8, dropout=0.0, bias=True, norm="layernorm",
+        positions="learned", activation="gelu_tanh", qk_norm=False, tied=True, zero_init=False,
+    )  # fmt: skip
+    to_gpt2(GPT(config), tmp_path / "gpt2")
+    options = {"device": "cpu", "init": tmp_path / "gpt2", "max_iters": 2, "batch_size": 2}
+    done = invoke(tmp_path / "run", data=data, block_size=12, **options)
+    assert done.exit_code == 0, done.output
+    found = checkpoints.load(str(tmp_path / "run" / "checkpoint.pt"))
+    assert found.config == config
+    assert (found.settings.n_layer, found.settings.block_size, found.settings.vocab_size) == (2, 12, 40)
+    assert invoke(tmp_path / "run", resume=True, max_iters=3).exit_code == 0
+    for wrong, said in (
+        ({"n_layer": 3}, "n_layer is 3 on the command line, and the weights of --init have 2"),
+        ({"block_size": 17}, "block_size is 17, and the weights of --init look back on 16 tokens"),
+    ):
+        done = invoke(tmp_path / "other", data=data, **options, **wrong)
+        assert isinstance(done.exception, ArgumentError)
+        assert said in str(done.exception)
 
 
 def test_memory_over_budget_ends_with_3(data: Path, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_another_architecture_is_refused_by_what_differs(path: str) -> None:
     saved = made()
     other = GPT(model_config(tiny("corpus", vocab_size=31, n_layer=2, preset="nanogpt")))
     with pytest.raises(
-        FormatError, match=r"another architecture: n_layer is 1 in it and 2 here; .*norm is 'rms"
+        FormatError, match=r"another architecture: n_layer is 1 in it and 2 here; .*positions is 'rotary"
     ):
         checkpoints.fill(other, saved, path)
     broken = dataclasses.replace(saved, model={**saved.model, "embedding.weight": torch.zeros(3, 16)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ class TestPicture:
         assert steps == values
         assert steps[0] == 0
         assert steps[-1] > 99_000
-        assert len({round(b - a) for a, b in zip(steps, steps[1:], strict=False)}) == 1
+        assert len({round(b - a) for a, b in pairwise(steps)}) == 1
 
 
 @pytest.mark.parametrize("seconds", [(3725.0, "1:02:05"), (59.4, "0:59")])

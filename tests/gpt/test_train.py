@@ -188,7 +188,7 @@ class TestBadInput:
             self.run(tiny(data, vocab_size=20), tmp_path)
 
     def test_or_when_they_come(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One id in a million is in no sample; the batch that holds it is refused before the model sees it."""
+        """One id in a million is in no sample; its batch is refused before the model sees it."""
         import lowtide
 
         folder = corpus(tmp_path / "c", meta=False)

@@ -52,7 +52,7 @@ def command(
     file = os.path.join(run, checkpoints.TOKENIZER)
     if tokenizer is None and not os.path.exists(file):
         raise ArgumentError(f"{run}: has no {checkpoints.TOKENIZER}; name the tokenizer with --tokenizer")
-    words = tokenizers.load(file) if tokenizer is None else tokenizers.make(tokenizer)
+    words = checkpoints.load_tokenizer(run) if tokenizer is None else tokenizers.make(tokenizer)
     if prompt is None and words.eos is not None:
         prompt, ids = "", [words.eos]
     else:

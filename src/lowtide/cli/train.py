@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lowtide.errors import MemoryBudgetExceeded
-from lowtide.gpt.settings import FIELDS, kind_of, resolve
+from lowtide.gpt.settings import FIELDS, kind_of, read_file, resolve
 
 OVER_BUDGET = 3  # as for `lowtide profile`
 
@@ -54,7 +54,8 @@ def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
         lowtide train --out run --resume
     """
     from lowtide.gpt import checkpoints
-    from lowtide.gpt.train import train
+    from lowtide.gpt.train import decided_by, train
+    from lowtide.gpt.weights import from_gpt2
 
     given = {name: value for name, value in options.items() if value is not None}
     saved = initial = None
@@ -62,7 +63,10 @@ def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
         saved = checkpoints.load(os.path.join(out, checkpoints.LAST))
         settings = resolve(given, config, base=saved.settings)
     else:
-        settings = resolve(given, config)
+        wanted = {**(read_file(config) if config else {}), **given}
+        if wanted.get("init"):
+            initial = from_gpt2(wanted["init"], dropout=wanted.get("dropout", 0.0))
+        settings = resolve(given, config, weights=decided_by(initial))
     try:
         outcome = train(settings, out, saved=saved, initial=initial)
     except MemoryBudgetExceeded as error:

@@ -156,7 +156,8 @@ def _vocabulary(settings: Settings, corpus: lowtide.Corpus) -> int:
         if told is None:
             raise ArgumentError(
                 f"{corpus.name}: a {corpus.format} corpus does not say how many ids its tokenizer has; "
-                f"the largest of a sample is {corpus.largest()}; pass --vocab-size, 50304 for GPT-2's tokenizer"
+                f"the largest of a sample is {corpus.largest()}; pass --vocab-size, 50304 for GPT-2's "
+                "tokenizer"
             )
         return told
     if told is not None and settings.vocab_size < told:

@@ -46,7 +46,7 @@ def draw(log: str, path: str, budget: int | None = None) -> None:
             )  # fmt: skip
         resident.set(xlabel="step", ylabel="MiB resident")
         resident.set_title("Memory", loc="left", fontweight="bold")
-        resident.set_ylim(bottom=0)
+        resident.set_ylim(0, 1.15 * resident.get_ylim()[1])
         partial = Partial(path)
         with os.fdopen(os.dup(partial.fd), "wb") as file:
             figure.savefig(file, dpi=130, format="png")

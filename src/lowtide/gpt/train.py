@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import lowtide
-from lowtide.errors import DivergedError, MemoryBudgetExceeded
+from lowtide.errors import ArgumentError, DivergedError, MemoryBudgetExceeded
 from lowtide.gpt import checkpoints, optimisers, picture
 from lowtide.gpt.checkpoints import Checkpoint
 from lowtide.gpt.data import Data
@@ -107,6 +107,11 @@ class Trainer:
         if kind == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where float32 is left
         torch.manual_seed(settings.seed)
+        if initial is not None and settings.block_size > initial.config.block_size:
+            raise ArgumentError(
+                f"block_size is {settings.block_size}, and the weights of --init look back on "
+                f"{initial.config.block_size} tokens; pass at most that"
+            )
         self.model = (initial or GPT(saved.config if saved else model_config(settings))).to(ranks.device)
         self.optimiser = optimisers.make(
             self.model,
@@ -120,6 +125,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(kind, enabled=settings.dtype == "float16")
         if saved is not None:
             self._restore(saved)
+        self.model.train()
         self.callable = compiled(self.model, settings, screen) if settings.compile else self.model
         self.shared = ranks.share(self.callable)
         self.log: Log | None = None
@@ -235,7 +241,8 @@ class Trainer:
             raise DivergedError(
                 f"step {self.step + 1}: {what} at a learning rate of {rate:.3g}; the run stops, and "
                 f"{os.path.join(self.out, checkpoints.LAST)} keeps the last good state. Begin again "
-                "with a lower --learning-rate, a longer --warmup-iters or a --grad-clip, or look for damage in the data"
+                "with a lower --learning-rate, a longer --warmup-iters or a --grad-clip, or look for damage "
+                "in the data"
             )
         for part in self.optimiser.parts:
             self.scaler.step(part)
@@ -324,6 +331,13 @@ def model_config(settings: Settings) -> ModelConfig:
         block_size=settings.block_size,
         **{name: getattr(settings, name) for name in ARCHITECTURE},
     )
+
+
+def decided_by(initial: GPT | None) -> dict[str, Any]:
+    """The settings that are no longer free when training begins with these weights."""
+    if initial is None:
+        return {}
+    return {name: getattr(initial.config, name) for name in (*ARCHITECTURE, "vocab_size")}
 
 
 def compiled(model: GPT, settings: Settings, screen: Screen) -> Any:
