@@ -7,7 +7,7 @@ accumulation steps, that is nanoGPT's way of sharing them out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,10 +43,18 @@ class Checked:
         self.epoch, self.dropped_tokens, self.dtype = source.epoch, source.dropped_tokens, source.dtype
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self._source.read(first, out)
-        if out.max() >= self._vocab_size or (self.dtype.kind == "i" and out.min() < 0):
-            wrong = out[(out >= self._vocab_size) | (out < 0)][0]
-            raise beyond(self._name, int(wrong), self._vocab_size)
+        self.begin(first, out)()
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        wait = self._source.begin(first, out)
+
+        def finish() -> None:
+            wait()
+            if out.max() >= self._vocab_size or (self.dtype.kind == "i" and out.min() < 0):
+                wrong = out[(out >= self._vocab_size) | (out < 0)][0]
+                raise beyond(self._name, int(wrong), self._vocab_size)
+
+        return finish
 
     def samples(self, token: int, epoch: int) -> list[int]:
         return self._source.samples(token, epoch)
