@@ -15,7 +15,7 @@ from lowtide.gpt import metrics
 from lowtide.gpt.settings import Settings, resolve
 
 ALPHABET = " !,.?abcdefghijklmnopqrstuvwxyz"
-TINY = {
+TINY: dict[str, Any] = {
     "device": "cpu", "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "batch_size": 4,
     "max_iters": 12, "eval_interval": 5, "eval_iters": 3, "checkpoint_interval": 4,
 }  # fmt: skip
@@ -58,7 +58,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-def run(out: Path, *, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """``lowtide train`` in a process of its own."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "lowtide.cli", *arguments(out, **options)],
@@ -66,13 +66,11 @@ def run(out: Path, *, env: dict[str, str] | None = None, **options: Any) -> subp
         text=True,
         timeout=120,
         check=False,
-        env=env or environment(),
+        env=environment(),
     )
 
 
-def torchrun(
-    out: Path, processes: int, *, env: dict[str, str] | None = None, **options: Any
-) -> subprocess.CompletedProcess[str]:
+def torchrun(out: Path, processes: int, **options: Any) -> subprocess.CompletedProcess[str]:
     """The same under torchrun."""
     return subprocess.run(
         [
@@ -83,7 +81,7 @@ def torchrun(
         text=True,
         timeout=180,
         check=False,
-        env=env or environment(),
+        env=environment(),
     )  # fmt: skip
 
 
