@@ -141,6 +141,27 @@ def test_nothing_read_has_no_slope() -> None:
     assert verdict.line.endswith("hardly any read calls seen")
 
 
+@pytest.mark.parametrize(("read", "grows"), [(64, False), (1024, True)])
+def test_a_program_that_reads_little_but_its_own_modules_does_not_grow_by_them(
+    read: int, grows: bool
+) -> None:
+    """Modules are read and libraries loaded for the first third; what is computed then takes nothing more."""
+    made = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(300):
+        part = min(index, 100) / 100
+        made.add(
+            Point(index * 0.01, 0, 1, int((10 + 340 * part) * MIB), 0, 0, 0, int(read * part * MIB), 0, 0, 0)
+        )
+        code = int(200 * part * MIB)
+        made.detail(
+            Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), {}, code, code, 2**40, 0, {}, 0, None, None)
+        )
+    verdict = judge(made)
+    assert verdict.grows is grows
+    if not grows:
+        assert verdict.line == "bounded: peak 68 MiB over base, hardly any read calls seen"
+
+
 def test_no_point_at_all() -> None:
     verdict = judge(Recording(["true"], 1, 0.0, 0.01))
     assert not verdict.grows

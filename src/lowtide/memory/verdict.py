@@ -22,7 +22,7 @@ Cause = Literal["heap", "file-mapped", "page cache"]
 
 _LEAST_GROWTH = 8 * MIB  # less than this over a whole run is the noise of an interpreter
 _LEAST_GROWTH_OVER_TIME = 32 * MIB  # without reads there is nothing to relate it to: ask for more
-_LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing
+_LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
 _BINS = 48
 _Curve = NDArray[np.float64]
 
@@ -89,12 +89,15 @@ def judge(recording: Recording) -> Verdict:
     time, read = np.asarray(series.time), np.asarray(series.read)
     heap, mapped = np.asarray(series.heap), np.asarray(series.mapped)
     total = heap + mapped
-    start = _start(read, np.asarray(series.code))
+    code = np.asarray(series.code)
+    # A program that starts reads modules, about as much as it maps of libraries, and grows by them.
+    least_read = max(_LEAST_READ, float(code.max()))
+    start = _start(read, code, least_read)
     verdict = Verdict(
         False, None, (), int(total[start]), _peak(recording, series), int(read[-1]), None, None,
         _cache_growth(recording), recording.split,
     )  # fmt: skip
-    much_read = read[-1] - read[start] >= _LEAST_READ
+    much_read = read[-1] - read[start] >= least_read
     if much_read:
         grew, per_read = _trend(read[start:], total[start:], _LEAST_GROWTH)
         verdict = replace(verdict, per_read=per_read)
@@ -113,14 +116,15 @@ def judge(recording: Recording) -> Verdict:
     return verdict
 
 
-def _start(read: _Curve, code: _Curve) -> int:
+def _start(read: _Curve, code: _Curve, least_read: float) -> int:
     """Where the data begins: when most of the program and its libraries has been loaded.
 
     A program that goes on loading while it reads has no such point; there it is the last one before one
-    part in a hundred was read.
+    part in a hundred was read. One that reads little else but itself has, whenever that was.
     """
     loaded = int(np.argmax(code >= 0.8 * code.max()))
-    if read[loaded] - read[0] <= 0.1 * (read[-1] - read[0]):
+    total = read[-1] - read[0]
+    if read[loaded] - read[0] <= 0.1 * total or total < least_read:
         return loaded
     early = read[0] + 0.01 * (read[-1] - read[0])
     return max(0, int(np.searchsorted(read, early, side="right")) - 1)
