@@ -51,6 +51,7 @@ class Prefetcher(Generic[T]):
     ) -> None:
         self._make = make
         self._begin = begin or partial(partial, make)
+        self._begins = begin is not None
         self._at_once = at_once
         self._took = 0.0
         self._returned = time.perf_counter()
@@ -75,13 +76,12 @@ class Prefetcher(Generic[T]):
             self.position += 1
             return made
         try:
-            # This one, and as many behind it as may be there when it is handed over: asked for only then, the
+            # Where there is something to begin, one more at once: asked for only when this one is here, the
             # thread would have nothing to begin while it waits for the next.
-            while self._asked < min(self.position + 1 + self._depth, self._stop):
-                worker.asked.put(self._asked)
-                self._asked += 1
+            self._ask(worker, self.position + self._depth + self._begins)
             item, error = worker.made.get()
             if error is None:
+                self._ask(worker, self.position + self._depth + 1)
                 self.position += 1
                 return item  # type: ignore[no-any-return]
         except BaseException:
@@ -106,6 +106,11 @@ class Prefetcher(Generic[T]):
         self._asked = self.position
         self._dropped = weakref.finalize(self, self._worker.end)
         return self._worker
+
+    def _ask(self, worker: _Worker[T], until: int) -> None:
+        while self._asked < min(until, self._stop):
+            worker.asked.put(self._asked)
+            self._asked += 1
 
     def _try_at_once(self, at_once: Callable[[int], T | None]) -> T | None:
         begun = time.perf_counter()
