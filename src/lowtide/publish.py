@@ -59,6 +59,17 @@ class Partial:
         self._abort()
 
 
+def write_file(path: str, data: bytes) -> None:
+    """A small file, whole or not at all."""
+    partial = Partial(path)
+    try:
+        write_all(partial.fd, memoryview(data), 0)
+    except OSError as error:
+        partial.abort()
+        raise errors.writing(path, error) from error
+    partial.publish()
+
+
 class Pace:
     """Keeps what is written but not yet on disk small, however much is written.
 

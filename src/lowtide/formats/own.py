@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from lowtide import errors
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 from lowtide.formats import llmc
 from lowtide.formats.documents import Column, Documents
@@ -172,17 +171,9 @@ def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
     >>> read(tmp / "corpus.json").splits["train"][0].tokens
     3
     """
-    from lowtide.publish import Partial, write_all
+    from lowtide.publish import write_file
 
-    data = manifest.to_json().encode()
-    path = os.path.join(os.fspath(folder), NAME)
-    partial = Partial(path)
-    try:
-        write_all(partial.fd, memoryview(data), 0)
-    except OSError as error:
-        partial.abort()
-        raise errors.writing(path, error) from error
-    partial.publish()
+    write_file(os.path.join(os.fspath(folder), NAME), manifest.to_json().encode())
 
 
 def read(path: str | os.PathLike[str]) -> Manifest:

@@ -30,7 +30,7 @@ from lowtide.corpora import Corpus
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, TruncatedFileError
 from lowtide.gpt.model import GPT, ModelConfig, torch
 from lowtide.gpt.settings import Settings
-from lowtide.publish import Pace, Partial, write_all
+from lowtide.publish import Pace, Partial, write_all, write_file
 
 if TYPE_CHECKING:
     from lowtide.preparing.tokenizers import Tokenizer
@@ -196,7 +196,7 @@ def begin(run: str, settings: Settings) -> None:
 
 def write_settings(run: str, settings: Settings) -> None:
     """``settings.json``, whole or not at all."""
-    publish(os.path.join(run, SETTINGS), (json.dumps(settings.to_json(), indent=1) + "\n").encode())
+    write_file(os.path.join(run, SETTINGS), (json.dumps(settings.to_json(), indent=1) + "\n").encode())
 
 
 def keep_tokenizer(run: str, corpus: Corpus) -> None:
@@ -206,7 +206,7 @@ def keep_tokenizer(run: str, corpus: Corpus) -> None:
         path = os.path.join(os.path.dirname(corpus.found.segments[0].path), told["file"])
         try:
             with open(path, "rb") as file:
-                publish(os.path.join(run, TOKENIZER), file.read())
+                write_file(os.path.join(run, TOKENIZER), file.read())
         except OSError as error:
             raise errors.reading(path, error) from error
         return
@@ -214,7 +214,7 @@ def keep_tokenizer(run: str, corpus: Corpus) -> None:
     if characters:
         from lowtide.preparing.tokenizers import make
 
-        publish(os.path.join(run, TOKENIZER), make("char", alphabet=characters).to_json().encode())
+        write_file(os.path.join(run, TOKENIZER), make("char", alphabet=characters).to_json().encode())
 
 
 def _characters(corpus: Corpus) -> str | None:
@@ -250,14 +250,3 @@ def read_settings(run: str | os.PathLike[str]) -> Settings:
         raise errors.reading(path, error) from error
     except (ValueError, TypeError) as error:
         raise FormatError(f"{path}: does not hold the settings of a run: {error}") from error
-
-
-def publish(path: str, data: bytes) -> None:
-    """A small file, whole or not at all."""
-    partial = Partial(path)
-    try:
-        write_all(partial.fd, memoryview(data), 0)
-    except OSError as error:
-        partial.abort()
-        raise errors.writing(path, error) from error
-    partial.publish()

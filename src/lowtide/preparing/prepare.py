@@ -27,7 +27,7 @@ from lowtide.preparing.summary import Progress, Summary
 from lowtide.preparing.tasks import Record, Task, group
 from lowtide.preparing.tokenizers import Tokenizer
 from lowtide.preparing.workfolder import Workfolder
-from lowtide.publish import Partial, write_all
+from lowtide.publish import write_file
 from lowtide.sizes import parse_count, whole
 
 STDIN = "-"
@@ -211,7 +211,7 @@ class _Preparation:
                 skip=self._settings.on_error == "skip",
                 tick=tick,
             )
-            _write(self._work.tokenizer, made.to_json().encode())
+            write_file(self._work.tokenizer, made.to_json().encode())
         return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer)
 
     def _encode(self, tokenizer: Tokenizer) -> Assembler:
@@ -264,9 +264,9 @@ class _Preparation:
         train, val = assembler.streams[TRAIN], assembler.streams[VAL]
         notes = self._notes(train.tokens, val.tokens, assembler.skipped)
         file = tokenizer.to_json().encode()
-        _write(os.path.join(self._work.shards, "tokenizer.json"), file)
+        write_file(os.path.join(self._work.shards, "tokenizer.json"), file)
         if settings.meta_pkl:
-            _write(os.path.join(self._work.shards, "meta.pkl"), _meta(tokenizer))
+            write_file(os.path.join(self._work.shards, "meta.pkl"), _meta(tokenizer))
         told = dataclasses.asdict(settings)
         del told["tokenizer"], told["layout"]
         manifest = own.Manifest(
@@ -381,16 +381,6 @@ def _sha256_of(path: str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise lowtide_errors.reading(path, error) from error
-
-
-def _write(path: str, content: bytes) -> None:
-    partial_file = Partial(path)
-    try:
-        write_all(partial_file.fd, memoryview(content), 0)
-    except OSError as error:
-        partial_file.abort()
-        raise lowtide_errors.writing(path, error) from error
-    partial_file.publish()
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
