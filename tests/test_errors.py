@@ -33,6 +33,13 @@ def test_errors_cross_processes(kind: type[Exception]) -> None:
         assert str(again) == "x.npy: what and why"
 
 
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
+def test_errors_can_be_made_as_dask_makes_those_of_its_workers(kind: type[Exception]) -> None:
+    error = kind.__new__(kind, "x.npy: what and why")
+    assert type(error) is kind
+    assert str(error) == "x.npy: what and why"
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "builtin"),
     [

@@ -42,11 +42,13 @@ class MissingExtraError(LowtideError, ImportError):
     """An optional dependency is not installed; the message holds the install command."""
 
 
-class BudgetError(LowtideError, MemoryError):
+# MemoryError makes its instances in a way of its own. Named second, ``__new__`` alone could not make one, as
+# Dask does with the errors of its workers.
+class BudgetError(MemoryError, LowtideError):
     """The memory asked for is too small for the job, or the job is larger than the memory allowed."""
 
 
-class MemoryBudgetExceeded(LowtideError, MemoryError):  # noqa: N818 - reads as the event that it is
+class MemoryBudgetExceeded(MemoryError, LowtideError):  # noqa: N818 - reads as the event that it is
     """Memory passed the budget of a watch; the message holds the numbers and what grew."""
 
 
