@@ -606,3 +606,23 @@ def test_one_pass_and_indexing_side_by_side(array: lowtide.Array) -> None:
         assert (array[i * 10 : i * 10 + 10] == chunk).all()
         with pytest.raises(IndexingError):
             array[1000]
+
+
+def test_shuffled_chunks_that_are_cached_are_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # nobody is slow
+    path = tmp_path / "rows.npy"
+    np.save(path, np.arange(2_000_000).reshape(-1, 100))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with lowtide.open(path) as array:
+        for cold in (True, False):
+            with array.chunks(2000, shuffle=True) as chunks:
+                next(chunks)
+                assert not threads()  # the first must be waited for anyway
+                next(chunks)
+                assert bool(threads()) is cold
+            array[:]  # to the last page
+            array.take(np.arange(len(array))[::-1])

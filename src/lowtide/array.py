@@ -280,6 +280,11 @@ class Array:
         tasks = [partial(part, start, stop) for start, stop in pairwise(borders)]
         self._reader.fill_parts(tasks, out.reshape(-1).view(np.uint8), ahead)
 
+    @property
+    def was_cached(self) -> bool:
+        """Whether nearly all that was last read here and there was in the page cache."""
+        return not self._reader.in_order
+
     def stream(self, start: int, stop: int, out: npt.NDArray[Any], *, wait: bool = True) -> bool:
         """Read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order.
 

@@ -181,6 +181,7 @@ class _Plan:
         self._piece = min(2**15, max(256, self._ahead // 128))
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
+        self._untried = True
         self._window = -1
         self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
 
@@ -219,6 +220,9 @@ class _Plan:
 
     def chunk_at_once(self, number: int) -> npt.NDArray[Any] | None:
         """One chunk if it can be had by a plain copy from the page cache."""
+        if isinstance(self.order, Shuffled) and (self._untried or self.array.was_cached):
+            self._untried = False  # the first must be waited for anyway, and tells about the others
+            return self.chunk(number)
         if not isinstance(self.order, Sequential):
             return None
         start, stop = self._bounds(number)

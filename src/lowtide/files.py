@@ -47,7 +47,7 @@ class Reader(Protocol):
     """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
 
     in_order: bool
-    """Whether reads should come in the order of the file: not if all of the last ones were cached."""
+    """Whether reads should come in the order of the file: not if nearly all of the last were cached."""
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         """Fill ``out`` from anywhere in the file; hints take at most ``ahead`` bytes of page cache."""
@@ -171,7 +171,7 @@ class PreadReader:
         first = 0
         behind: Extents | None = None
         allowed = ahead // 2
-        cached = True
+        late = 0
         while first < len(extents):
             window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
             first += len(window)
@@ -179,12 +179,12 @@ class PreadReader:
             if behind is not None:
                 self._read(fd, behind, out)
             behind = missing
-            cached = cached and missing is None
+            late += 0 if missing is None else len(missing)
             # What is cached needs no hints: as long as all of it is, windows may be larger, and calls fewer.
             allowed = AHEAD if missing is None else ahead // 2
         if behind is not None:
             self._read(fd, behind, out)
-        self.in_order = not cached
+        self.in_order = 16 * late > len(extents)  # now and then a page is busy, though it is there
         if self._drop and not self._dontcache:
             _drop(fd, extents)
 
