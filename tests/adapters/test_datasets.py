@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,14 @@ def scrambled(worker: int) -> None:
 
 def end_workers() -> None:
     """After an exception in a worker PyTorch waits five seconds for each of them."""
-    for child in multiprocessing.active_children():
-        child.terminate()
+    children = multiprocessing.active_children()
+    for child in children:
+        with suppress(RuntimeError):  # its handler of SIGCHLD complains, here and not later in a finaliser
+            child.terminate()
+    for child in children:
+        while child.exitcode is None:
+            with suppress(RuntimeError):
+                child.join()
 
 
 # Whole batches in the order of their steps
