@@ -253,7 +253,8 @@ def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
     items.close()
 
 
-def test_a_program_that_ends_in_the_middle_ends() -> None:
+@pytest.mark.parametrize("dropped", ["", "del items"])
+def test_a_program_that_ends_in_the_middle_ends(dropped: str) -> None:
     program = """
 import threading, time
 from lowtide.prefetch import Prefetcher
@@ -271,7 +272,9 @@ items = Prefetcher(make, 0, 10, 3)
 items.next()
 begun.wait()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program + dropped], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "made 2\n", "")
 
 

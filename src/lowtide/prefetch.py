@@ -146,8 +146,13 @@ class _Worker(Generic[T]):
         self.thread = threading.Thread(
             target=_work, args=(begin, self.asked, self.made), name="lowtide-prefetch", daemon=True
         )
-        self.thread.start()
-        _RUNNING.add(self)
+        # By the thread, not by this object, which may be gone before its thread is.
+        _RUNNING[self.thread] = self.asked
+        try:
+            self.thread.start()
+        except RuntimeError:
+            del _RUNNING[self.thread]
+            raise
 
     def end(self) -> None:
         """Tell the thread to end when it has made the item that it is at; does not wait."""
@@ -175,8 +180,9 @@ def _work(
             made.put(_result(begun.popleft()))  # held by no variable here: it is the consumer's alone
             continue
         if number is None:
-            return
+            break
         begun.append(_begun(begin, number))
+    _RUNNING.pop(threading.current_thread(), None)
 
 
 def _begun(begin: Callable[[int], Finish[T]], number: int) -> Finish[T]:
@@ -199,12 +205,12 @@ def _result(finish: Finish[T]) -> tuple[Any, BaseException | None]:
 
 def _end_all() -> None:
     """At exit, before the interpreter takes itself apart under their feet."""
-    running = [worker for worker in _RUNNING if worker.pid == os.getpid()]
-    for worker in running:
-        worker.end()
-    for worker in running:
-        worker.thread.join()
+    running = list(_RUNNING.items())
+    for _, asked in running:
+        asked.put(None)
+    for thread, _ in running:
+        thread.join()  # at once in a forked child, where they do not run
 
 
-_RUNNING: weakref.WeakSet[_Worker[Any]] = weakref.WeakSet()
+_RUNNING: dict[threading.Thread, SimpleQueue[int | None]] = {}
 atexit.register(_end_all)
