@@ -21,9 +21,15 @@ TASKS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size
 
 
 @settings(max_examples=25)
-@given(pieces=TASKS, shard_tokens=st.integers(1, 20), again=st.booleans())
+@given(
+    pieces=TASKS, shard_tokens=st.integers(1, 20), again=st.booleans(), narrow=st.sampled_from(["u1", "<u2"])
+)
 def test_any_pieces_in_any_tasks_make_the_same_documents(
-    tmp_path_factory: object, pieces: list[list[tuple[int, bool]]], shard_tokens: int, again: bool
+    tmp_path_factory: object,
+    pieces: list[list[tuple[int, bool]]],
+    shard_tokens: int,
+    again: bool,
+    narrow: str,
 ) -> None:
     """A task is a list of pieces: so many tokens, and whether the document ends."""
     tmp: Path = tmp_path_factory.mktemp("assembled")  # type: ignore[attr-defined]
@@ -44,18 +50,20 @@ def test_any_pieces_in_any_tasks_make_the_same_documents(
                 expected.append([])
         for path, data in zip(
             files_of(work.tasks, index, "train"),
-            (np.array(tokens, "<u2"), np.array(ends, "<u8")),
+            (np.array(tokens, narrow), np.array(ends, "<u8")),
             strict=True,
         ):
             Path(path).write_bytes(data.tobytes())
         records.append(Record(index, {"train": len(tokens), "val": 0}, {"train": len(ends), "val": 0}))
-    assembler = Assembler(work, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
+    assembler = Assembler(work, narrow=narrow, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
     for record in records:
         assembler.consume(record)
         if again:
             assembler.commit()
             assembler.close()
-            assembler = Assembler(work, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
+            assembler = Assembler(
+                work, narrow=narrow, dtype="<u2", layout="shards", shard_tokens=shard_tokens
+            )
     assembler.finish()
     assembler.close()
     stream = assembler.streams["train"]

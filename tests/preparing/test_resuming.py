@@ -18,7 +18,7 @@ import pytest
 
 import lowtide
 from lowtide.errors import DiskFullError, TaskError
-from lowtide.preparing import assembling, workfolder
+from lowtide.preparing import assembling, shards, workfolder
 from lowtide.preparing.encoding import encode
 from tests.formats.helpers import refused
 from tests.support.preparing import SCRIPT, content, jsonl, small, start
@@ -85,8 +85,8 @@ def test_killed_again_and_again(tmp_path: Path, source: Path, whole: Any, layout
 STEPS = [
     (assembling.Assembler, "commit"),
     (assembling.Assembler, "_forget"),
-    (assembling.Stream, "_close_shard"),
-    (assembling.Stream, "sync"),
+    (shards.Stream, "_close_shard"),
+    (shards.Stream, "sync"),
     (workfolder.Workfolder, "write_state"),
     (workfolder.Workfolder, "discard"),
     (os, "replace"),

@@ -38,7 +38,7 @@ class Job:
     folder: str  # where a task's files go
     tokenizer: str  # the file to load it from
     digest: str  # of that file, so that a worker that lives on tells one run's from another's
-    dtype: str
+    dtype: str  # of the ids in a task's files
     eos: int | None  # written behind each document
     options: ReadOptions
     val_fraction: float = 0.0

@@ -223,14 +223,19 @@ class _Preparation:
             tokenizer=self._work.tokenizer,
             digest=_sha256_of(self._work.tokenizer),
             eos=tokenizer.eos if settings.eos else None,
-            dtype=tokenizers.dtype_for(tokenizer.vocab_size).str,
+            dtype=tokenizers.narrow_dtype_for(tokenizer.vocab_size).str,
             options=self._options,
             val_fraction=settings.val_fraction if by_document else 0.0,
             seed=settings.seed,
             skip=settings.on_error == "skip",
         )
         assemble = partial(
-            Assembler, self._work, dtype=job.dtype, layout=settings.layout, shard_tokens=settings.shard_tokens
+            Assembler,
+            self._work,
+            narrow=job.dtype,
+            dtype=tokenizers.dtype_for(tokenizer.vocab_size).str,
+            layout=settings.layout,
+            shard_tokens=settings.shard_tokens,
         )
         # Where the stream is cut is known when all of it is there, so nothing is put together before.
         assembler = assemble() if by_document or self._work.read_state() else None

@@ -41,6 +41,7 @@ def test_ids_are_checked_and_cast() -> None:
     with refused(FormatError, "'byte' gave the id 257", "ends at 256"):
         checked(np.array([0, 257], np.uint32), ByteTokenizer())
     small = make("char", alphabet="ab")
+    assert checked(np.array([0, 1], np.uint32), small).dtype == np.dtype("u1")
     with refused(FormatError, "'char' gave the id 2", "ends at 1"):
         checked(np.array([0, 2], np.uint8), small)
 

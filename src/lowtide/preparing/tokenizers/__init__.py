@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -58,8 +58,17 @@ def dtype_for(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
+def narrow_dtype_for(vocab_size: int) -> np.dtype[Any]:
+    """The smallest dtype of all that holds every id: what lies on disk for a moment only.
+
+    >>> narrow_dtype_for(256), narrow_dtype_for(257)
+    (dtype('uint8'), dtype('uint16'))
+    """
+    return np.dtype("u1") if vocab_size <= 2**8 else dtype_for(vocab_size)
+
+
 def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
-    """The ids in the dtype of a corpus; an id beyond the vocabulary would be another token there.
+    """The ids in their narrowest dtype; an id beyond the vocabulary would be another token there.
 
     >>> checked(np.array([1, 300], np.uint32), ByteTokenizer())
     Traceback (most recent call last):
@@ -70,7 +79,7 @@ def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
             f"the tokenizer {tokenizer.name!r} gave the id {int(ids.max())}, and its vocabulary ends at "
             f"{tokenizer.vocab_size - 1}; its file contradicts itself, get it again from where it was made"
         )
-    return ids.astype(dtype_for(tokenizer.vocab_size), copy=False)
+    return ids.astype(narrow_dtype_for(tokenizer.vocab_size), copy=False)
 
 
 def make(
