@@ -26,8 +26,8 @@ import lowtide
 from lowtide import chunks as chunks_module
 from lowtide.chunks import Chunks
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
-from lowtide.extents import Extents
-from lowtide.files import AHEAD, Bytes
+from lowtide.extents import AHEAD, Extents
+from lowtide.files import Bytes
 from lowtide.orders import BlockShuffled, Shuffled
 from tests.support.variants import Variant, every_variant, tight
 

@@ -18,7 +18,7 @@ import pytest
 import lowtide
 from lowtide import aio, errors, files
 from lowtide.extents import Extents, of_records
-from lowtide.files import Cache, MappedReader, PreadReader, ReaderName, open_reader
+from lowtide.files import Cache, PreadReader, ReaderName, open_reader
 from lowtide.memory import pagecache
 from tests.support.process import python
 from tests.support.variants import Variant, every_variant, tight
@@ -76,19 +76,35 @@ def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tup
         reader.close()
 
 
-def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("length", [2**20, 4 * 2**20 + 2])
+@pytest.mark.parametrize("half", [None, 0, 1])
+def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
+    tmp_path: Path, cores: int, length: int, half: int | None
+) -> None:
     data = written(tmp_path / "x", 32 * 2**20)
-    out = np.zeros(2**20, np.uint8)
+    out = np.zeros(length, np.uint8)
+    start = 16 * 2**20
     reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
     pagecache.drop(tmp_path / "x")
-    assert not reader.stream(16 * 2**20, out, wait=False)
-    assert reader.stream(16 * 2**20, out)
-    out[:] = 0
-    assert reader.stream(16 * 2**20, out, wait=False)
-    assert (out == data[16 * 2**20 : 17 * 2**20]).all()
+    if half is not None:
+        with open(tmp_path / "x", "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than what is named
+            os.pread(file.fileno(), length // 2 - 8192, start + half * (length // 2 + 4096))
+    with mock.patch.object(files, "_CORES", cores):
+        assert not reader.stream(start, out, wait=False)
+        assert reader.stream(start, out)
+        for _ in range(3):
+            out[:] = 0
+            assert reader.stream(start, out, wait=False)
+            assert (out == data[start : start + length]).all()
     reader.close()
-    mapped = open_reader(str(tmp_path / "x"), len(data), "remap", "keep")
-    assert not mapped.stream(0, out, wait=False)
+
+
+def test_a_mapping_does_not_know_what_is_cached(tmp_path: Path) -> None:
+    written(tmp_path / "x", 2**20)
+    mapped = open_reader(str(tmp_path / "x"), 2**20, "remap", "keep")
+    assert not mapped.stream(0, np.zeros(100, np.uint8), wait=False)
     mapped.close()
 
 
@@ -281,41 +297,6 @@ def test_a_file_cut_short_is_an_exception_where_memmap_dies(tmp_path: Path) -> N
             assert (done.returncode, done.stdout.split()) == (-signal.SIGBUS, ["100"])
 
 
-@pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
-def test_a_mapping_that_is_refused_is_lowtides_own_error(tmp_path: Path, reader: ReaderName) -> None:
-    written(tmp_path / "x", 1000)
-    one = open_reader(str(tmp_path / "x"), 1000, reader)
-    refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-    with (
-        mock.patch("mmap.mmap", side_effect=refused),
-        pytest.raises(errors.ReadError, match="Cannot allocate memory") as caught,
-    ):
-        one.fill(of_records(np.array([0]), 10), np.zeros(10, np.uint8))
-    assert caught.value.filename == str(tmp_path / "x")
-    one.close()
-
-
-@pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
-def test_an_interrupt_while_copying_stays_an_interrupt(tmp_path: Path, reader: ReaderName) -> None:
-    """The traceback still refers to the mapping, so that closing it would fail."""
-    written(tmp_path / "x", 1000)
-    one = open_reader(str(tmp_path / "x"), 1000, reader)
-    copy = files._copy
-    kept = []
-
-    def interrupted(mapped: Any, *rest: Any) -> None:
-        kept.append(np.frombuffer(mapped, np.uint8))
-        copy(mapped, *rest)
-        raise KeyboardInterrupt
-
-    wanted, out = of_records(np.array([0]), 10), np.zeros(10, np.uint8)
-    with mock.patch.object(files, "_copy", interrupted), pytest.raises(KeyboardInterrupt):
-        one.fill(wanted, out)
-    one.close()
-    one.fill(wanted, out)
-    one.close()
-
-
 def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
     """When one share fails the others are waited for."""
     written(tmp_path / "x", 8 * 2**20)
@@ -423,16 +404,6 @@ def test_words_that_make_no_sense(tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path, reader: ReaderName) -> None:
     with pytest.raises(errors.NotFoundError, match="nothing"):
         open_reader(str(tmp_path / "nothing"), 1, reader)
-
-
-def test_mapped_readers_let_go(tmp_path: Path) -> None:
-    written(tmp_path / "x", 2**20)
-    for name, maps in [("remap", 0), ("advise", 1), ("memmap", 1)]:
-        reader = MappedReader(str(tmp_path / "x"), 2**20, "keep", name)
-        reader.fill(of_records(np.array([5000]), 100), np.zeros(100, np.uint8))
-        assert Path("/proc/self/maps").read_text().count(str(tmp_path / "x")) == maps
-        reader.close()
-        assert str(tmp_path / "x") not in Path("/proc/self/maps").read_text()
 
 
 def test_reads_need_no_order_once_everything_is_cached(tmp_path: Path) -> None:

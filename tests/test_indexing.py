@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 import lowtide
 from lowtide.errors import IndexingError
-from lowtide.extents import Extents
-from lowtide.files import AHEAD, Bytes
+from lowtide.extents import AHEAD, Extents
+from lowtide.files import Bytes
 from tests.support.variants import VARIANTS, Variant, every_variant, tight
 
 DTYPES = [

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from lowtide import formats
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
-from lowtide.extents import Extents, Ints, of_records
-from lowtide.files import AHEAD, Cache, ReaderName, open_reader, workers_for
+from lowtide.extents import AHEAD, Extents, Ints, of_records
+from lowtide.files import Cache, ReaderName, open_reader, workers_for
 from lowtide.formats.layout import Layout
 from lowtide.indexing import Selection
 from lowtide.orders import Order

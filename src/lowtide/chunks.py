@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lowtide.aio import address_of
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
-from lowtide.files import AHEAD
+from lowtide.extents import AHEAD
 from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
 from lowtide.prefetch import Prefetcher
 from lowtide.sizes import format_size, parse_size, whole

@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
+AHEAD = 16 * 2**20
+"""Bytes of page cache that the hints of one read may have under way."""
+
 LONGEST = 2**20  # one request: long enough for full speed, short enough that several are under way
 
 

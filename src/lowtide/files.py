@@ -8,9 +8,9 @@ memory, and why, is in ``docs/readers.md``.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
@@ -21,22 +21,20 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import aio, errors
-from lowtide.descriptors import Entry, File, map_file, unmap
-from lowtide.extents import Extents, of_records
+from lowtide.descriptors import Entry, File
+from lowtide.dropping import drop, drop_range
+from lowtide.extents import AHEAD, Extents
+from lowtide.mapped import MappedReader
 
 Bytes = npt.NDArray[np.uint8]
 ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
 Cache = Literal["keep", "drop"]
 
-AHEAD = 16 * 2**20
-"""Bytes of page cache that the hints of one read may have under way."""
-
 _PAGE = 4096
+_WORTH_SHARING = 2 * 2**20  # half of it takes longer to copy than to hand over
+_TRY_AGAIN = 64  # reads, until what was slower is tried once more
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
-_FAULT_AROUND = 64 * 2**10  # what one page fault maps of a file's cached neighbours, by Linux's default
-_FOLIO = 2 * 2**20  # the most that one page fault maps: a huge page
-_MAPPED_AT_ONCE = 4 * 2**20  # what `remap` and `advise` may have mapped before they let go
 
 
 class Reader(Protocol):
@@ -90,6 +88,7 @@ class PreadReader:
             drop = cache == "drop"
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
         self.in_order = True
+        self._halves = _Halves()
         self._fadvise = hasattr(os, "posix_fadvise")
         self._drop = drop and self._fadvise
         parts = ["aio" if aio.for_this_thread() else "preadv"]
@@ -106,10 +105,10 @@ class PreadReader:
             entry.advise(random=False)
             if wait:
                 self._read_rest(entry.fd, offset, out)
-            elif not self._nowait or not _read_at_once(entry.fd, offset, out):
+            elif not self._nowait or not self._halves.read(entry.fd, offset, out):
                 return False
             if self._drop:
-                _drop_range(entry.fd, offset, offset + len(out))
+                drop_range(entry.fd, offset, offset + len(out))
         return True
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
@@ -164,7 +163,7 @@ class PreadReader:
             if missing is not None:
                 self._read(entry.fd, missing, out)
             if self._drop and not self._dontcache:
-                _drop(entry.fd, extents)
+                drop(entry.fd, extents)
 
     def _fill(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> None:
         """Window by window, each hinted before the one before it is waited for."""
@@ -186,7 +185,7 @@ class PreadReader:
             self._read(fd, behind, out)
         self.in_order = 16 * late > len(extents)  # now and then a page is busy, though it is there
         if self._drop and not self._dontcache:
-            _drop(fd, extents)
+            drop(fd, extents)
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents | None:
         """Read what is cached, set the device to work on the rest, and return the rest if there is one."""
@@ -242,110 +241,6 @@ class PreadReader:
         self._file.close()
 
 
-class MappedReader:
-    """Reads by copying from a mapping, and lets go of it in the way that its name says.
-
-    A page fault maps a row's cached neighbours too, so ``remap`` and ``advise`` touch few enough rows before
-    they let go that all of it stays within about 4 MiB. ``memmap`` never lets go: the leak.
-    """
-
-    in_order = True
-
-    def __init__(self, path: str, size: int, cache: Cache, name: str) -> None:
-        self.name = name
-        self._file = File(path, size)
-        # Pages that are mapped cannot be dropped.
-        self._drop = cache == "drop" and name != "memmap" and hasattr(os, "posix_fadvise")
-        if name == "advise" and not hasattr(mmap, "MADV_DONTNEED"):
-            raise errors.UnsupportedError(
-                f"{path}: reader='advise' needs madvise, which this platform lacks; use reader='remap'"
-            )
-        parts = {"remap": "map per piece", "advise": "madvise per piece", "memmap": "kept map, memory grows"}
-        self.how = parts[name]
-        if cache == "drop":
-            self.how += ", drop behind" if self._drop else ", cannot drop"
-        self._mapped_a_row = _FOLIO
-
-    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
-        if wait:  # else: a mapping cannot tell whether it would have to
-            self.fill(of_records(np.array([offset]), len(out)), out)
-        return wait
-
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
-        if not len(extents):
-            return
-        with self._file.opened() as entry:
-            try:
-                if self.name == "memmap":
-                    self._file.check_size(entry.fd)
-                    _copy(entry.mapping(self._file.size), 0, extents, out)
-                else:
-                    self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
-            except errors.LowtideError:
-                raise
-            except OSError as error:  # no room for the mapping, or a file system without mappings
-                raise errors.reading(self._file.path, error) from None
-            if self._drop:
-                _drop(entry.fd, extents)
-
-    def fill_parts(self, parts: Sequence[Callable[[], Extents]], out: Bytes, ahead: int = AHEAD) -> None:
-        for part in parts:
-            self.fill(part(), out, ahead)
-
-    def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
-        return partial(self.fill, extents, out, ahead)
-
-    def _fill_by_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
-        """Touch, copy and let go, ``at_once`` bytes of mapped pages at a time.
-
-        How much one fault maps is the kernel's choice: 64 KiB of neighbours by default, a whole large folio
-        (up to 2 MiB) since Linux 6.18. So it is watched, and the pieces cut to what was seen.
-        """
-        first = 0
-        while first < len(extents):
-            rows = max(1, at_once // self._mapped_a_row)
-            piece = extents.window(first, rows, at_once)
-            first += len(piece)
-            self._file.check_size(entry.fd)
-            start = int(piece.offsets.min()) // _FOLIO * _FOLIO
-            stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // _FOLIO) * _FOLIO)
-            before = _file_pages()
-            if self.name == "remap":
-                mapped = map_file(entry.fd, start, stop)
-                try:
-                    self._ask_for(entry.fd, mapped, piece)
-                    _copy(mapped, start, piece, out)
-                    self._learn(before, len(piece))
-                finally:
-                    unmap(mapped)
-            else:
-                mapped = entry.mapping(self._file.size)
-                self._ask_for(entry.fd, mapped, piece)
-                _copy(mapped, 0, piece, out)
-                self._learn(before, len(piece))
-                mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
-
-    def _learn(self, before: int | None, rows: int) -> None:
-        after = _file_pages()
-        if before is None or after is None:
-            self._mapped_a_row = _FAULT_AROUND
-            return
-        seen = max(_PAGE, (after - before) * mmap.PAGESIZE // rows)
-        # At once when it is more than thought; slowly back, since the next rows may lie in larger folios.
-        self._mapped_a_row = max(seen, self._mapped_a_row * 3 // 4)
-
-    def _ask_for(self, fd: int, mapped: mmap.mmap, piece: Extents) -> None:
-        """Where nothing may stay behind, read what is wanted and not the megabytes around it."""
-        if not self._drop:
-            return
-        mapped.madvise(mmap.MADV_RANDOM)
-        for offset, length in zip(piece.offsets.tolist(), piece.lengths.tolist(), strict=True):
-            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def open_reader(path: str, size: int, reader: ReaderName = "auto", cache: Cache = "keep") -> Reader:
     """The reader called ``reader`` on the first ``size`` bytes of ``path``.
 
@@ -379,8 +274,43 @@ def _supports(fd: int, flag: int) -> bool:
     return True
 
 
+class _Halves:
+    """Reads what is cached by one thread or by two, whichever was faster lately.
+
+    Two cores copy faster than one, but only while nobody else wants the second: then the wait for it costs
+    more than it saves. Which holds may change at any time, so now and then the other way is tried.
+    """
+
+    def __init__(self) -> None:
+        self._pace = [0.0, 0.0]  # seconds a byte: alone, shared
+        self._reads = 0
+
+    def read(self, fd: int, offset: int, out: Bytes) -> bool:
+        """Fill ``out`` if all of it is cached; the answer is whether it was."""
+        if _CORES == 1 or len(out) < _WORTH_SHARING:
+            return _read_at_once(fd, offset, out)
+        turn, self._reads = self._reads % _TRY_AGAIN, self._reads + 1
+        shared = turn == 0 or (turn > 1 and self._pace[True] < self._pace[False])
+        began = time.perf_counter()
+        cached = (_read_by_two if shared else _read_at_once)(fd, offset, out)
+        self._pace[shared] = (time.perf_counter() - began) / len(out)
+        return cached
+
+
+def _read_by_two(fd: int, offset: int, out: Bytes) -> bool:
+    half = len(out) // 2
+    try:
+        other = _helpers().submit(_read_at_once, fd, offset + half, out[half:])
+    except RuntimeError:  # no more threads: the interpreter is ending
+        return _read_at_once(fd, offset, out)
+    try:
+        mine = _read_at_once(fd, offset, out[:half])
+    finally:
+        wait((other,))  # whatever happened here, nobody may write to `out` after this returns
+    return other.result() and mine
+
+
 def _read_at_once(fd: int, offset: int, out: Bytes) -> bool:
-    """Read ``out`` if all of it is cached."""
     try:
         return os.preadv(fd, [out.data], offset, _NOWAIT) == len(out)
     except OSError:  # BlockingIOError when it is not; the waiting read will tell about anything else
@@ -406,48 +336,6 @@ def read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[
         except OSError as error:
             results[i] = -(error.errno or errno.EIO)
     return results
-
-
-def _drop_range(fd: int, start: int, stop: int) -> None:
-    """Put a range out of the page cache.
-
-    The kernel keeps a folio of which only a part is named, so the range begins a folio early, for the one
-    that straddled the end of the last range. It ends where it is said to: behind it lies what was read ahead.
-    """
-    start = max(0, start - _FOLIO)
-    os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-
-
-def _drop(fd: int, extents: Extents) -> None:
-    """Put everything between the first and the last extent out of the page cache."""
-    stop = int((extents.offsets + extents.lengths).max())
-    _drop_range(fd, int(extents.offsets.min()), (stop // _FAULT_AROUND + 1) * _FAULT_AROUND)
-
-
-def _file_pages() -> int | None:
-    """Pages of mapped files that this process holds, from the cheapest file in /proc."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[2])
-    except OSError:
-        return None
-
-
-def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
-    """Copy extents from a mapping of the file that begins at byte ``start``."""
-    width = int(extents.lengths[0])
-    if len(extents) > 1 and width <= _PAGE and (extents.lengths == width).all():
-        # One record at every byte: an index then is an offset, and NumPy's gather does the loop. It copies
-        # twice, which long records would not be worth.
-        record = np.dtype((np.void, width))
-        source = np.ndarray((len(mapped) - width + 1,), record, mapped, strides=(1,))
-        target = np.ndarray((len(out) - width + 1,), record, out, strides=(1,))
-        target[extents.targets] = source[extents.offsets - start]
-        return
-    source = np.frombuffer(mapped, np.uint8)
-    rows = zip(extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True)
-    for offset, at, length in rows:
-        out[at : at + length] = source[offset - start : offset - start + length]
 
 
 def _itself(extents: Extents) -> Extents:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.aio import DEPTH
-from lowtide.extents import Extents, Ints
-from lowtide.files import AHEAD, Cache, PreadReader, Reader, ReaderName, open_reader, read_many
+from lowtide.extents import AHEAD, Extents, Ints
+from lowtide.files import Cache, PreadReader, Reader, ReaderName, open_reader, read_many
 from lowtide.formats.tokens import Segment
 
 _READERS = 1024  # readers kept; each is small, but there may be many shards

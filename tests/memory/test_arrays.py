@@ -16,7 +16,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import pytest
 
-from lowtide.files import AHEAD, ReaderName
+from lowtide.extents import AHEAD
+from lowtide.files import ReaderName
 from lowtide.memory import drop_page_cache, pagecache
 from tests.support.process import output
 from tests.support.variants import Variant
@@ -76,7 +77,7 @@ def make(path: Path, state: str) -> None:
 WORKER = """
 import json, sys
 import numpy as np, lowtide
-from lowtide.files import AHEAD
+from lowtide.extents import AHEAD
 from lowtide.memory import peak, reset_peak
 from lowtide.orders import Shuffled
 o = json.loads(sys.argv[1])

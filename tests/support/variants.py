@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 import lowtide
-from lowtide import aio, extents, files, indexing
+from lowtide import aio, extents, files, indexing, mapped
 from lowtide.files import Cache, ReaderName
 
 
@@ -77,6 +77,7 @@ def tight(on: bool = True) -> Iterator[None]:
         mock.patch.object(extents, "LONGEST", 16),
         mock.patch.object(extents.Extents, "window", _few_at_once),
         mock.patch.object(files, "_workers_for", lambda extents: min(3, len(extents))),
-        mock.patch.object(files, "_MAPPED_AT_ONCE", 200_000),
+        mock.patch.object(mapped, "_MAPPED_AT_ONCE", 200_000),
+        mock.patch.multiple(files, _WORTH_SHARING=16, _TRY_AGAIN=3),
     ):
         yield
