@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from lowtide.errors import ArgumentError
-from lowtide.gpt.model import GPT, Cache, ModelConfig, rotated, rotation_table
+from lowtide.gpt.model import GPT, Cache, ModelConfig, rotated, turns_of
 from tests.gpt.models import VARIANTS, config, ids, model
 
 variants = pytest.mark.parametrize("variant", VARIANTS)
@@ -106,9 +106,8 @@ def test_biases_begin_at_zero_and_are_there_on_request_alone() -> None:
 def test_with_zero_init_every_block_begins_as_the_identity() -> None:
     gpt = GPT(config("modern"))
     x = torch.randn(2, 5, 16)
-    rotation = gpt.cosines[:5], gpt.sines[:5]
     for block in gpt.blocks:
-        assert torch.equal(block(x, rotation, None, None), x)
+        assert torch.equal(block(x, gpt.turns[:5], None, None), x)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +125,8 @@ def test_activations(activation: str, expected: Any) -> None:
 
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:
-    cosines, sines = rotation_table(12, 8)
     q, k = torch.randn(2, 8)
-    turned = rotated(torch.stack((q, k)).expand(1, 12, 2, 8)[:, :, :, None].contiguous(), cosines, sines)
+    turned = rotated(torch.stack((q, k)).expand(1, 12, 2, 8)[:, :, :, None].contiguous(), turns_of(12, 8))
     products = turned[0, :, 0, 0] @ turned[0, :, 1, 0].T
     for shift in range(-8, 9):
         along = products.diagonal(shift)

@@ -59,18 +59,20 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     assert "head.weight" in rest
 
 
-@pytest.mark.parametrize("shape", [(24, 24), (24, 60), (60, 24)])
-def test_orthogonal_brings_all_singular_values_near_one(shape: tuple[int, int]) -> None:
+def test_orthogonal_brings_all_singular_values_near_one() -> None:
     torch.manual_seed(0)
-    left, _, right = torch.linalg.svd(torch.randn(3, *shape), full_matrices=False)
+    shapes = (3, 24, 24), (3, 24, 60), (3, 60, 24)
     values = torch.logspace(0, -2, 24) * torch.tensor([1e-6, 1.0, 1e4])[:, None]
-    made = orthogonal(left * values[:, None] @ right)
-    found = torch.linalg.svdvals(made)
-    assert found.max() < 2
-    assert found[:, :12].min() > 0.5  # the largest half, down to a tenth of the largest
-    nearest = left @ right
-    assert ((made * nearest).sum((1, 2)) / made.norm(dim=(1, 2)) / nearest.norm(dim=(1, 2))).min() > 0.9
-    assert torch.equal(orthogonal(torch.zeros(1, *shape)), torch.zeros(1, *shape))
+    parts = [torch.linalg.svd(torch.randn(shape), full_matrices=False) for shape in shapes]
+    stacks = [left * values[:, None] @ right for left, _, right in parts]
+    for made, (left, _, right) in zip(orthogonal(stacks), parts, strict=True):
+        found = torch.linalg.svdvals(made)
+        assert found.max() < 2.6
+        assert found[:, :12].min() > 0.5  # the largest half, down to a tenth of the largest
+        nearest = left @ right
+        assert ((made * nearest).sum((1, 2)) / made.norm(dim=(1, 2)) / nearest.norm(dim=(1, 2))).min() > 0.9
+    zeros = [torch.zeros(shape) for shape in shapes]
+    assert all(not made.any() for made in orthogonal(zeros))
 
 
 def test_muon_goes_the_way_of_pytorchs_own() -> None:

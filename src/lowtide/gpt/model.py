@@ -87,7 +87,7 @@ class Attention(nn.Module):
         self.residual_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, past: LayerCache | None
+        self, x: Tensor, turns: Tensor | None, mask: Tensor | None, past: LayerCache | None
     ) -> Tensor:
         batch, length, width = x.shape
         qk, v = self.qkv(x).split((2 * width, width), dim=2)
@@ -95,8 +95,8 @@ class Attention(nn.Module):
         v = v.view(batch, length, self.n_head, self.head_size)
         if self.qk_norm:
             qk = self.normalised(qk, (self.head_size,))
-        if rotation is not None:
-            qk = rotated(qk, *rotation)
+        if turns is not None:
+            qk = rotated(qk, turns)
         q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)
         if past is not None:
             k, v = past.extended(k, v)
@@ -159,9 +159,9 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, past: LayerCache | None
+        self, x: Tensor, turns: Tensor | None, mask: Tensor | None, past: LayerCache | None
     ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation, mask, past)
+        x = x + self.attention(self.attention_norm(x), turns, mask, past)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
 
 
@@ -179,15 +179,12 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.cosines: Tensor
-        self.sines: Tensor
+        self.turns: Tensor
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.block_size, config.n_embd)
         else:
-            cosines, sines = rotation_table(config.block_size, config.head_size)
-            self.register_buffer("cosines", cosines, persistent=False)
-            self.register_buffer("sines", sines, persistent=False)
+            self.register_buffer("turns", turns_of(config.block_size, config.head_size), persistent=False)
         self.embedding_dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = _norm(config)
@@ -229,15 +226,15 @@ class GPT(nn.Module):
                 f"{stop} tokens are more than the model's block_size, {self.config.block_size}"
             )
         x = self.embedding(ids)
-        rotation = None
+        turns = None
         if self.config.positions == "learned":
             x = x + self.positions.weight[start:stop]
         else:
-            rotation = self.cosines[start:stop], self.sines[start:stop]
+            turns = self.turns[start:stop]
         x = self.embedding_dropout(x)
         mask = _mask(ids, documents, start)
         for number, block in enumerate(self.blocks):
-            x = block(x, rotation, mask, None if cache is None else cache.layers[number])
+            x = block(x, turns, mask, None if cache is None else cache.layers[number])
         if cache is not None:
             cache.length = stop
             x = x[:, -1:]
@@ -247,21 +244,21 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-Rotation = tuple[Tensor, Tensor]
-
-
-def rotation_table(length: int, head_size: int, base: float = 10_000.0) -> Rotation:
-    """Cosines and signed sines (T, D) of the angles by which pairs of features turn at each position."""
+def turns_of(length: int, head_size: int, base: float = 10_000.0) -> Tensor:
+    """By how much pairs of features turn at each position: cosines and sines (T, D / 2, 2)."""
     speeds = base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
-    cosines, sines = angles.cos().float(), angles.sin().float()
-    return torch.cat((cosines, cosines), dim=1), torch.cat((-sines, sines), dim=1)
+    return torch.stack((angles.cos(), angles.sin()), dim=-1).float()
 
 
-def rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Queries and keys (B, T, 2, H, D), turned: their product then tells how far apart they are."""
-    cosines, sines = (table[:, None, None].to(x.dtype) for table in (cosines, sines))
-    return torch.addcmul(x * cosines, x.roll(x.shape[-1] // 2, dims=-1), sines)
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Queries and keys (B, T, 2, H, D), turned: their product then tells how far apart they are.
+
+    As complex numbers, whose product is one pass through memory where cosines and sines take four.
+    """
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
+    turned = pairs * torch.view_as_complex(turns)[:, None, None]
+    return torch.view_as_real(turned).flatten(-2).type_as(x)
 
 
 def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:
