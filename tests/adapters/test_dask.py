@@ -7,7 +7,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -272,8 +272,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @contextmanager
 def cluster() -> Iterator[Client]:
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with LocalCluster(**options, memory_limit=f"{ALLOWED} MiB") as made, Client(made) as client:
-        yield client
+    # A worker that passes its allowance is killed, and that is not to be tried again.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        with LocalCluster(**options, memory_limit=f"{ALLOWED} MiB") as made, Client(made) as client:
+            yield client
 
 
 @contextmanager
@@ -284,7 +286,8 @@ def mapped(pids: list[int], path: Path) -> Iterator[list[int]]:
 
     def look() -> None:
         while not stop.wait(0.002):
-            found.extend(pid for pid in pids if os.fsencode(path) in proc.read(f"/proc/{pid}/maps"))
+            with suppress(*proc.GONE):
+                found.extend(pid for pid in pids if os.fsencode(path) in proc.read(f"/proc/{pid}/maps"))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -298,7 +301,7 @@ def mapped(pids: list[int], path: Path) -> Iterator[list[int]]:
 def test_no_worker_holds_the_file(large: Path) -> None:
     rows = np.random.default_rng(1).random((16 * 1024, 256), np.float32)
     expected = np.mean([(rows + np.float32(i)).mean(axis=0, dtype="f8") for i in range(SIZE // 16)], axis=0)
-    with cluster() as client, lowtide.open(large) as array, dask.config.set(scheduler=client):
+    with cluster() as client, lowtide.open(large) as array:
         lazy = lowtide.to_dask(array, chunks="16 MiB")
         assert lazy.npartitions == SIZE // 16
         pids = list(client.run(os.getpid).values())
@@ -307,16 +310,14 @@ def test_no_worker_holds_the_file(large: Path) -> None:
         before = {pid: proc.status(pid).rss for pid in pids}
         assert all(proc.reset_peak(pid) for pid in pids)
         with mapped(pids, large) as found:
-            mean = lazy.mean(axis=0, dtype="f8").compute()
-        assert (
-            list(client.run(os.getpid).values()) == pids
-        )  # a worker that Dask ends for its memory is made anew
+            mean = client.compute(lazy.mean(axis=0, dtype="f8")).result(timeout=100)
+        assert list(client.run(os.getpid).values()) == pids  # none was killed and made anew
         grown = {pid: proc.status(pid).peak - before[pid] for pid in pids}
         workers = {worker for holders in client.who_has().values() for worker in holders}
-        tail = lazy[-5:, 7].compute()
+        tail = client.compute(lazy[-5:, 7]).result(timeout=100)
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
     np.testing.assert_array_equal(tail, (rows + np.float32(SIZE // 16 - 1))[-5:, 7])
     assert found == []
     assert workers == set()
-    # Two blocks: the one at hand and, for a moment, the one that is read.
-    assert max(grown.values()) < 2 * 16 * MIB + 16 * MIB, grown
+    # A block that is reduced while the next is read, and what Dask takes beside; some 30 MiB are usual.
+    assert all(8 * MIB < bytes_more < 64 * MIB for bytes_more in grown.values()), grown
