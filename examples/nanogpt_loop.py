@@ -4,8 +4,8 @@
     python examples/nanogpt_loop.py --data_dir=data/openwebtext --vocab_size=50304 --max_iters=100000
 
 Without `data_dir`, a folder with nanoGPT's train.bin and val.bin, it makes one of Python's own library. In
-nanoGPT itself the import and the call of `get_batch_for` are all that is needed: for the same torch.manual_seed
-they give the same batches as its own get_batch, bit for bit.
+nanoGPT itself the import and the call of `get_batch_for` are all that is needed: for the same
+torch.manual_seed they give the same batches as its own get_batch, bit for bit.
 """
 
 import atexit
