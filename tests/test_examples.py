@@ -28,9 +28,16 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "sklearn_partial_fit.py"])
 def test_it_runs_as_it_stands(name: str, tmp_path: Path) -> None:
-    options = {"capture_output": True, "text": True, "check": False, "env": environment(tmp_path)}
     (tmp_path / "here").mkdir()
-    done = subprocess.run(command(name), cwd=tmp_path / "here", timeout=250, **options)
+    done = subprocess.run(
+        command(name),
+        cwd=tmp_path / "here",
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     assert done.stdout

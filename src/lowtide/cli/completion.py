@@ -15,7 +15,8 @@ VARIABLE = "_LOWTIDE_COMPLETE"
 def command(ctx: click.Context, shell: str) -> None:
     """Print the script with which a shell completes lowtide's commands, options and paths on TAB.
 
-    Put one line where your shell finds it, and open a new one. Bash must be 4.4 or newer.
+    Put one line where your shell finds it, and open a new one. Bash must be 4.4 or newer; in zsh the line
+    stands after `autoload -U compinit; compinit`.
 
     \b
         echo 'eval "$(lowtide completion bash)"' >> ~/.bashrc
