@@ -23,7 +23,7 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
         flag = "--" + name.replace("_", "-")
         said = one.metadata["help"]
         if one.default is not None and kind is not bool:
-            said = f"{said} [default: {one.default}]"
+            said = f"{said}  [default: {one.default}]"
         option = click.option(
             f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
             name,
