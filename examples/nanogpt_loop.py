@@ -48,7 +48,8 @@ for argument in sys.argv[1:]:  # --name=value for any of the names above
     globals()[name] = type(globals()[name])(value)
 
 torch.manual_seed(seed)
-if not data_dir:
+made_here = not data_dir
+if made_here:
     data_dir = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, data_dir)
     library = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
@@ -113,5 +114,6 @@ for iter_num in range(max_iters + 1):
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
-assert last["val"] < first["val"] - 1, "it has learned something"
-assert resident[-1] < resident[1] + 32 * 2**20, "and memory stayed where it was after the first steps"
+if made_here:
+    assert last["val"] < first["val"] - 1, "it has learned something"
+    assert resident[-1] < resident[1] + 32 * 2**20, "and memory stayed where it was after the first steps"

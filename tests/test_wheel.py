@@ -73,7 +73,7 @@ def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
     assert named <= set(said.get_all("Provides-Extra") or ())
 
 
-def test_the_source_distribution_can_be_tested(built: Path) -> None:
+def test_the_source_distribution_has_all_of_it(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     top = f"lowtide-{lowtide.__version__}"
     with tarfile.open(path) as opened:
