@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lowtide.adapters.dask import to_dask as to_dask
     from lowtide.array import Array as Array
     from lowtide.array import open as open
     from lowtide.corpora import Corpus as Corpus
@@ -31,6 +32,7 @@ _NAMES = {
     "open": "lowtide.array",
     "prepare": "lowtide.preparing.prepare",
     "shuffle": "lowtide.shuffling",
+    "to_dask": "lowtide.adapters.dask",
     "watch": "lowtide.memory.guard",
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "open",
     "prepare",
     "shuffle",
+    "to_dask",
     "watch",
 ]
 

@@ -1,4 +1,4 @@
-"""The program as a user calls it: help, version, info, shuffle, errors."""
+"""The program as a user calls it: info, shuffle, errors."""
 
 from __future__ import annotations
 
@@ -8,31 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import lowtide
-from lowtide.cli import COMMANDS
 
 
 def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lowtide.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=check)
-
-
-def test_version_and_help() -> None:
-    assert run("--version").stdout == f"lowtide {lowtide.__version__}\n"
-    told = run("--help").stdout
-    for command, what in COMMANDS.items():
-        assert command in told
-        assert what.split(":")[0] in told
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_that_explains_its_options(command: str) -> None:
-    told = run(command, "--help").stdout
-    assert f"Usage: lowtide {command}" in told
-    options = [line for line in told.splitlines() if line.startswith("  -")]
-    assert options[-1].strip().startswith("-h, --help")
 
 
 def test_info_says_what_a_file_is(tmp_path: Path) -> None:

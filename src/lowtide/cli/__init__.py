@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from lowtide import __version__
 from lowtide.errors import LowtideError
@@ -17,12 +18,13 @@ COMMANDS = {
     "shuffle": "Rewrite an array in a uniformly shuffled order.",
     "prepare": "Turn text, JSON lines or Parquet into a token corpus.",
     "train": "Train a GPT on a token corpus, in memory that does not grow.",
-    "sample": "Text from a trained GPT.",
+    "sample": "Write text with a trained GPT.",
     "export": "Write a trained GPT in the format of Hugging Face.",
-    "profile": "Memory of a command, over time and over bytes read.",
-    "watch": "Memory of a running process, live.",
-    "report": "An HTML report from a saved profile or a .dat file.",
-    "doctor": "What this machine and container allow, with advice.",
+    "profile": "Measure the memory of a command, over time and over bytes read.",
+    "watch": "Show the memory of a running process, live.",
+    "report": "Make the HTML report of a saved profile or a .dat file.",
+    "doctor": "Say what this machine and container allow, with advice.",
+    "completion": "Print the script that makes TAB complete in your shell.",
 }
 
 
@@ -40,11 +42,31 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        # Click's own would import every command that begins so, and a TAB should not wait for NumPy.
+        names = [
+            CompletionItem(name, help=said) for name, said in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="lowtide %(version)s")
 def cli() -> None:
-    """Data bigger than memory, read with memory that never rises."""
+    """Data bigger than memory, read with memory that never rises.
+
+    \b
+        lowtide info features.npy                what is it?
+        lowtide compare features.npy             how does np.memmap walk through it, how lowtide?
+        lowtide profile -- python train.py       does the memory of my program grow?
+
+    \b
+        lowtide prepare books/ -o corpus         from text to tokens,
+        lowtide train --data corpus --out run    from tokens to a model,
+        lowtide sample run                       and back to text
+
+    `lowtide COMMAND --help` tells more, with examples.
+    """
 
 
 def main() -> None:

@@ -45,23 +45,38 @@ class Run:
 @click.command("compare")
 @click.argument("path", type=click.Path(), required=False)
 @source_options
-@click.option("--rows", type=click.IntRange(min=1), help="Rows in a chunk.  [default: about 2 MiB of them]")
-@click.option("--seconds", type=float, default=5, show_default=True, help="Stop each walk after so long.")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows in a chunk; about 2 MiB of them unless told.",
+)
+@click.option(
+    "--seconds", type=float, default=5, show_default=True, metavar="X", help="Stop each walk after so long."
+)
 @click.option(
     "--limit",
     type=Size(),
     default="2GiB",
     show_default=True,
-    help="Use no more than the first so many bytes.",
+    help="Walk through no more than the first so many bytes.",
 )
 @click.option(
-    "--make", type=Size(), default="1GiB", show_default=True, help="Without PATH: make a file so large."
+    "--make",
+    type=Size(),
+    default="1GiB",
+    show_default=True,
+    help="Without PATH: the size of the file that is made.",
 )
 @click.option(
-    "--out", type=click.Path(dir_okay=False), default="compare.png", show_default=True, help="The plot."
+    "--out",
+    type=click.Path(dir_okay=False),
+    default="compare.png",
+    show_default=True,
+    help="Where to write the plot.",
 )
 @click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False), help="Write every figure and sample here."
+    "--json", "json_path", type=click.Path(dir_okay=False), help="Write every figure and every sample too."
 )
 def command(
     path: str | None,
@@ -73,11 +88,17 @@ def command(
     json_path: str | None,
     **which: Any,
 ) -> None:
-    """Walk through the array in PATH with plain np.memmap and with each of lowtide's readers.
+    """Measure np.memmap against each of lowtide's readers, on the array in PATH.
 
-    Each walk is a process of its own: in order and shuffled, from the device (cold) and from the page cache
-    (warm). The table and the plot show speed and memory, as the kernel counts them. Without PATH a file of
-    random numbers is made in the temporary folder, and removed afterwards.
+    Each walk through the array is a process of its own: in order and shuffled, from the device (cold) and
+    from the page cache (warm). The table and the plot (which needs lowtide[plot]) show speed and memory, as
+    the kernel counts them. Without PATH a file of random numbers is made in the temporary folder, and
+    removed afterwards.
+
+    \b
+        lowtide compare features.npy
+        lowtide compare train.bin --dtype uint16 --shape -1,1024 --limit 8GiB
+        lowtide compare --make 4GiB --out plots/compare.png --json compare.json
     """
     with _file(path, make) as made:
         layout = Source(made or str(path), **({} if made else which)).layout()

@@ -15,7 +15,14 @@ from lowtide.errors import LowtideError
 @click.argument("path", type=click.Path(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(path: str, as_json: bool) -> None:
-    """Say what this machine and container allow, for files at PATH (this folder unless told)."""
+    """Say what this machine and container allow, for files at PATH (this folder unless told).
+
+    A line for each finding: memory and its limit, what the kernel tells, how files can be read. Where
+    something is missing, advice.
+
+    \b
+        lowtide doctor /data
+    """
     from lowtide.memory import doctor
 
     try:

@@ -11,12 +11,12 @@ import click
 def command(run: str, out: str) -> None:
     """Write the model of the folder RUN to the new folder OUT, in the format of Hugging Face's GPT-2.
 
+    OUT gets config.json and model.safetensors, which transformers.GPT2LMHeadModel.from_pretrained reads.
     The format has GPT-2's architecture alone: a run of `--preset nanogpt`, or one that began with GPT-2's
     weights, can be written.
 
     \b
         lowtide export runs/plays exported
-        python -c 'import transformers; transformers.GPT2LMHeadModel.from_pretrained("exported")'
     """
     from lowtide.gpt import checkpoints, weights
 

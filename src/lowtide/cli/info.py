@@ -19,9 +19,11 @@ from lowtide.sizes import format_size
 @click.command("info")
 @click.argument("path", type=click.Path())
 @source_options
-@click.option("--split", default="train", show_default=True, help="Which split of a token corpus.")
-@click.option("--eos", type=int, metavar="ID", help="The token that ends a document, to count them.")
-@click.option("--scan", is_flag=True, help="Read every token for the exact largest id.")
+@click.option(
+    "--split", default="train", show_default=True, metavar="NAME", help="Which split of a token corpus."
+)
+@click.option("--eos", type=int, metavar="ID", help="Count documents by this token, which ends each.")
+@click.option("--scan", is_flag=True, help="Read all tokens, so that the largest id is exact.")
 @click.option("--verify", is_flag=True, help="Check every checksum of a corpus that lowtide prepared.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
@@ -32,6 +34,12 @@ def command(
     Of arrays it tells format, shape, dtype and place, from headers alone; a raw file needs --dtype, as
     np.memmap does. Of corpora it tells tokens, shards, dtype, documents and the largest id, from a sample
     unless --scan is given.
+
+    \b
+        lowtide info features.npy
+        lowtide info train.bin --dtype uint16
+        lowtide info data/openwebtext --json
+        lowtide info --verify corpus
     """
     if verify:
         from lowtide.formats import checksums

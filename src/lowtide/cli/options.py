@@ -15,7 +15,8 @@ from lowtide.sizes import parse_count, parse_size
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Size(click.ParamType[int]):
+# Types of click are generic since 8.4; to say of what would fail with an older one.
+class Size(click.ParamType):  # type: ignore[type-arg]
     """``64MiB``, ``1.5GB``, ``4096``."""
 
     name = "size"
@@ -27,7 +28,7 @@ class Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Count(click.ParamType[int]):
+class Count(click.ParamType):  # type: ignore[type-arg]
     """``100M``, ``1.5G``, ``4096``: powers of ten."""
 
     name = "count"
@@ -39,7 +40,7 @@ class Count(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Shape(click.ParamType[tuple[int, ...]]):
+class Shape(click.ParamType):  # type: ignore[type-arg]
     """``1000,256``; one length may be ``-1``."""
 
     name = "shape"
@@ -73,13 +74,22 @@ def source_options(function: F) -> F:
     """``--dtype``, ``--shape``, ``--offset`` for raw files, ``--name`` for a member."""
     for option in (
         click.option(
-            "--name", "member", metavar="NAME", help="The member of an .npz, .safetensors or .h5 file."
+            "--name", "member", metavar="NAME", help="Which member of an .npz, .safetensors or .h5 file."
         ),
         click.option(
-            "--offset", type=int, default=0, metavar="BYTES", help="Where a raw file's data begins."
+            "--offset",
+            type=int,
+            default=0,
+            show_default=True,
+            metavar="BYTES",
+            help="Where the data of a raw file begins.",
         ),
-        click.option("--shape", type=Shape(), help="Shape of a raw file; one length may be -1."),
-        click.option("--dtype", help="Take the file as raw data of this NumPy dtype."),
+        click.option(
+            "--shape", type=Shape(), help="The shape of a raw file, as in 1000,256; one length may be -1."
+        ),
+        click.option(
+            "--dtype", metavar="DTYPE", help="Take the file as raw data of this NumPy dtype, as in float32."
+        ),
     ):
         function = option(function)
     return function

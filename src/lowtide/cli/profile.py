@@ -7,6 +7,7 @@ import signal
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from lowtide.errors import AccessError, ArgumentError, LowtideError, NotFoundError
 from lowtide.sizes import format_size, parse_size
@@ -33,21 +34,38 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--budget",
     callback=_budget,
     metavar="SIZE",
-    help="Memory of all processes together; exit with 3 when it is passed.",
+    help="End with 3 when all processes together take more memory.",
 )
-@click.option("--out", type=click.Path(dir_okay=False), help="Write a self-contained HTML report.")
 @click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False), help="Write samples and verdict as JSON."
+    "--out",
+    type=click.Path(dir_okay=False),
+    help="Write an HTML report, one file that needs no other; making it needs lowtide[report].",
 )
-@click.option("--dat", type=click.Path(dir_okay=False), help="Write the format of memory_profiler.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False),
+    help="Write samples and verdict, for `lowtide report` or a program.",
+)
+@click.option(
+    "--dat", type=click.Path(dir_okay=False), help="Write the samples in the format of memory_profiler."
+)
 @click.option(
     "--interval",
     type=click.FloatRange(0.001, 60),
     default=0.025,
     show_default=True,
-    help="Seconds between two samples.",
+    metavar="SECONDS",
+    help="The time between two samples.",
 )
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="-- COMMAND...",
+    shell_complete=lambda _ctx, _param, incomplete: [CompletionItem(incomplete, type="file")],
+)
 def command(
     budget: int | None,
     out: str | None,
@@ -59,8 +77,8 @@ def command(
     """Run COMMAND and say whether its memory grows with what it reads.
 
     Looks at the command and all its children, and ends with one line on standard error that begins with
-    `bounded` or `grows`. The exit status is the command's own, 128 + N after signal N, or 3 when the
-    budget was passed.
+    `bounded` or `grows`, and names what grew. Writes nothing else unless told. The exit status is the
+    command's own, 128 + N after signal N, or 3 when the budget was passed.
 
     \b
         lowtide profile --out report.html -- python train.py

@@ -12,12 +12,19 @@ from lowtide.errors import LowtideError
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option("--out", type=click.Path(dir_okay=False), help="Where to write; FILE with .html unless told.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False),
+    help="Where to write it; FILE with .html at its end unless told.",
+)
 def command(file: str, out: str | None) -> None:
     """Make the HTML report of FILE: JSON of `lowtide profile --json`, or a .dat file of memory_profiler.
 
+    The page needs no network and nothing beside it. Making it needs lowtide[report].
+
     \b
-        mprof run train.py && lowtide report mprofile_20250101000000.dat
+        lowtide report profile.json --out report.html
+        lowtide report mprofile_20250101000000.dat
     """
     from lowtide.memory import document, report
 

@@ -9,18 +9,32 @@ import click
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--prompt", help="What the text begins with; the end of text, or a new line, unless told.")
+@click.option("--prompt", help="What the text begins with; a new document unless told.")
 @click.option(
-    "--max-new-tokens", type=click.IntRange(0), default=500, show_default=True, help="No more than these."
+    "--max-new-tokens",
+    type=click.IntRange(0),
+    default=500,
+    show_default=True,
+    metavar="N",
+    help="Stop after so many tokens.",
 )
 @click.option(
-    "--temperature", type=float, default=0.8, show_default=True, help="0 takes the likeliest token each time."
+    "--temperature",
+    type=float,
+    default=0.8,
+    show_default=True,
+    metavar="X",
+    help="How freely tokens are drawn; 0 takes the likeliest each time.",
 )
-@click.option("--top-k", type=int, help="Draw among so many of the likeliest tokens.")
-@click.option("--top-p", type=float, help="Draw among the likeliest whose chances add up to this.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same text.")
+@click.option("--top-k", type=int, metavar="N", help="Draw among so many of the likeliest tokens.")
+@click.option(
+    "--top-p", type=float, metavar="X", help="Draw among the likeliest whose chances add up to this."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed gives the same text."
+)
 @click.option("--device", default="cpu", show_default=True, help="As PyTorch names it: cpu, cuda, mps.")
-@click.option("--tokenizer", help="A file or a name, for a run whose corpus had none.")
+@click.option("--tokenizer", help="Its file or name, for a run whose corpus had none.")
 def command(
     run: str,
     prompt: str | None,
@@ -32,10 +46,10 @@ def command(
     device: str,
     tokenizer: str | None,
 ) -> None:
-    """Print PROMPT and what the model of the folder RUN says after it.
+    """Print the prompt and what the model of the folder RUN writes after it.
 
-    The folder alone is needed. The text ends with the document, or after --max-new-tokens. A model looks back
-    on block_size tokens at most: when they are full it forgets the older half of them.
+    The folder alone is needed, not the corpus. The text ends with the document, or after --max-new-tokens.
+    A model looks back on block_size tokens at most: when they are full it forgets the older half of them.
 
     \b
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300

@@ -13,15 +13,21 @@ from lowtide.cli.options import Size, Source, source_options
 @click.argument("source", metavar="IN", type=click.Path())
 @click.argument("target", metavar="OUT", type=click.Path())
 @source_options
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same order.")
 @click.option(
-    "--budget", type=Size(), default="256MiB", show_default=True, help="Memory that may be used, as in 1GiB."
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed gives the same order."
+)
+@click.option(
+    "--budget", type=Size(), default="256MiB", show_default=True, help="How much memory it may use."
 )
 def command(source: str, target: str, seed: int, budget: int, **which: Any) -> None:
-    """Rewrite the rows of IN to OUT in a uniformly shuffled order, in two passes and bounded memory.
+    """Write the rows of the array IN to the new file OUT in a uniformly shuffled order.
 
-    Later epochs can then read OUT in order, at the speed of the disk. OUT is NPY when it ends in .npy, else
-    raw; it appears when it is complete, and a run that was killed is simply started again.
+    Later epochs can then read OUT in order, at the speed of the disk. It takes two passes, memory within
+    --budget and no room on the disk but OUT's own. OUT is NPY when it ends in .npy, else raw; it appears
+    when it is complete, and a run that was killed is simply started again.
+
+    \b
+        lowtide shuffle features.npy shuffled.npy --seed 1 --budget 1GiB
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

@@ -13,6 +13,7 @@ from lowtide.errors import MemoryBudgetExceeded
 from lowtide.gpt.settings import FIELDS, kind_of, read_file, resolve
 
 OVER_BUDGET = 3  # as for `lowtide profile`
+_PATHS = {"data": click.Path()}  # which a shell can complete
 
 
 def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,11 +23,11 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
         flag = "--" + name.replace("_", "-")
         said = one.metadata["help"]
         if one.default is not None and kind is not bool:
-            said = f"{said} [default: {one.default}]"
+            said = f"{said}  [default: {one.default}]"
         option = click.option(
             f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
             name,
-            type=click.Choice(choices) if choices else None if kind is bool else kind,
+            type=click.Choice(choices) if choices else None if kind is bool else _PATHS.get(name, kind),
             default=None,
             help=said,
             metavar=None if choices or kind is bool else {int: "N", float: "X", str: "TEXT"}[kind],
@@ -36,15 +37,21 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="The folder of the run.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="The folder of the run, new or with --resume.",
+)
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file with settings; options win.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it was saved.")
 @_setting_options
 def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
-    """Train a GPT on a token corpus.
+    """Train a GPT on a token corpus, in memory that does not grow.
 
     What is not set comes from --preset and from the device: on a CPU a small model that trains in minutes,
-    on a GPU a larger one. Several processes: torchrun --nproc-per-node 2 -m lowtide.cli train ...
+    on a GPU a larger one. The folder --out gets checkpoints, the settings, metrics.jsonl, a picture of loss
+    and memory, and the tokenizer.
 
     Ends with 0 when all is done or --max-minutes are over, 130 after Ctrl-C and 143 after SIGTERM (the state
     is saved first), 3 when memory passed its budget, and 1 on errors.
@@ -52,6 +59,8 @@ def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
     \b
         lowtide train --data corpus --out run
         lowtide train --out run --resume
+        lowtide train --data data/openwebtext --out big --n-layer 12 --memory-budget 4GiB
+        torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
     from lowtide.gpt import checkpoints
     from lowtide.gpt.train import decided_by, train

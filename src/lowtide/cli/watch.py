@@ -14,14 +14,25 @@ from lowtide.sizes import parse_size
 @click.command()
 @click.argument("pid", type=int)
 @click.option(
-    "--every", type=click.FloatRange(0.05, 3600), default=None, help="Seconds between two pictures or lines."
+    "--every",
+    type=click.FloatRange(0.05, 3600),
+    metavar="SECONDS",
+    help="The time between two pictures or lines; 0.25 in a terminal and 1 elsewhere unless told.",
 )
-@click.option("--for", "seconds", type=click.FloatRange(0), default=None, help="Stop after so many seconds.")
-@click.option("--budget", default=None, metavar="SIZE", help="What the bars are measured against.")
+@click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long.")
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="What the bars are measured against; the container's limit or the machine's memory unless told.",
+)
 def command(pid: int, every: float | None, seconds: float | None, budget: str | None) -> None:
     """Show the memory of process PID and its children until it ends or Ctrl-C.
 
-    Bars in a terminal, one plain line a second when piped. Ends with the verdict so far.
+    Bars in a terminal, plain lines when piped. Ends with the verdict so far, as `lowtide profile` does.
+
+    \b
+        lowtide watch 12345 --budget 2GiB
+        lowtide watch 12345 --every 5 --for 60 > memory.txt
     """
     from lowtide.memory import profiler
 

@@ -1,0 +1,85 @@
+"""Fit scikit-learn's SGDClassifier to a matrix that does not fit into memory.
+
+    python examples/sklearn_partial_fit.py [FOLDER]
+
+The matrix has 527 MiB. To see that it needs none of them, run it where there are only 256:
+
+    systemd-run --user --scope -p MemoryMax=256M -p MemorySwapMax=0 python examples/sklearn_partial_fit.py
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from sklearn.linear_model import SGDClassifier
+
+import lowtide
+from lowtide.memory import snapshot
+from lowtide.sizes import format_size
+
+ROWS, COLUMNS = 270_000, 512
+CHUNK = 4096  # rows in memory at a time: 8 MiB, and the next 8 are read meanwhile
+EPOCHS = 2
+
+rng = np.random.default_rng(0)
+hidden = rng.standard_normal(COLUMNS, dtype=np.float32)  # the plane that the classifier is to find
+
+
+def some_rows(count):
+    """Features and labels. One label in twenty is wrong: no classifier can be right more often than 95 %."""
+    features = rng.random((count, COLUMNS), dtype=np.float32) - 0.5
+    labels = (features @ hidden > 0) ^ (rng.random(count) < 0.05)
+    return features, labels.astype(np.int8)
+
+
+def make(folder):
+    """The two files, written piece by piece: neither was ever in memory as a whole."""
+    with (
+        lowtide.create(folder / "features.npy", "float32", row_shape=COLUMNS) as features,
+        lowtide.create(folder / "labels.npy", "int8") as labels,
+    ):
+        for start in range(0, ROWS, CHUNK):
+            x, y = some_rows(min(CHUNK, ROWS - start))
+            features.append(x)
+            labels.append(y)
+
+
+def fit(folder):
+    """Every row once an epoch, in another order each time."""
+    features = lowtide.open(folder / "features.npy")
+    labels = lowtide.open(folder / "labels.npy")
+    model = SGDClassifier(loss="log_loss", alpha=1e-3, average=True, random_state=0)
+    for epoch in range(EPOCHS):
+        # The order depends on the seed and the number of rows alone, so that two files go side by side.
+        x_chunks = features.chunks(CHUNK, shuffle=True, seed=epoch)
+        y_chunks = labels.chunks(CHUNK, shuffle=True, seed=epoch)
+        for x, y in zip(x_chunks, y_chunks, strict=True):
+            model.partial_fit(x, y, classes=[0, 1])
+    return model
+
+
+def main(folder):
+    if not (folder / "labels.npy").exists():
+        make(folder)
+    size = (folder / "features.npy").stat().st_size
+    limit = snapshot().cgroup_limit
+    print(f"the matrix has {format_size(size)}, this container {format_size(limit) if limit else 'no limit'}")
+
+    # Raises when the block needs more, with the numbers and what it was that grew.
+    with lowtide.watch(budget="96 MiB") as memory:
+        model = fit(folder)
+    print(f"fitting took {format_size(memory.growth)}; the whole process reached {format_size(memory.peak)}")
+
+    x, y = some_rows(10_000)  # that the model has not seen
+    accuracy = model.score(x, y)
+    print(f"right for {accuracy:.1%} of new rows; 95 % are possible")
+    assert accuracy > 0.9
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary))

@@ -1,0 +1,116 @@
+"""`--version` and every `--help`: good reading, and quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import click
+import pytest
+
+import lowtide
+from lowtide.cli import COMMANDS, cli
+
+HEAVY = {
+    "dask", "datasets", "distributed", "h5py", "matplotlib", "pandas", "pyarrow", "rich", "safetensors",
+    "scipy", "tiktoken", "tokenizers", "torch", "transformers", "wandb", "zstandard",
+}  # fmt: skip
+
+
+def run(*arguments: str, columns: int = 100) -> str:
+    """What the program prints, on a terminal so wide; it must end well and complain of nothing."""
+    command = [sys.executable, "-W", "error", "-m", "lowtide.cli", *arguments]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def found(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
+def test_version() -> None:
+    assert run("--version") == f"lowtide {lowtide.__version__}\n"
+
+
+def test_the_first_help_lists_every_command_in_one_line() -> None:
+    told = run("--help")
+    assert told == run("-h") == run("--help", columns=80)
+    for name, said in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(said)}$", told, re.MULTILINE)
+        assert re.fullmatch(r"[A-Z][a-z]+ .*\.", said), "a sentence that begins with what it does"
+    assert "lowtide COMMAND --help" in told
+    for word in re.findall(r"^ +lowtide ([a-z]+)", told, re.MULTILINE):
+        assert word in COMMANDS
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    done = subprocess.run([sys.executable, "-m", "lowtide.cli"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert all(name in done.stdout + done.stderr for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_reads_well(name: str) -> None:
+    told = run(name, "--help")
+    assert told.startswith(f"Usage: lowtide {name} ")
+    assert max(map(len, told.splitlines())) <= 100
+    said = textwrap.dedent(told.split("\n\n")[1])
+    assert re.fullmatch(r"[A-Z].*[\w)\]]\.", said, re.DOTALL), f"a sentence, got {said!r}"
+    assert told.splitlines()[-1].split()[:2] == ["-h,", "--help"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is(name: str) -> None:
+    for parameter in found(name).params:
+        if not isinstance(parameter, click.Option):
+            continue
+        said = parameter.help or ""
+        flag = parameter.opts[-1]
+        assert len(said) > 5, flag
+        assert said[0].isupper() or said.split()[0].strip(",;:") in ("byte", "cpu", "wsd", "0"), (
+            f"{flag}: {said}"
+        )
+        assert re.search(r"[.…\]]$", said), f"{flag}: {said}"
+        # A number or a text is called by what it is, or by X and N; RANGE says nothing.
+        assert "RANGE" not in parameter.make_metavar(click.Context(found(name))), flag
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_are_calls_that_it_takes(name: str) -> None:
+    examples = re.findall(r"^ {6}(\S.*)$", run(name, "--help"), re.MULTILINE)
+    assert examples
+    for line in examples:
+        called = re.search(rf"\blowtide(?:\.cli)? {name}\b([^>)|]*)", line)
+        assert called, line
+        found(name).make_context(name, shlex.split(called[1]))  # raises what a wrong call raises
+
+
+MODULES = """
+import json, sys
+from lowtide.cli import main
+try:
+    main()
+except SystemExit:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=str
+)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    command = [sys.executable, "-c", MODULES, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stderr))
+    assert not loaded & HEAVY
+    if arguments[0].startswith("-"):
+        assert "numpy" not in loaded
