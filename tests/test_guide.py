@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import zstandard
 
 from tests.support import guide
-from tests.support.training import corpus
+from tests.support.training import corpus, tiny
 
 # Added to each `lowtide train` of a page: the same command, on a model that learns nothing in a moment.
 SMALL = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 32 --batch-size 2 --max-iters 3 --eval-iters 1"
@@ -24,6 +25,7 @@ THEIRS = [  # warnings of other packages
     "ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning",  # Lightning
     "ignore:The 'train_dataloader' does not have many workers:UserWarning",  # Lightning
 ]
+BEGIN_WITH_A_RUN = {"docs/gpt.md", "docs/commands/export.md", "docs/commands/sample.md"}
 PAGES = [page for page in guide.pages() if any(True for _ in guide.blocks(page))]
 
 
@@ -63,16 +65,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def given(page: str) -> dict[str, Any]:
     """The names that a page takes as its reader's own."""
     if page == "docs/loaders.md":
-        return {"model": lambda x, y: (x + y).sum(), "lightning_model": _lightning_model(), "gpt2": _gpt2()}
+        return {
+            "model": lambda x, y: (x + y).sum(),
+            "lightning_model": _lightning_model(),
+            "gpt2": _gpt2(),
+            "data_dir": "data/openwebtext",
+            "block_size": 64,
+            "batch_size": 4,
+        }
     if page == "docs/memory.md":
         return {"train_one_epoch": lambda: None}
     return {}
 
 
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, for the pages that begin with one."""
+    path = tmp_path_factory.mktemp("trained")
+    data = corpus(path / "data")
+    import_module("lowtide.gpt.train").train(tiny(data, preset="nanogpt", max_iters=2), str(path / "run"))
+    return path / "run"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 @pytest.mark.filterwarnings(*THEIRS)
-def test_every_block_runs(page: Path, folder: Path) -> None:
+def test_every_block_runs(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     """One after another, as a reader would type them."""
+    if name(page) in BEGIN_WITH_A_RUN:
+        shutil.copytree(request.getfixturevalue("trained"), folder / "run")
     reader = guide.Reader(folder, given(name(page)), SMALL)
     for block in guide.blocks(page):
         if block.reason is None:
