@@ -85,8 +85,8 @@ def test_every_command_has_a_page(site: Path) -> None:
 def test_links_of_the_repository_lead_somewhere(page: str) -> None:
     """Those of the guide are checked when it is built."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    for token in (child for token in MarkdownIt().parse(text) for child in token.children or ()):
-        address = str(token.attrGet("href") or token.attrGet("src") or "")
+    for part in (part for token in MarkdownIt().parse(text) for part in token.children or ()):
+        address = str(part.attrGet("href") or part.attrGet("src") or "")
         if not address or re.match(r"\w+:", address):
             continue
         path, _, anchor = address.partition("#")

@@ -14,7 +14,8 @@ _WIDTH = 84  # what fits into a page beside its two columns
 
 def _help(found: re.Match[str]) -> str:
     command: click.Command = import_module(f"lowtide.cli.{found[1]}").command
-    context = click.Context(command, info_name=f"lowtide {found[1]}", max_content_width=_WIDTH, terminal_width=_WIDTH)
+    context = click.Context(command, info_name=f"lowtide {found[1]}", max_content_width=_WIDTH)
+    context.terminal_width = _WIDTH
     return f"```text\n{command.get_help(context)}\n```"
 
 

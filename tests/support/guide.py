@@ -1,7 +1,7 @@
 """The README and the guide as programs: the code blocks of a page, run in order, in one folder.
 
-- ``python`` and ``pycon`` run in this process, one after another with the same names; ``pycon`` shows results, and
-  these are compared.
+- ``python`` and ``pycon`` run in this process, one after another with the same names; ``pycon`` shows
+  results, and these are compared.
 - ``sh`` runs as a script and must end well. ``console`` has commands behind ``$``, and what is shown below a
   command is compared with what it says; ``...`` stands for anything.
 - A block with ``title="run.toml"`` is that file, for the blocks below it.
@@ -115,6 +115,8 @@ class Reader:
         self._environment = {
             **os.environ,
             "PATH": f"{_programs(folder, train)}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),  # pages may tell to write there
+            "XDG_CACHE_HOME": os.path.expanduser("~/.cache"),
             "COLUMNS": "100",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
