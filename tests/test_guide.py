@@ -137,6 +137,7 @@ def test_a_page_goes_on_with_what_it_said(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("\n```python\nassert 1 == 2, 'odd'\n```\n", "odd"),
+        ("\n```python\ndef test_it():\n    assert 1 == 2, 'odd'\n```\n", "odd"),
         ("\n```pycon\n>>> 1 + 1\n3\n```\n", "page.md:3"),
         ("\n```sh\nfalse\ntrue\n```\n", "page.md:3: exit status 1"),
         ("\n```console\n$ echo a\nb\n```\n", "page.md:3: echo a"),

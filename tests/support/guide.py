@@ -129,6 +129,8 @@ class Reader:
         elif block.language == "python":
             # Empty lines before it, so that a traceback shows the page and its line.
             exec(compile("\n" * (block.line - 1) + block.source, str(block.page), "exec"), self.names)
+            for name in re.findall(r"^def (test_\w+)\(\)", block.source, re.MULTILINE):
+                self.names[name]()  # else a test that is shown would be made and never run
         elif block.language == "pycon":
             self._example(block)
         elif block.language == "sh":
