@@ -29,11 +29,12 @@ ROOT = Path(__file__).parents[2]
 
 NOT_RUN = {
     "pip install ": "asks the package index",
-    "make ": "makes an environment of its own, and takes minutes",
+    "make ": "takes minutes",
     "python -m benchmarks": "takes minutes",
-    "lowtide demo": "takes up to three minutes, and has tests of its own",
+    "lowtide demo": "takes minutes",
     "torchrun ": "needs several GPUs",
     "dask ": "needs several machines",
+    "from dask.distributed import Client": "needs several machines",
     "lowtide prepare /shared/web ": "needs several machines",
     "import jax": "needs JAX",
 }
