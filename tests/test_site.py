@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from lowtide import errors
 from lowtide.cli import COMMANDS
+from lowtide.gpt.settings import FIELDS
 from tests.support.guide import ROOT
 
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -101,6 +102,14 @@ def test_every_exception_is_explained() -> None:
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, errors.LowtideError) and not name.startswith("_"):
             assert f"| `{name}` |" in TROUBLESHOOTING, f"{name} is not in the table of troubleshooting.md"
+
+
+def test_every_setting_is_explained() -> None:
+    training = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| `(\w+)` \|(?:.*)\| (.+) \|$", training, re.MULTILINE))
+    assert {name: one.metadata["help"] for name, one in FIELDS.items()} == {
+        name: said for name, said in table.items() if name in FIELDS
+    }
 
 
 def _messages() -> list[str]:
