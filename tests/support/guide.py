@@ -121,6 +121,9 @@ class Reader:
             "COLUMNS": "100",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
+            # Of all plugins that are installed here only lowtide's: the others take seconds to load.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "lowtide.memory.pytest_plugin",
         }
 
     def run(self, block: Block) -> None:
