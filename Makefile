@@ -4,10 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint types unit browser-deps bench-deps bench clean
+.PHONY: demo docs test lint types unit browser-deps bench-deps bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/lowtide compare --make 1GiB --out demo/compare.png
+
+# The guide as a site, in site/. `make test` builds it too.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint types unit
 
@@ -41,10 +45,14 @@ $(VENV)/.run: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[plot]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e '.[docs]'
+	touch $@
+
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[test]'
 	$(PIP) install -c constraints.txt --no-deps litdata
-	touch $@ $(VENV)/.run
+	touch $@ $(VENV)/.run $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
