@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.array import Array
+from lowtide.errors import LowtideError
 from lowtide.formats.layout import Layout
 from lowtide.memory import proc
 from lowtide.memory.meter import reset_peak
@@ -105,6 +107,18 @@ def task_for(layout: Layout, **settings: Any) -> str:
         plain.file_size,
     )
     return json.dumps({"layout": where, **settings})
+
+
+def walk_apart(task: str) -> Figures:
+    """Walk in a process of its own, so that its memory is that of the walk alone."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "lowtide.cli.compare_run", task], capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
+        raise LowtideError(f"a walk failed: {last[0]}")
+    figures: Figures = json.loads(ended.stdout)
+    return figures
 
 
 if __name__ == "__main__":
