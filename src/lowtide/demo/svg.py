@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over a common ground. Both axes begin at 0; the horizontal one ends at ``x_to`` or the last point."""
+    """Lines over a common ground. Both axes begin at 0; the one of x ends at ``x_to`` or the last point."""
 
     title: str
     x_label: str

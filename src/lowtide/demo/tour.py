@@ -1,0 +1,190 @@
+"""The steps of the demo, one after another, each with a word on what it shows."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+import lowtide
+from lowtide.cli.compare import Run
+from lowtide.cli.prepare_progress import showing
+from lowtide.demo import charts, page, sources, training, walks
+from lowtide.demo.folder import Folder
+from lowtide.demo.page import Story
+from lowtide.demo.terminal import area
+from lowtide.publish import write_file
+from lowtide.sizes import format_size
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How large everything is. Without ``training`` neither PyTorch nor a tokenizer's library is needed."""
+
+    text_size: int
+    array_size: int
+    tokenizer: str
+    training: Mapping[str, Any] | None
+    beside: int
+    """Bytes on disk beside the array: text, tokens, checkpoints."""
+
+
+QUICK = Plan(16 * _MIB, 512 * _MIB, "byte", None, 64 * _MIB)
+FULL = Plan(16 * _MIB, 1024 * _MIB, "bpe:1024", training.SETTINGS, 192 * _MIB)
+
+
+def tour(out: str, plan: Plan, console: Console) -> bool:
+    """Show everything, and leave the page in the folder ``out``; ``False`` if it was interrupted."""
+    if plan.training is not None:
+        training.require()
+    folder = Folder(out)
+    folder.begin()
+    size = walks.fitting_size(plan.array_size, folder.path, plan.beside)
+    return _Tour(folder, plan, size, console).run()
+
+
+@dataclass
+class _Tour:
+    folder: Folder
+    plan: Plan
+    size: int
+    console: Console
+    story: Story = field(default_factory=lambda: Story(time.time()))
+    step: int = 0
+
+    def run(self) -> bool:
+        self.text()
+        self.prepare()
+        self.two_curves()
+        if self.plan.training is not None:
+            if not self.train(self.plan.training):
+                return False
+            self.sample()
+        self.report()
+        return True
+
+    def headline(self, title: str, shows: str) -> None:
+        self.step += 1
+        steps = 4 if self.plan.training is None else 6
+        self.console.print(f"\n[bold]{self.step} of {steps} · {title}[/bold]")
+        self.console.print(shows)
+
+    def command(self, what: str, *words: str, **options: Any) -> None:
+        """Show the command that does the same, and keep it for the page."""
+        for name, value in options.items():
+            words = (*words, "--" + name.replace("_", "-"), str(value))
+        line = shlex.join(("lowtide", *words))
+        self.story.commands.append((what, line))
+        self.console.print(f"[cyan]$ {escape(line)}[/cyan]", soft_wrap=True)
+
+    def text(self) -> None:
+        self.headline("Text", "The Python sources that every interpreter carries are the text of this demo.")
+        told = self.story.texts = sources.copy(self.folder.text, self.plan.text_size)
+        self.console.print(f"{told.files:,} files, {format_size(told.size)}, in {told.folder}")
+
+    def prepare(self) -> None:
+        self.headline(
+            "Prepare",
+            "Text becomes a corpus: tokens on disk, made on all cores in bounded memory. A run that is "
+            "killed goes on where it was.",
+        )
+        options: dict[str, Any] = {"tokenizer": self.plan.tokenizer, "val_fraction": 0.05}
+        self.command("Text to tokens", "prepare", self.folder.text, "--out", self.folder.corpus, **options)
+        begun = time.monotonic()
+        with showing() as progress:
+            told = lowtide.prepare(self.folder.text, self.folder.corpus, progress=progress, **options)
+        self.story.corpus, self.story.corpus_seconds = told, time.monotonic() - begun
+        self.console.print(
+            f"{told.documents:,} documents, {told.tokens:,} tokens in {self.story.corpus_seconds:.1f} s"
+        )
+
+    def two_curves(self) -> None:
+        self.headline(
+            "Two curves",
+            f"An array of {format_size(self.size)}, walked through with np.memmap and with lowtide, each in "
+            "a process of its own. Mapped pages stay once they are touched; lowtide uses its buffers again.",
+        )
+        if self.size < self.plan.array_size:
+            self.console.print(
+                f"({format_size(self.plan.array_size)} would not fit: memory or disk is short.)", style="dim"
+            )
+        self.story.array_size = self.size
+        with self.console.status("walking"), walks.array(self.folder.array, self.size) as path:
+            self.story.walks.extend(walks.walk(path))
+        self.story.commands.append(
+            ("The two curves for every reader, also from the disk", f"lowtide compare --make {self.size}")
+        )
+        self.console.print(_panels(self.story.walks, self.size))
+        self.console.print(_table(self.story.walks))
+        self.console.print(page.verdict(self.story.walks))
+        chart = charts.two_curves(self.story.walks, self.size)
+        write_file(self.folder.curves, chart.svg(standalone=True).encode())
+
+    def train(self, settings: Mapping[str, Any]) -> bool:
+        self.headline(
+            "Train",
+            "A small GPT learns from the corpus for a minute. Batches are read while the step before is "
+            "computed: waiting for them (loader) takes next to nothing, and memory stays where it is.",
+        )
+        options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
+        self.command("A small GPT", "train", **options)
+        told = self.story.training = training.train(self.folder.corpus, self.folder.run, settings)
+        return not told.interrupted
+
+    def sample(self) -> None:
+        self.headline("Sample", "What the model writes by now.")
+        self.command("Text from it", "sample", self.folder.run, **training.SAMPLE)
+        parts = []
+        for part in training.sample(self.folder.run, training.SAMPLE):
+            parts.append(part)
+            self.console.out(part, end="", highlight=False)
+        self.console.print()
+        self.story.sample = "".join(parts)
+
+    def report(self) -> None:
+        page.save(self.folder.report, self.story)
+        self.folder.keep(self.story.to_json())
+        self.headline("Report", "All of it on one page, with the commands and what to try next:")
+        self.console.print(self.folder.report, style="bold", soft_wrap=True)
+        seconds = time.time() - self.story.started
+        self.console.print(f"{seconds:.0f} s in all", style="dim")
+
+
+def _panels(found: list[Run], size: int) -> Table:
+    """Memory against bytes read, in order: np.memmap beside lowtide, on one scale."""
+    width, height = 30, 8
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True)
+    table.add_column(Text(f"{format_size(size)} ┐", style="dim"), justify="right", no_wrap=True)
+    drawn = []
+    for walk, style in zip((walk for walk in found if not walk.shuffled), ("yellow", "cyan"), strict=True):
+        table.add_column(f"{walks.name(walk)}, in order", no_wrap=True, header_style=style)
+        lines = area(walk.figures["samples"], size, size, width, height)
+        drawn.append([Text(line, style=style) for line in lines])
+    for row, cells in enumerate(zip(*drawn, strict=True)):
+        table.add_row(Text("0 ┘" if row == height - 1 else "│", style="dim"), *cells)
+    table.add_row("", *(Text(f"0{'bytes read':^{width - 9}}{format_size(size)}", style="dim") for _ in drawn))
+    return table
+
+
+def _table(found: list[Run]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title, justify in (("reader", "left"), ("order", "left"), ("peak", "right"), ("speed", "right")):
+        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for walk in found:
+        table.add_row(
+            walks.name(walk),
+            "shuffled" if walk.shuffled else "in order",
+            format_size(walks.peak(walk)),
+            f"{walk.speed / 1e9:.2f} GB/s" + ("" if walk.figures["complete"] else " (stopped)"),
+            style="bold" if walks.name(walk) == "lowtide" else "",
+        )
+    return table

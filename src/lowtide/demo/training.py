@@ -1,0 +1,59 @@
+"""A small GPT, trained on the demo's corpus by lowtide's own trainer, and what it writes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from lowtide.errors import MissingExtraError
+
+SETTINGS: dict[str, Any] = {
+    # So small that 1,000 steps take less than a minute on two cores; words and indents are learnt by then.
+    "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 128, "batch_size": 8,
+    "max_iters": 1000, "max_minutes": 1.0,
+    "eval_interval": 100, "eval_iters": 10, "checkpoint_interval": 1000, "log_interval": 100,
+}  # fmt: skip
+SAMPLE: dict[str, Any] = {"prompt": "def", "max_new_tokens": 300, "temperature": 0.7}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run that has ended."""
+
+    metrics: list[dict[str, Any]]
+    """A line a step."""
+    seconds: float
+    interrupted: bool
+
+
+def require() -> None:
+    """Say at once what the demo needs for training, and what can be had without."""
+    missing = [name for name in ("torch", "tokenizers") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"the demo trains a small GPT, and {' and '.join(missing)} cannot be imported; "
+            "pip install 'lowtide[gpt]' brings what it needs, and `lowtide demo --quick` does without"
+        )
+
+
+def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
+    """Train as ``lowtide train`` does, with its progress on the screen."""
+    from lowtide.gpt import checkpoints, metrics
+    from lowtide.gpt.settings import resolve
+    from lowtide.gpt.train import train as train_gpt
+
+    begun = time.monotonic()
+    outcome = train_gpt(resolve({"data": corpus, **settings}), run)
+    lines = list(metrics.read(os.path.join(run, checkpoints.METRICS)))
+    return Training(lines, time.monotonic() - begun, outcome.end == "signal")
+
+
+def sample(run: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """What the trained model writes, as ``lowtide sample`` does, piece by piece."""
+    from lowtide.cli.sample import text
+
+    return text(run, **settings)
