@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo test lint types unit browser-deps bench-deps bench clean
 
 demo: $(VENV)/.run
-	$(BIN)/lowtide compare --make 1GiB --out demo/compare.png
+	$(BIN)/lowtide demo --out demo
 
 test: lint types unit
 
@@ -38,7 +38,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[plot]'
+	$(PIP) install -c constraints.txt -e '.[gpt,prepare]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -23,14 +23,10 @@ def command(out: str, quick: bool) -> None:
 
     A DIR that an earlier demo left is refreshed; one that holds anything else is refused.
     """
-    from rich.console import Console
-
     from lowtide.demo.tour import FULL, QUICK, tour
 
     try:
-        complete = tour(out, QUICK if quick else FULL, Console(highlight=False))
+        tour(out, QUICK if quick else FULL)
     except KeyboardInterrupt:
-        complete = False
-    if not complete:
         click.echo("lowtide: interrupted; the same command begins anew", err=True)
         sys.exit(INTERRUPTED)

@@ -40,9 +40,9 @@ def loss(metrics: Sequence[Mapping[str, Any]]) -> Chart:
     """The loss of a run."""
     train = [(line["step"], line["train_loss"]) for line in metrics]
     val = [(line["step"], line["val_loss"]) for line in metrics if line["val_loss"] is not None]
-    lines = [Line("training", thinned(train), "faint", 0.1, "right")]
+    lines = [Line("training", thinned(train), "faint", 0.1)]
     if val:
-        lines.append(Line(f"validation: {val[-1][1]:.2f}", val, "ours"))
+        lines.append(Line(f"validation: {val[-1][1]:.2f}", val, "ours", side="below"))
     return Chart("Loss", "step", "nats a token", lines)
 
 

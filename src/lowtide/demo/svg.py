@@ -162,7 +162,7 @@ class _Drawing:
         return f'<path class="{line.colour}{dashed}" d="M{steps}"/>' if places else ""
 
     def _label(self, line: Line) -> str:
-        if not line.points:
+        if not line.points or not line.name:
             return ""
         wanted = line.at * self._x_to
         x, y = self.place(*min(line.points, key=lambda point: abs(point[0] - wanted)))

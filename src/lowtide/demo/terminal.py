@@ -14,12 +14,12 @@ def area(points: Sequence[Point], x_to: float, y_to: float, width: int, height: 
     """Lines of text, the highest first. Whatever is above 0 is seen.
 
     >>> print("\\n".join(area([(0, 0), (4, 4)], 4, 4, width=8, height=2)))
-        ▂▄▆█
-    ▂▄▆█████
+        ▁▃▅▇
+    ▁▃▅▇████
     """
     columns = []
     for column in range(width):
-        value = _value_at(points, (column + 1) / width * x_to)
+        value = _value_at(points, (column + 0.5) / width * x_to)
         level = round(value / y_to * 8 * height)
         columns.append(max(level, 1 if value > 0 else 0))
     return [

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -42,14 +42,14 @@ QUICK = Plan(16 * _MIB, 512 * _MIB, "byte", None, 64 * _MIB)
 FULL = Plan(16 * _MIB, 1024 * _MIB, "bpe:1024", training.SETTINGS, 192 * _MIB)
 
 
-def tour(out: str, plan: Plan, console: Console) -> bool:
-    """Show everything, and leave the page in the folder ``out``; ``False`` if it was interrupted."""
+def tour(out: str, plan: Plan) -> None:
+    """Show everything, and leave the page in the folder ``out``."""
     if plan.training is not None:
         training.require()
     folder = Folder(out)
     folder.begin()
     size = walks.fitting_size(plan.array_size, folder.path, plan.beside)
-    return _Tour(folder, plan, size, console).run()
+    _Tour(folder, plan, size).run()
 
 
 @dataclass
@@ -57,25 +57,23 @@ class _Tour:
     folder: Folder
     plan: Plan
     size: int
-    console: Console
+    console: Console = field(default_factory=lambda: Console(highlight=False, markup=False))
     story: Story = field(default_factory=lambda: Story(time.time()))
     step: int = 0
 
-    def run(self) -> bool:
+    def run(self) -> None:
         self.text()
         self.prepare()
         self.two_curves()
         if self.plan.training is not None:
-            if not self.train(self.plan.training):
-                return False
+            self.train(self.plan.training)
             self.sample()
         self.report()
-        return True
 
     def headline(self, title: str, shows: str) -> None:
         self.step += 1
         steps = 4 if self.plan.training is None else 6
-        self.console.print(f"\n[bold]{self.step} of {steps} · {title}[/bold]")
+        self.console.print(f"\n{self.step} of {steps} · {title}", style="bold")
         self.console.print(shows)
 
     def command(self, what: str, *words: str, **options: Any) -> None:
@@ -84,7 +82,7 @@ class _Tour:
             words = (*words, "--" + name.replace("_", "-"), str(value))
         line = shlex.join(("lowtide", *words))
         self.story.commands.append((what, line))
-        self.console.print(f"[cyan]$ {escape(line)}[/cyan]", soft_wrap=True)
+        self.console.print(f"$ {line}", style="cyan", soft_wrap=True)
 
     def text(self) -> None:
         self.headline("Text", "The Python sources that every interpreter carries are the text of this demo.")
@@ -121,15 +119,19 @@ class _Tour:
         with self.console.status("walking"), walks.array(self.folder.array, self.size) as path:
             self.story.walks.extend(walks.walk(path))
         self.story.commands.append(
-            ("The two curves for every reader, also from the disk", f"lowtide compare --make {self.size}")
+            (
+                "The two curves for every reader, also from the disk",
+                f"lowtide compare --make {self.size // _MIB}MiB",
+            )
         )
         self.console.print(_panels(self.story.walks, self.size))
+        self.console.print()
         self.console.print(_table(self.story.walks))
         self.console.print(page.verdict(self.story.walks))
         chart = charts.two_curves(self.story.walks, self.size)
         write_file(self.folder.curves, chart.svg(standalone=True).encode())
 
-    def train(self, settings: Mapping[str, Any]) -> bool:
+    def train(self, settings: Mapping[str, Any]) -> None:
         self.headline(
             "Train",
             "A small GPT learns from the corpus for a minute. Batches are read while the step before is "
@@ -137,8 +139,7 @@ class _Tour:
         )
         options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
         self.command("A small GPT", "train", **options)
-        told = self.story.training = training.train(self.folder.corpus, self.folder.run, settings)
-        return not told.interrupted
+        self.story.training = training.train(self.folder.corpus, self.folder.run, settings)
 
     def sample(self) -> None:
         self.headline("Sample", "What the model writes by now.")
@@ -146,8 +147,8 @@ class _Tour:
         parts = []
         for part in training.sample(self.folder.run, training.SAMPLE):
             parts.append(part)
-            self.console.out(part, end="", highlight=False)
-        self.console.print()
+            click.echo(part, nl=False)  # as it comes, and not wrapped
+        click.echo()
         self.story.sample = "".join(parts)
 
     def report(self) -> None:
@@ -171,7 +172,8 @@ def _panels(found: list[Run], size: int) -> Table:
         drawn.append([Text(line, style=style) for line in lines])
     for row, cells in enumerate(zip(*drawn, strict=True)):
         table.add_row(Text("0 ┘" if row == height - 1 else "│", style="dim"), *cells)
-    table.add_row("", *(Text(f"0{'bytes read':^{width - 9}}{format_size(size)}", style="dim") for _ in drawn))
+    below = f"0{'bytes read':^{width - 1 - len(format_size(size))}}{format_size(size)}"
+    table.add_row("", *(Text(below, style="dim") for _ in drawn))
     return table
 
 
