@@ -69,7 +69,8 @@ def save(path: str, story: Story) -> None:
         "curves": _figure(charts.two_curves(story.walks, story.array_size)),
         "size": format_size(story.array_size),
         "walks": "".join(map(_walk_row, story.walks)),
-        "verdict": html.escape(verdict(story.walks)),
+        "memory": html.escape(memory_told(story.walks)),
+        "speed": html.escape(speed_told(story.walks)),
         "corpus": _tiles(_corpus_figures(story)),
         "training": _training(story.training),
         "sample": _sample(story.sample),
@@ -82,19 +83,20 @@ def save(path: str, story: Story) -> None:
     write_file(path, fill(_TEMPLATE, parts).encode(errors="replace"))
 
 
-def verdict(walks: Sequence[Run]) -> str:
-    """The two curves in a sentence, with the speeds as they are."""
-    found = {(name(walk), walk.shuffled): walk for walk in walks}
+def memory_told(walks: Sequence[Run]) -> str:
+    """The two curves in a sentence."""
+    highest = {who: max(peak(walk) for walk in walks if name(walk) == who) for who in map(name, walks)}
+    theirs, ours = format_size(highest["np.memmap"]), format_size(highest["lowtide"])
+    return f"np.memmap ended with {theirs}, lowtide never had more than {ours}."
 
-    def times(shuffled: bool) -> str:
-        return f"{found['lowtide', shuffled].speed / found['np.memmap', shuffled].speed:.1f}"
 
-    theirs = max(peak(found["np.memmap", shuffled]) for shuffled in (False, True))
-    ours = max(peak(found["lowtide", shuffled]) for shuffled in (False, True))
+def speed_told(walks: Sequence[Run]) -> str:
+    """What that cost or brought, as it is."""
+    speeds = {(name(walk), walk.shuffled): walk.speed for walk in walks}
+    in_order, shuffled = (speeds["lowtide", order] / speeds["np.memmap", order] for order in (False, True))
     return (
-        f"np.memmap ended with {format_size(theirs)}, lowtide never had more than {format_size(ours)}. With "
-        f"the file in the page cache lowtide's speed was {times(False)} times np.memmap's in order, and "
-        f"{times(True)} times shuffled."
+        f"With the file in the page cache lowtide's speed was {in_order:.1f} times np.memmap's in order, and "
+        f"{shuffled:.1f} times shuffled."
     )
 
 
@@ -125,7 +127,7 @@ def _walk_row(walk: Run) -> str:
     stopped = "" if walk.figures["complete"] else " (stopped)"
     return (
         f'<tr class="{kind}"><td>{name(walk)}</td><td>{"shuffled" if walk.shuffled else "in order"}</td>'
-        f"<td>{format_size(peak(walk))}</td><td>{walk.speed / 1e9:.2f} GB/s{stopped}</td></tr>"
+        f"<td>{format_size(peak(walk))}</td><td>{walk.speed / 1e9:.2f}{stopped}</td></tr>"
     )
 
 

@@ -127,7 +127,7 @@ class _Tour:
         self.console.print(_panels(self.story.walks, self.size))
         self.console.print()
         self.console.print(_table(self.story.walks))
-        self.console.print(page.verdict(self.story.walks))
+        self.console.print(page.memory_told(self.story.walks), page.speed_told(self.story.walks))
         chart = charts.two_curves(self.story.walks, self.size)
         write_file(self.folder.curves, chart.svg(standalone=True).encode())
 
@@ -139,7 +139,9 @@ class _Tour:
         )
         options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
         self.command("A small GPT", "train", **options)
-        self.story.training = training.train(self.folder.corpus, self.folder.run, settings)
+        told = self.story.training = training.train(self.folder.corpus, self.folder.run, settings)
+        last = told.metrics[-1]
+        self.console.print(f"{last['step']:,} steps, {last['tokens']:,} tokens in {told.seconds:.0f} s")
 
     def sample(self) -> None:
         self.headline("Sample", "What the model writes by now.")
