@@ -104,31 +104,32 @@ def test_long_runs_are_drawn_with_as_many_points_as_can_be_told_apart() -> None:
     assert [line.name for line in charts.loss(metrics(3)).lines] == ["training"], "nothing was evaluated yet"
 
 
+_CUT_OFF = """
+[...document.querySelectorAll('.SHOWN svg')].flatMap(svg => {
+  const frame = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1;
+  }).map(text => text.textContent);
+})
+"""
+_HEIGHTS = (
+    "[...document.querySelectorAll('.SHOWN svg text')].map(text => text.getBoundingClientRect().height)"
+)
+
+
 @pytest.mark.parametrize(("width", "shown", "hidden"), [(360, "narrow", "wide"), (1100, "wide", "narrow")])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_in_a_browser(made: Path, theme: str, width: int, shown: str, hidden: str) -> None:
+def test_in_a_browser(made: Path, width: int, shown: str, hidden: str) -> None:
     with Browser(width, 900) as browser:
-        browser.open(made.as_uri(), theme)
-        assert browser.errors == []
-        assert browser.requests == [made.as_uri()]
-        assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
-        assert browser.run(f"document.querySelector('.{shown} svg').getBoundingClientRect().width") > 280
-        assert browser.run(f"document.querySelector('.{hidden} svg').getBoundingClientRect().width") == 0
-        # No text of a chart is cut off at its border.
-        outside = browser.run(
-            f"[...document.querySelectorAll('.{shown} svg')].flatMap(svg => {{"
-            " const box = svg.getBoundingClientRect();"
-            " return [...svg.querySelectorAll('text')].filter(text => {"
-            "  const b = text.getBoundingClientRect();"
-            "  return b.left < box.left - 1 || b.right > box.right + 1 || b.bottom > box.bottom + 1;"
-            " }).map(text => text.textContent) })"
-        )
-        assert outside == []
-        smallest = browser.run(
-            f"Math.min(...[...document.querySelectorAll('.{shown} svg text')]"
-            ".map(text => text.getBoundingClientRect().height))"
-        )
-        assert smallest >= 12, "letters that can be read"
+        for theme in ("light", "dark"):
+            browser.open(made.as_uri(), theme)
+            assert browser.errors == []
+            assert browser.requests == [made.as_uri()]
+            assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+            assert browser.run(f"document.querySelector('.{shown} svg').getBoundingClientRect().width") > 280
+            assert browser.run(f"document.querySelector('.{hidden} svg').getBoundingClientRect().width") == 0
+            assert browser.run(_CUT_OFF.replace("SHOWN", shown)) == []
+            assert min(browser.run(_HEIGHTS.replace("SHOWN", shown))) >= 12, "letters that can be read"
 
 
 def test_both_themes_have_colours_of_their_own(trained: Path) -> None:
