@@ -46,19 +46,21 @@ def story(*, trained: bool = True) -> Story:
     manifest = own.Manifest(
         dtype="uint16", splits={}, tokenizer=own.Tokenizer("bpe:<1024>", "0" * 64, "t.json")
     )
-    made = Story(started=1.7e9, array_size=512 * MIB, corpus_seconds=2.5)
-    made.texts = Texts("demo/text", 606, 10 * MIB)
-    made.corpus = Summary("demo/corpus", manifest, 3_671_857, 606, [], 0, [], [])
-    made.walks = [
-        walk("np.memmap", False, 512 * MIB, 0.5),
-        walk("pread", False, 4 * MIB, 0.25),
-        walk("np.memmap", True, 514 * MIB, 0.4),
-        walk("pread", True, 5 * MIB, 0.8),
-    ]
-    made.commands = [
-        ("Text to <tokens>", "lowtide prepare 'de<mo>/text' && echo \"{{when}}\"" + " --long-option" * 20)
-    ]
-    if trained:
-        made.training = Training(metrics(700), 51.0)
-        made.sample = NASTY + "x" * 500
-    return made
+    return Story(
+        started=1.7e9,
+        texts=Texts("demo/text", 606, 10 * MIB),
+        corpus=Summary("demo/corpus", manifest, 3_671_857, 606, [], 0, [], []),
+        corpus_seconds=2.5,
+        array_size=512 * MIB,
+        walks=[
+            walk("np.memmap", False, 512 * MIB, 0.5),
+            walk("pread", False, 4 * MIB, 0.25),
+            walk("np.memmap", True, 514 * MIB, 0.4),
+            walk("pread", True, 5 * MIB, 0.8),
+        ],
+        training=Training(metrics(700), 51.0) if trained else None,
+        sample=NASTY + "x" * 500 if trained else None,
+        commands=[
+            ("Text to <tokens>", "lowtide prepare 'de<mo>' && echo \"{{when}}\"" + " --long-option" * 20)
+        ],
+    )

@@ -44,7 +44,7 @@ def test_what_came_from_outside_is_text(trained: Path) -> None:
     text = trained.read_text()
     assert "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=alert(2)&gt;" in text
     assert "{{machine}}" in text, "a sample is not a place in the template"
-    assert "de&lt;mo&gt;/text" in text
+    assert "de&lt;mo&gt;" in text
     assert "bpe:&lt;1024&gt;" in text
     assert "Text to &lt;tokens&gt;" in text
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from lowtide.demo.svg import Chart, Line, ticks
+from lowtide.demo.svg import STYLE, Chart, Line, ticks
 
 _SPACE = "{http://www.w3.org/2000/svg}"
 CHART = Chart(
@@ -113,3 +114,14 @@ def test_ticks_are_few_round_and_within(high: float, most: int) -> None:
     assert found[0] == 0
     assert found[-1] <= high * (1 + 1e-9)
     assert re.fullmatch(r"[125]e[+-]\d+", f"{found[1]:.0e}"), "a round step"
+
+
+def test_the_picture_of_the_readme_is_what_the_demo_draws() -> None:
+    """``lowtide demo`` writes it as ``curves.svg``; a change of the style wants it drawn again."""
+    path = Path(__file__).parents[2] / "docs" / "images" / "two-curves.svg"
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 60_000
+    assert STYLE in text
+    labels = [str(one.text) for one in ElementTree.fromstring(text).iter(f"{_SPACE}text")]
+    assert {"np.memmap, in order", "np.memmap, shuffled", "GiB read"} <= set(labels)
+    assert any(re.fullmatch(r"lowtide, both orders: \d\.\d MiB", label) for label in labels)

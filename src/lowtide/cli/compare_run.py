@@ -18,7 +18,7 @@ from lowtide.array import Array
 from lowtide.errors import LowtideError
 from lowtide.formats.layout import Layout
 from lowtide.memory import proc
-from lowtide.memory.meter import reset_peak
+from lowtide.memory.meter import reset_peak, resident
 from lowtide.orders import Order, Sequential, Shuffled
 
 METHODS = ("np.memmap", "memmap", "remap", "advise", "pread", "pread, drop")
@@ -53,7 +53,7 @@ def walk(task: Walk) -> Figures:
     layout = Layout(path, format, offset, np.dtype(dtype), limited, fortran, file_size)
     chunks = _memmap_chunks(layout, task) if task["method"] == "np.memmap" else _chunks(layout, task)
     gc.collect()
-    base = proc.status("self").rss
+    base = resident()
     peaks = reset_peak()
     samples, total, next_sample = [(0, 0)], 0, 0
     step = layout.nbytes // _SAMPLES
@@ -63,7 +63,7 @@ def walk(task: Walk) -> Figures:
         total += chunk.nbytes
         now = time.perf_counter()
         if total >= next_sample:
-            samples.append((total, proc.status("self").rss - base))
+            samples.append((total, resident() - base))
             next_sample = total + step
             paused += time.perf_counter() - now  # looking is not reading
         if now - started > task["seconds"]:

@@ -21,7 +21,7 @@ def command(out: str, quick: bool) -> None:
     with np.memmap and with lowtide and shows what memory does, trains a small GPT for a minute, samples from
     it, and writes DIR/report.html. The array, of 1 GiB or what fits, is removed again.
 
-    A DIR that an earlier demo left is refreshed; one that holds anything else is refused.
+    A DIR that an earlier demo left is refreshed; any other that is not empty is refused.
     """
     from lowtide.demo.tour import FULL, QUICK, tour
 

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -20,6 +20,7 @@ from lowtide.demo.sources import Texts
 from lowtide.demo.svg import Chart
 from lowtide.demo.training import Training
 from lowtide.demo.walks import name, peak
+from lowtide.memory import cgroups
 from lowtide.pages import fill
 from lowtide.preparing.summary import Summary
 from lowtide.publish import write_file
@@ -28,19 +29,19 @@ from lowtide.sizes import format_size
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What has happened so far."""
+    """What the demo has shown."""
 
     started: float
-    texts: Texts | None = None
-    corpus: Summary | None = None
-    corpus_seconds: float = 0.0
-    walks: list[Run] = field(default_factory=list)
-    array_size: int = 0
+    texts: Texts
+    corpus: Summary
+    corpus_seconds: float
+    array_size: int
+    walks: Sequence[Run]
     training: Training | None = None
     sample: str | None = None
-    commands: list[tuple[str, str]] = field(default_factory=list)
+    commands: Sequence[tuple[str, str]]
     """What each was for, and how to give it again."""
 
     def to_json(self) -> dict[str, Any]:
@@ -52,8 +53,8 @@ class Story:
                 {"reader": name(walk), "shuffled": walk.shuffled, "peak": peak(walk), **walk.figures}
                 for walk in self.walks
             ],
-            "documents": self.corpus.documents if self.corpus else None,
-            "tokens": self.corpus.tokens if self.corpus else None,
+            "documents": self.corpus.documents,
+            "tokens": self.corpus.tokens,
             "prepare_seconds": self.corpus_seconds,
             "training": self.training.metrics if self.training else None,
             "sample": self.sample,
@@ -102,10 +103,13 @@ def speed_told(walks: Sequence[Run]) -> str:
 
 def machine() -> list[tuple[str, str]]:
     """Where the figures come from."""
+    group = cgroups.find(os.getpid())
+    limit = group.limit() if group is not None else None
+    container = "" if limit is None else f", {format_size(limit)} for this container"
     told = [
         ("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         ("cores", str(os.cpu_count())),
-        ("memory", format_size(psutil.virtual_memory().total)),
+        ("memory", f"{format_size(psutil.virtual_memory().total)}{container}"),
         ("Python", platform.python_version()),
         ("lowtide", __version__),
     ]
@@ -132,14 +136,11 @@ def _walk_row(walk: Run) -> str:
 
 
 def _corpus_figures(story: Story) -> list[tuple[str, str]]:
-    texts, corpus = story.texts, story.corpus
-    if texts is None or corpus is None:
-        return []
-    told = corpus.manifest.tokenizer
+    told = story.corpus.manifest.tokenizer
     return [
-        ("text", format_size(texts.size)),
-        ("documents", f"{corpus.documents:,}"),
-        ("tokens", f"{corpus.tokens:,}"),
+        ("text", format_size(story.texts.size)),
+        ("documents", f"{story.corpus.documents:,}"),
+        ("tokens", f"{story.corpus.tokens:,}"),
         ("tokenizer", told.name if told else "-"),
         ("seconds", f"{story.corpus_seconds:.1f}"),
     ]

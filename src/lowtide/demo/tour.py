@@ -15,11 +15,13 @@ from rich.text import Text
 
 import lowtide
 from lowtide.cli.compare import Run
-from lowtide.cli.prepare_progress import showing
 from lowtide.demo import charts, page, sources, training, walks
 from lowtide.demo.folder import Folder
 from lowtide.demo.page import Story
+from lowtide.demo.sources import Texts
 from lowtide.demo.terminal import area
+from lowtide.demo.training import Training
+from lowtide.preparing.summary import Summary
 from lowtide.publish import write_file
 from lowtide.sizes import format_size
 
@@ -38,8 +40,14 @@ class Plan:
     """Bytes on disk beside the array: text, tokens, checkpoints."""
 
 
-QUICK = Plan(16 * _MIB, 512 * _MIB, "byte", None, 64 * _MIB)
-FULL = Plan(16 * _MIB, 1024 * _MIB, "bpe:1024", training.SETTINGS, 192 * _MIB)
+QUICK = Plan(text_size=16 * _MIB, array_size=512 * _MIB, tokenizer="byte", training=None, beside=64 * _MIB)
+FULL = Plan(
+    text_size=16 * _MIB,
+    array_size=1024 * _MIB,
+    tokenizer="bpe:1024",
+    training=training.SETTINGS,
+    beside=128 * _MIB,
+)
 
 
 def tour(out: str, plan: Plan) -> None:
@@ -58,17 +66,30 @@ class _Tour:
     plan: Plan
     size: int
     console: Console = field(default_factory=lambda: Console(highlight=False, markup=False))
-    story: Story = field(default_factory=lambda: Story(time.time()))
+    commands: list[tuple[str, str]] = field(default_factory=list)
     step: int = 0
 
     def run(self) -> None:
-        self.text()
-        self.prepare()
-        self.two_curves()
+        started = time.time()
+        texts = self.text()
+        corpus, seconds = self.prepare()
+        found = self.two_curves()
+        trained = said = None
         if self.plan.training is not None:
-            self.train(self.plan.training)
-            self.sample()
-        self.report()
+            trained = self.train(self.plan.training)
+            said = self.sample()
+        story = Story(
+            started=started,
+            texts=texts,
+            corpus=corpus,
+            corpus_seconds=seconds,
+            array_size=self.size,
+            walks=found,
+            training=trained,
+            sample=said,
+            commands=self.commands,
+        )
+        self.report(story)
 
     def headline(self, title: str, shows: str) -> None:
         self.step += 1
@@ -81,15 +102,16 @@ class _Tour:
         for name, value in options.items():
             words = (*words, "--" + name.replace("_", "-"), str(value))
         line = shlex.join(("lowtide", *words))
-        self.story.commands.append((what, line))
+        self.commands.append((what, line))
         self.console.print(f"$ {line}", style="cyan", soft_wrap=True)
 
-    def text(self) -> None:
+    def text(self) -> Texts:
         self.headline("Text", "The Python sources that every interpreter carries are the text of this demo.")
-        told = self.story.texts = sources.copy(self.folder.text, self.plan.text_size)
+        told = sources.copy(self.folder.text, self.plan.text_size)
         self.console.print(f"{told.files:,} files, {format_size(told.size)}, in {told.folder}")
+        return told
 
-    def prepare(self) -> None:
+    def prepare(self) -> tuple[Summary, float]:
         self.headline(
             "Prepare",
             "Text becomes a corpus: tokens on disk, made on all cores in bounded memory. A run that is "
@@ -98,14 +120,13 @@ class _Tour:
         options: dict[str, Any] = {"tokenizer": self.plan.tokenizer, "val_fraction": 0.05}
         self.command("Text to tokens", "prepare", self.folder.text, "--out", self.folder.corpus, **options)
         begun = time.monotonic()
-        with showing() as progress:
-            told = lowtide.prepare(self.folder.text, self.folder.corpus, progress=progress, **options)
-        self.story.corpus, self.story.corpus_seconds = told, time.monotonic() - begun
-        self.console.print(
-            f"{told.documents:,} documents, {told.tokens:,} tokens in {self.story.corpus_seconds:.1f} s"
-        )
+        with self.console.status("preparing"):
+            told = lowtide.prepare(self.folder.text, self.folder.corpus, **options)
+        seconds = time.monotonic() - begun
+        self.console.print(f"{told.documents:,} documents, {told.tokens:,} tokens in {seconds:.1f} s")
+        return told, seconds
 
-    def two_curves(self) -> None:
+    def two_curves(self) -> list[Run]:
         self.headline(
             "Two curves",
             f"An array of {format_size(self.size)}, walked through with np.memmap and with lowtide, each in "
@@ -115,23 +136,26 @@ class _Tour:
             self.console.print(
                 f"({format_size(self.plan.array_size)} would not fit: memory or disk is short.)", style="dim"
             )
-        self.story.array_size = self.size
-        with self.console.status("walking"), walks.array(self.folder.array, self.size) as path:
-            self.story.walks.extend(walks.walk(path))
-        self.story.commands.append(
+        with (
+            self.console.status("walking through it, four times"),
+            walks.array(self.folder.array, self.size) as path,
+        ):
+            found = list(walks.walk(path))
+        self.commands.append(
             (
                 "The two curves for every reader, also from the disk",
                 f"lowtide compare --make {self.size // _MIB}MiB",
             )
         )
-        self.console.print(_panels(self.story.walks, self.size))
+        self.console.print(_panels(found, self.size))
         self.console.print()
-        self.console.print(_table(self.story.walks))
-        self.console.print(page.memory_told(self.story.walks), page.speed_told(self.story.walks))
-        chart = charts.two_curves(self.story.walks, self.size)
+        self.console.print(_table(found))
+        self.console.print(page.memory_told(found), page.speed_told(found))
+        chart = charts.two_curves(found, self.size)
         write_file(self.folder.curves, chart.svg(standalone=True).encode())
+        return found
 
-    def train(self, settings: Mapping[str, Any]) -> None:
+    def train(self, settings: Mapping[str, Any]) -> Training:
         self.headline(
             "Train",
             "A small GPT learns from the corpus for a minute. Batches are read while the step before is "
@@ -139,11 +163,12 @@ class _Tour:
         )
         options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
         self.command("A small GPT", "train", **options)
-        told = self.story.training = training.train(self.folder.corpus, self.folder.run, settings)
+        told = training.train(self.folder.corpus, self.folder.run, settings)
         last = told.metrics[-1]
         self.console.print(f"{last['step']:,} steps, {last['tokens']:,} tokens in {told.seconds:.0f} s")
+        return told
 
-    def sample(self) -> None:
+    def sample(self) -> str:
         self.headline("Sample", "What the model writes by now.")
         self.command("Text from it", "sample", self.folder.run, **training.SAMPLE)
         parts = []
@@ -151,15 +176,14 @@ class _Tour:
             parts.append(part)
             click.echo(part, nl=False)  # as it comes, and not wrapped
         click.echo()
-        self.story.sample = "".join(parts)
+        return "".join(parts)
 
-    def report(self) -> None:
-        page.save(self.folder.report, self.story)
-        self.folder.keep(self.story.to_json())
+    def report(self, story: Story) -> None:
+        page.save(self.folder.report, story)
+        self.folder.keep(story.to_json())
         self.headline("Report", "All of it on one page, with the commands and what to try next:")
         self.console.print(self.folder.report, style="bold", soft_wrap=True)
-        seconds = time.time() - self.story.started
-        self.console.print(f"{seconds:.0f} s in all", style="dim")
+        self.console.print(f"{time.time() - story.started:.0f} s in all", style="dim")
 
 
 def _panels(found: list[Run], size: int) -> Table:
