@@ -105,6 +105,7 @@ def test_full_trains_and_samples(full: tuple[Path, str]) -> None:
     folder, said = full
     for title in ("4 of 6 · Train", "5 of 6 · Sample", "6 of 6 · Report"):
         assert title in said
+    assert "\n6 steps, 384 tokens, " in said
     told = json.loads((folder / "demo.json").read_text())
     assert [line["step"] for line in told["training"]] == list(range(1, 7))
     assert told["sample"].startswith("def __init__(self")

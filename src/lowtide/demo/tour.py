@@ -165,7 +165,10 @@ class _Tour:
         self.command("A small GPT", "train", **options)
         told = training.train(self.folder.corpus, self.folder.run, settings)
         last = told.metrics[-1]
-        self.console.print(f"{last['step']:,} steps, {last['tokens']:,} tokens in {told.seconds:.0f} s")
+        early = (
+            "" if last["step"] == settings["max_iters"] else f" of {settings['max_iters']:,}: time was over"
+        )
+        self.console.print(f"{last['step']:,} steps{early}, {last['tokens']:,} tokens, {told.seconds:.0f} s")
         return told
 
     def sample(self) -> str:
