@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo docs test lint types unit browser-deps bench-deps bench clean
 
 demo: $(VENV)/.run
-	$(BIN)/lowtide compare --make 1GiB --out demo/compare.png
+	$(BIN)/lowtide demo --out demo
 
 # The guide as a site, in site/. `make test` builds it too.
 docs: $(VENV)/.docs
@@ -42,7 +42,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[plot]'
+	$(PIP) install -c constraints.txt -e '.[gpt,prepare]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt

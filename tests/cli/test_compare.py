@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lowtide.cli.compare_run import METHODS
+from lowtide.cli.compare_run import METHODS, task_for, walk
+from lowtide.formats import inspect
+from lowtide.memory import proc
 from tests.cli.test_commands import run
 
 MIB = 2**20
@@ -69,3 +71,13 @@ def test_a_file_with_no_rows_is_refused(tmp_path: Path) -> None:
     ended = run("compare", tmp_path / "empty.npy", check=False)
     assert ended.returncode == 1
     assert "has no rows to walk through" in ended.stderr
+
+
+def test_a_walk_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1000, 10)))
+    monkeypatch.setattr(proc, "ROOT", str(tmp_path / "no proc"))
+    settings = {"method": "np.memmap", "shuffled": True, "rows": 100, "limit_rows": 1000, "seconds": 60}
+    told = walk(json.loads(task_for(inspect(tmp_path / "x.npy"), **settings)))
+    assert told["peak"] is None
+    assert told["complete"]
+    assert told["samples"][-1][0] == 80_000

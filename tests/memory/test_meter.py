@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import NotFoundError, ProcessError
-from lowtide.memory import Snapshot, drop_page_cache, pagecache, peak, proc, reset_peak, snapshot
+from lowtide.memory import Snapshot, drop_page_cache, meter, pagecache, peak, proc, reset_peak, snapshot
 from tests.memory.conftest import written
 from tests.support.pages import touch
 
@@ -177,3 +177,13 @@ def test_a_process_of_another_user_tells_less_but_never_a_false_nought() -> None
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("True None None not told: AccessDenied")
+
+
+@pytest.mark.parametrize("with_proc", [True, False])
+def test_resident_memory_alone(with_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_proc:
+        monkeypatch.setattr(proc, "ROOT", str(tmp_path))
+    before = meter.resident()
+    block = touch(32 * MIB)
+    assert 31 * MIB < meter.resident() - before < 36 * MIB
+    block.close()

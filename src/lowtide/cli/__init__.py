@@ -13,6 +13,7 @@ from lowtide.errors import LowtideError
 
 # Listed here with their one line of help, so that `lowtide --help` need not import them all.
 COMMANDS = {
+    "demo": "Show what lowtide does, on this machine, in a minute or two.",
     "info": "Say what a file is: format, shape, dtype, members.",
     "compare": "Measure np.memmap against lowtide's readers on your own file.",
     "shuffle": "Rewrite an array in a uniformly shuffled order.",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +14,9 @@ import click
 import numpy as np
 import psutil
 
-from lowtide.cli.compare_run import METHODS, Figures, task_for
+from lowtide.cli.compare_run import METHODS, Figures, task_for, walk_apart
 from lowtide.cli.options import Size, Source, source_options
-from lowtide.errors import ArgumentError, LowtideError
+from lowtide.errors import ArgumentError
 from lowtide.formats.layout import Layout
 from lowtide.memory import pagecache
 from lowtide.sizes import format_size
@@ -146,11 +144,16 @@ def _file(path: str | None, size: int) -> Iterator[str | None]:
         return
     with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
         made = os.path.join(folder, "matrix.npy")
-        random = np.random.default_rng(0)
-        with create(made, "float32", row_shape=256) as out:
-            for _ in range(max(1, size // 2**22)):
-                out.append(random.random((4096, 256), dtype=np.float32))
+        make_matrix(made, size)
         yield made
+
+
+def make_matrix(path: str, size: int) -> None:
+    """A matrix of random numbers in rows of 1 KiB."""
+    random = np.random.default_rng(0)
+    with create(path, "float32", row_shape=256) as out:
+        for _ in range(max(1, size // 2**22)):
+            out.append(random.random((4096, 256), dtype=np.float32))
 
 
 def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterator[Run]:
@@ -174,10 +177,10 @@ def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterato
                 refused = True
                 continue
         else:
-            _make_warm(layout, used)
+            make_warm(layout, used)
         settings = {"rows": rows, "limit_rows": limit_rows, "seconds": seconds}
         task = task_for(layout, method=method, shuffled=shuffled, **settings)
-        figures = _in_a_process(task)
+        figures = walk_apart(task)
         left = pagecache.resident(layout.path) if cold else None
         yield Run(method, shuffled, cold, figures, left[0] if left else None)
     if refused:
@@ -186,24 +189,13 @@ def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterato
         )
 
 
-def _in_a_process(task: str) -> Figures:
-    ended = subprocess.run(
-        [sys.executable, "-m", "lowtide.cli.compare_run", task], capture_output=True, text=True, check=False
-    )
-    if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
-        raise LowtideError(f"a walk failed: {last[0]}")
-    figures: Figures = json.loads(ended.stdout)
-    return figures
-
-
 def _make_cold(path: str) -> bool:
     pagecache.drop(path)
     left = pagecache.resident(path)
     return left is not None and left[0] <= max(2**20, os.stat(path).st_size // 100)
 
 
-def _make_warm(layout: Layout, used: int) -> None:
+def make_warm(layout: Layout, used: int) -> None:
     """Read once with large requests, as any program that went before would have left it."""
     with open(layout.path, "rb", buffering=0) as file:
         buffer = bytearray(4 * 2**20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.array import Array
+from lowtide.errors import LowtideError
 from lowtide.formats.layout import Layout
 from lowtide.memory import proc
-from lowtide.memory.meter import reset_peak
+from lowtide.memory.meter import reset_peak, resident
 from lowtide.orders import Order, Sequential, Shuffled
 
 METHODS = ("np.memmap", "memmap", "remap", "advise", "pread", "pread, drop")
@@ -51,7 +53,7 @@ def walk(task: Walk) -> Figures:
     layout = Layout(path, format, offset, np.dtype(dtype), limited, fortran, file_size)
     chunks = _memmap_chunks(layout, task) if task["method"] == "np.memmap" else _chunks(layout, task)
     gc.collect()
-    base = proc.status("self").rss
+    base = resident()
     peaks = reset_peak()
     samples, total, next_sample = [(0, 0)], 0, 0
     step = layout.nbytes // _SAMPLES
@@ -61,7 +63,7 @@ def walk(task: Walk) -> Figures:
         total += chunk.nbytes
         now = time.perf_counter()
         if total >= next_sample:
-            samples.append((total, proc.status("self").rss - base))
+            samples.append((total, resident() - base))
             next_sample = total + step
             paused += time.perf_counter() - now  # looking is not reading
         if now - started > task["seconds"]:
@@ -105,6 +107,18 @@ def task_for(layout: Layout, **settings: Any) -> str:
         plain.file_size,
     )
     return json.dumps({"layout": where, **settings})
+
+
+def walk_apart(task: str) -> Figures:
+    """Walk in a process of its own, so that its memory is that of the walk alone."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "lowtide.cli.compare_run", task], capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
+        raise LowtideError(f"a walk failed: {last[0]}")
+    figures: Figures = json.loads(ended.stdout)
+    return figures
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import click
 
@@ -54,6 +55,35 @@ def command(
     \b
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300
     """
+    parts = text(
+        run,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        device=device,
+        tokenizer=tokenizer,
+    )
+    for part in parts:
+        click.echo(part, nl=False)  # which flushes: the text appears as it is made
+    click.echo()
+
+
+def text(
+    run: str,
+    prompt: str | None,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    tokenizer: str | None = None,
+) -> Iterator[str]:
+    """The prompt and what the model of the folder ``run`` says after it, piece by piece."""
     from lowtide.errors import ArgumentError
     from lowtide.gpt import checkpoints
     from lowtide.gpt.generate import TextStream, generate
@@ -82,8 +112,8 @@ def command(
         stop=words.eos,
         generator=torch.Generator().manual_seed(seed),
     )
-    click.echo(prompt, nl=False)
+    yield prompt
     stream = TextStream(words)
     for token in tokens:
-        click.echo(stream.add(token), nl=False)  # which flushes: the text appears as it is made
-    click.echo(stream.end())
+        yield stream.add(token)
+    yield stream.end()

@@ -16,6 +16,7 @@ from typing import Any
 from lowtide.errors import MissingExtraError, writing
 from lowtide.memory.document import Document
 from lowtide.memory.verdict import rate
+from lowtide.pages import fill
 from lowtide.sizes import format_size
 
 _POINTS = 900  # drawn at most: more than a screen has columns for
@@ -43,8 +44,6 @@ def require() -> None:
 def render(found: Document) -> str:
     """The page for a document."""
     require()
-    with open(_TEMPLATE, encoding="utf-8") as file:
-        page = file.read()
     parts = {
         "title": html.escape(f"{found['verdict'].split(':')[0]} – {_command(found)[:60]}"),
         "command": html.escape(_command(found)),
@@ -58,13 +57,7 @@ def render(found: Document) -> str:
         "library": _library(),
         "data": _script_json(_chart_data(found)),
     }
-    # One pass over the template: what is put in is never looked at again.
-    pieces = page.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        filled += [parts[name], rest]
-    return "".join(filled)
+    return fill(_TEMPLATE, parts)
 
 
 @functools.cache

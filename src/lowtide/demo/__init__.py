@@ -1,0 +1,1 @@
+"""``lowtide demo``: what lowtide is, shown on the text and the memory that every machine has."""

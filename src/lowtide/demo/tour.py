@@ -1,0 +1,221 @@
+"""The steps of the demo, one after another, each with a word on what it shows."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import lowtide
+from lowtide.cli.compare import Run
+from lowtide.demo import charts, page, sources, training, walks
+from lowtide.demo.folder import Folder
+from lowtide.demo.page import Story
+from lowtide.demo.sources import Texts
+from lowtide.demo.terminal import area
+from lowtide.demo.training import Training
+from lowtide.preparing.summary import Summary
+from lowtide.publish import write_file
+from lowtide.sizes import format_size
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How large everything is. Without ``training`` neither PyTorch nor a tokenizer's library is needed."""
+
+    text_size: int
+    array_size: int
+    tokenizer: str
+    training: Mapping[str, Any] | None
+    beside: int
+    """Bytes on disk beside the array: text, tokens, checkpoints."""
+
+
+QUICK = Plan(text_size=16 * _MIB, array_size=512 * _MIB, tokenizer="byte", training=None, beside=64 * _MIB)
+FULL = Plan(
+    text_size=16 * _MIB,
+    array_size=1024 * _MIB,
+    tokenizer="bpe:1024",
+    training=training.SETTINGS,
+    beside=128 * _MIB,
+)
+
+
+def tour(out: str, plan: Plan) -> None:
+    """Show everything, and leave the page in the folder ``out``."""
+    if plan.training is not None:
+        training.require()
+    folder = Folder(out)
+    folder.begin()
+    size = walks.fitting_size(plan.array_size, folder.path, plan.beside)
+    _Tour(folder, plan, size).run()
+
+
+@dataclass
+class _Tour:
+    folder: Folder
+    plan: Plan
+    size: int
+    console: Console = field(default_factory=lambda: Console(highlight=False, markup=False))
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    step: int = 0
+
+    def run(self) -> None:
+        started = time.time()
+        texts = self.text()
+        corpus, seconds = self.prepare()
+        found = self.two_curves()
+        trained = said = None
+        if self.plan.training is not None:
+            trained = self.train(self.plan.training)
+            said = self.sample()
+        story = Story(
+            started=started,
+            texts=texts,
+            corpus=corpus,
+            corpus_seconds=seconds,
+            array_size=self.size,
+            walks=found,
+            training=trained,
+            sample=said,
+            commands=self.commands,
+        )
+        self.report(story)
+
+    def headline(self, title: str, shows: str) -> None:
+        self.step += 1
+        steps = 4 if self.plan.training is None else 6
+        self.console.print(f"\n{self.step} of {steps} · {title}", style="bold")
+        self.console.print(shows)
+
+    def command(self, what: str, *words: str, **options: Any) -> None:
+        """Show the command that does the same, and keep it for the page."""
+        for name, value in options.items():
+            words = (*words, "--" + name.replace("_", "-"), str(value))
+        line = shlex.join(("lowtide", *words))
+        self.commands.append((what, line))
+        self.console.print(f"$ {line}", style="cyan", soft_wrap=True)
+
+    def text(self) -> Texts:
+        self.headline("Text", "The Python sources that every interpreter carries are the text of this demo.")
+        told = sources.copy(self.folder.text, self.plan.text_size)
+        self.console.print(f"{told.files:,} files, {format_size(told.size)}, in {told.folder}")
+        return told
+
+    def prepare(self) -> tuple[Summary, float]:
+        self.headline(
+            "Prepare",
+            "Text becomes a corpus: tokens on disk, made on all cores in bounded memory. A run that is "
+            "killed goes on where it was.",
+        )
+        options: dict[str, Any] = {"tokenizer": self.plan.tokenizer, "val_fraction": 0.05}
+        self.command("Text to tokens", "prepare", self.folder.text, "--out", self.folder.corpus, **options)
+        begun = time.monotonic()
+        with self.console.status("preparing"):
+            told = lowtide.prepare(self.folder.text, self.folder.corpus, **options)
+        seconds = time.monotonic() - begun
+        self.console.print(f"{told.documents:,} documents, {told.tokens:,} tokens in {seconds:.1f} s")
+        return told, seconds
+
+    def two_curves(self) -> list[Run]:
+        self.headline(
+            "Two curves",
+            f"An array of {format_size(self.size)}, walked through with np.memmap and with lowtide, each in "
+            "a process of its own. Mapped pages stay once they are touched; lowtide uses its buffers again.",
+        )
+        if self.size < self.plan.array_size:
+            self.console.print(
+                f"({format_size(self.plan.array_size)} would not fit: memory or disk is short.)", style="dim"
+            )
+        with (
+            self.console.status("walking through it, four times"),
+            walks.array(self.folder.array, self.size) as path,
+        ):
+            found = list(walks.walk(path))
+        self.commands.append(
+            (
+                "The two curves for every reader, also from the disk",
+                f"lowtide compare --make {self.size // _MIB}MiB",
+            )
+        )
+        self.console.print(_panels(found, self.size))
+        self.console.print()
+        self.console.print(_table(found))
+        self.console.print(page.memory_told(found), page.speed_told(found))
+        chart = charts.two_curves(found, self.size)
+        write_file(self.folder.curves, chart.svg(standalone=True).encode())
+        return found
+
+    def train(self, settings: Mapping[str, Any]) -> Training:
+        self.headline(
+            "Train",
+            "A small GPT learns from the corpus for a minute. Batches are read while the step before is "
+            "computed: waiting for them (loader) takes next to nothing, and memory stays where it is.",
+        )
+        options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
+        self.command("A small GPT", "train", **options)
+        told = training.train(self.folder.corpus, self.folder.run, settings)
+        last = told.metrics[-1]
+        early = (
+            "" if last["step"] == settings["max_iters"] else f" of {settings['max_iters']:,}: time was over"
+        )
+        self.console.print(f"{last['step']:,} steps{early}, {last['tokens']:,} tokens, {told.seconds:.0f} s")
+        return told
+
+    def sample(self) -> str:
+        self.headline("Sample", "What the model writes by now.")
+        self.command("Text from it", "sample", self.folder.run, **training.SAMPLE)
+        parts = []
+        for part in training.sample(self.folder.run, training.SAMPLE):
+            parts.append(part)
+            click.echo(part, nl=False)  # as it comes, and not wrapped
+        click.echo()
+        return "".join(parts)
+
+    def report(self, story: Story) -> None:
+        page.save(self.folder.report, story)
+        self.folder.keep(story.to_json())
+        self.headline("Report", "All of it on one page, with the commands and what to try next:")
+        self.console.print(self.folder.report, style="bold", soft_wrap=True)
+        self.console.print(f"{time.time() - story.started:.0f} s in all", style="dim")
+
+
+def _panels(found: list[Run], size: int) -> Table:
+    """Memory against bytes read, in order: np.memmap beside lowtide, on one scale."""
+    width, height = 30, 8
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True)
+    table.add_column(Text(f"{format_size(size)} ┐", style="dim"), justify="right", no_wrap=True)
+    drawn = []
+    for walk, style in zip((walk for walk in found if not walk.shuffled), ("yellow", "cyan"), strict=True):
+        table.add_column(f"{walks.name(walk)}, in order", no_wrap=True, header_style=style)
+        lines = area(walk.figures["samples"], size, size, width, height)
+        drawn.append([Text(line, style=style) for line in lines])
+    for row, cells in enumerate(zip(*drawn, strict=True)):
+        table.add_row(Text("0 ┘" if row == height - 1 else "│", style="dim"), *cells)
+    below = f"0{'bytes read':^{width - 1 - len(format_size(size))}}{format_size(size)}"
+    table.add_row("", *(Text(below, style="dim") for _ in drawn))
+    return table
+
+
+def _table(found: list[Run]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title, justify in (("reader", "left"), ("order", "left"), ("peak", "right"), ("speed", "right")):
+        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for walk in found:
+        table.add_row(
+            walks.name(walk),
+            "shuffled" if walk.shuffled else "in order",
+            format_size(walks.peak(walk)),
+            f"{walk.speed / 1e9:.2f} GB/s" + ("" if walk.figures["complete"] else " (stopped)"),
+            style="bold" if walks.name(walk) == "lowtide" else "",
+        )
+    return table

@@ -1,0 +1,80 @@
+"""A small GPT, trained on the demo's corpus by lowtide's own trainer, and what it writes."""
+
+from __future__ import annotations
+
+import os
+import time
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from lowtide.errors import MissingExtraError
+
+SETTINGS: dict[str, Any] = {
+    # So small that 700 steps take less than a minute on two cores; words and indents are learnt by then.
+    "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 128, "batch_size": 8,
+    "learning_rate": 3e-3,
+    "max_iters": 700, "max_minutes": 1.0,
+    "eval_interval": 100, "eval_iters": 10, "checkpoint_interval": 1000, "log_interval": 100,
+}  # fmt: skip
+SAMPLE: dict[str, Any] = {"prompt": "def __init__(self", "max_new_tokens": 300, "temperature": 0.7}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run that has ended."""
+
+    metrics: list[dict[str, Any]]
+    """A line a step."""
+    seconds: float
+
+
+def require() -> None:
+    """Say at once what the demo needs for training, and what can be had without."""
+    missing = [name for name in ("torch", "tokenizers") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"the demo trains a small GPT, and {' and '.join(missing)} cannot be imported; "
+            "pip install 'lowtide[gpt]' brings what it needs, and `lowtide demo --quick` does without"
+        )
+
+
+def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
+    """Train as ``lowtide train`` does, with its progress on the screen.
+
+    What ends a run early there, Ctrl-C or a request to terminate, ends the demo.
+    """
+    # Read when PyTorch is first imported. Threads that spin while they wait take the cores from those that
+    # they wait for: on a machine with other work a step took seven times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from lowtide.gpt import checkpoints, metrics
+    from lowtide.gpt.settings import resolve
+    from lowtide.gpt.train import train as train_gpt
+
+    begun = time.monotonic()
+    outcome = train_gpt(resolve({"data": corpus, **settings}), run)
+    if outcome.end == "signal":
+        raise KeyboardInterrupt
+    lines = list(metrics.read(os.path.join(run, checkpoints.METRICS)))
+    return Training(lines, time.monotonic() - begun)
+
+
+def sample(run: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """What the trained model writes, as ``lowtide sample`` does, piece by piece."""
+    from lowtide.cli.sample import text
+
+    return map(printable, text(run, **settings))
+
+
+def printable(text: str) -> str:
+    """The text without characters that command a terminal: a model that has learnt little writes them too.
+
+    >>> printable("tide\\n\\x1b[2J")
+    'tide\\n�[2J'
+    """
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in "\n\t" else one
+        for one in text
+    )

@@ -1,0 +1,56 @@
+"""A demo's folder is refreshed; others are left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lowtide.demo.folder import Folder
+from lowtide.errors import ArgumentError, WriteError
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_new_or_empty_folder_is_taken_and_marked(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "some" / "demo"
+    if there:
+        path.mkdir(parents=True)
+    Folder(str(path)).begin()
+    assert [one.name for one in path.iterdir()] == ["demo.json"]
+
+
+def test_what_an_earlier_demo_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path / "demo"))
+    folder.begin()
+    folder.keep({"tokens": 5})
+    for name in ("text/a.py", "corpus/train.bin", "run/best.pt", "array.npy", "report.html", "curves.svg"):
+        (tmp_path / "demo" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "demo" / name).write_text("old")
+    (tmp_path / "demo" / "notes.txt").write_text("mine")
+    folder.begin()
+    assert sorted(one.name for one in (tmp_path / "demo").iterdir()) == ["demo.json", "notes.txt"]
+    assert "tokens" not in json.loads(Path(folder.mark).read_text())
+
+
+@pytest.mark.parametrize("mark", [None, "{}", "[1]", "no json"])
+def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path, mark: str | None) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "thesis.txt").write_text("years of work")
+    if mark is not None:
+        (tmp_path / "demo.json").write_text(mark)
+    with pytest.raises(ArgumentError, match=r"holds other files and no demo.*--out"):
+        Folder(str(tmp_path)).begin()
+    assert (tmp_path / "text" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("a file")
+    with pytest.raises(ArgumentError, match="is a file, and the demo needs a folder"):
+        Folder(str(tmp_path / "demo")).begin()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="file"):
+        Folder(str(tmp_path / "file" / "demo")).begin()

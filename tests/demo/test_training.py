@@ -1,0 +1,33 @@
+"""What the demo's training needs, and that its settings are those of ``lowtide train``."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from lowtide.demo import training
+from lowtide.errors import MissingExtraError
+from lowtide.gpt.settings import resolve
+
+
+@pytest.mark.parametrize("name", ["torch", "tokenizers"])
+def test_what_is_missing_is_told_with_both_remedies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    training.require()
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=rf"{name}.*pip install 'lowtide\[gpt\]'.*--quick"):
+        training.require()
+
+
+def test_the_settings_are_complete_and_agree() -> None:
+    settings = resolve({"data": "corpus", "device": "cpu", **training.SETTINGS})
+    assert settings.max_minutes == 1.0
+    assert settings.preset == "modern"
+
+
+def test_a_run_that_was_asked_to_end_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowtide.gpt import train
+
+    monkeypatch.setattr(train, "train", lambda settings, out: train.Outcome(3, "signal", None, None, None, 2))
+    with pytest.raises(KeyboardInterrupt):
+        training.train("corpus", "run", {"device": "cpu"})

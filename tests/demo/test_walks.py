@@ -1,0 +1,99 @@
+"""The two curves, measured for real on a small array; and how large it may be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import lowtide
+from lowtide.cli.compare import Run
+from lowtide.demo import charts, walks
+from lowtide.errors import DiskFullError
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    path = tmp_path_factory.mktemp("walks") / "array.npy"
+    with walks.array(str(path), 32 * MIB):
+        return list(walks.walk(str(path)))
+
+
+def test_each_walks_in_both_orders_to_the_end(found: list[Run]) -> None:
+    assert [(walks.name(walk), walk.shuffled) for walk in found] == [
+        ("np.memmap", False), ("lowtide", False), ("np.memmap", True), ("lowtide", True),
+    ]  # fmt: skip
+    assert all(walk.figures["bytes_read"] == 32 * MIB for walk in found)
+
+
+def test_one_holds_the_file_and_the_other_its_buffers(found: list[Run]) -> None:
+    for walk in found:
+        if walks.name(walk) == "np.memmap":
+            assert 31 * MIB < walks.peak(walk) < 48 * MIB
+        else:
+            assert walks.peak(walk) < 8 * MIB
+
+
+def test_in_order_the_curve_is_the_diagonal_and_shuffled_it_is_steeper(found: list[Run]) -> None:
+    theirs = {walk.shuffled: walk.figures["samples"] for walk in found if walks.name(walk) == "np.memmap"}
+    for read, resident in theirs[False]:
+        assert abs(resident - read) < 8 * MIB
+    early = [resident for read, resident in theirs[True] if 0 < read <= 4 * MIB]
+    assert max(early) > 12 * MIB
+
+
+def test_the_chart_has_every_sample_in_its_unit(found: list[Run]) -> None:
+    chart = charts.two_curves(found, 32 * MIB)
+    assert chart.x_label == "MiB read"
+    assert chart.title == "Memory of a pass over 32.0 MiB"
+    in_order = next(line for line in chart.lines if line.name == "np.memmap, in order")
+    assert in_order.points == [(x / MIB, y / MIB) for x, y in found[0].figures["samples"]]
+    ours = max(walks.peak(walk) for walk in found if walks.name(walk) == "lowtide") / MIB
+    assert chart.lines[-1].name == f"lowtide, both orders: {ours:.1f} MiB"
+    assert charts.two_curves(found, 2**30).x_label == "GiB read"
+
+
+def test_where_no_peak_is_kept_the_highest_sample_stands_for_it(found: list[Run]) -> None:
+    figures = found[0].figures.copy()
+    figures["peak"] = None
+    without = Run("np.memmap", False, False, figures, None)
+    assert walks.peak(without) == max(size for _, size in figures["samples"])
+
+
+def test_the_array_is_gone_afterwards_also_after_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    with pytest.raises(KeyboardInterrupt):
+        with walks.array(str(path), 4 * MIB):
+            with lowtide.open(path) as array:
+                assert array.nbytes == 4 * MIB
+            raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def sizes(monkeypatch: pytest.MonkeyPatch, *, disk: int, memory: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=disk))
+    monkeypatch.setattr(walks, "_memory", lambda: memory)
+
+
+def test_the_array_fits_memory_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for disk, memory, expected in (
+        (10_000, 10_000, 1024),
+        (10_000, 2048, 1024),
+        (10_000, 2047, 512),
+        (1124, 10_000, 1024),
+        (1123, 10_000, 512),
+        (400, 300, 128),
+        (10_000, 10, 64),
+    ):
+        sizes(monkeypatch, disk=disk * MIB, memory=memory * MIB)
+        assert walks.fitting_size(1024 * MIB, str(tmp_path), 100 * MIB) == expected * MIB
+
+
+def test_too_little_disk_names_the_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sizes(monkeypatch, disk=163 * MIB, memory=10_000 * MIB)
+    with pytest.raises(DiskFullError, match=r"163.0 MiB are free, and the demo needs 164.0 MiB"):
+        walks.fitting_size(1024 * MIB, str(tmp_path), 100 * MIB)
