@@ -17,7 +17,7 @@ from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cg
 from benchmarks.corpora import say
 from benchmarks.harness import MIB, make_cold, make_warm
 from benchmarks.limits import LoaderEndedError, LoaderProcess
-from benchmarks.peers.work import USEFUL, Peer
+from benchmarks.peers.work import USEFUL, Peer, Work
 from lowtide.memory import pagecache
 
 LIMIT = 256 * MIB
@@ -25,8 +25,9 @@ COLD_SECONDS = 4.0
 """How long the slow may take over a quarter of the file."""
 LIMITED_SECONDS = 20.0
 """In which something must come back from inside the memory limit."""
-SKIP, COMPARE = 5, 5
-"""Batches before a state is saved, and batches compared."""
+SKIP: dict[Work, int] = {"tokens": 20, "rows": 5}
+COMPARE = 5
+"""Batches before a state is saved (more than a shuffle buffer of 1,000 windows), and batches compared."""
 
 
 @dataclass
@@ -51,8 +52,10 @@ class Result:
     convert_nbytes: int | None = None
     limited: float | None = None
     limited_how: str = ""
-    resume: str = ""
-    ranks: str = ""
+    resume: str = "none"
+    """Whether it goes on exactly where it stopped; "none" where it has no state to save."""
+    ranks: str = "none"
+    """Whether two ranks get together what one gets; "none" where there is no way to share."""
     curve: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -64,6 +67,7 @@ class Comparison:
         self._folder = folder
         self._pythons = pythons
         self._rounds = rounds
+        self._alone: dict[str, list[list[str]]] = {}
         self._runs: dict[str, list[dict[str, float]]] = {}
         self.results = {peer.name: Result(peer.name, peer.title, peer.how) for peer in peers}
 
@@ -83,8 +87,10 @@ class Comparison:
             peer, result = self._peers[name], self.results[name]
             self._medians(result)
             result.limited, result.limited_how = self._limited(peer)
-            result.resume = self._resumed(peer)
-            result.ranks = self._on_two_ranks(peer) if peer.ranks else "none"
+            if peer.state:
+                result.resume = self._resumed(peer)
+            if peer.ranks:
+                result.ranks = self._on_two_ranks(peer)
         return list(self.results.values())
 
     def _present(self) -> list[str]:
@@ -98,22 +104,30 @@ class Comparison:
             yield process
 
     def _prepare(self, name: str) -> None:
-        """Whether a peer is installed, and what its own writer makes of the file."""
+        """Whether a peer is installed; what its own writer makes of the file; its first batches on one rank."""
         peer, result = self._peers[name], self.results[name]
         try:
             with self._process(name) as process:
                 result.version, result.missing = process.started.get("version"), process.started.get("missing", "")
-                if result.missing or peer.convert is None:
+                if result.missing:
                     return
-                if not peer.files(self._folder):  # two ways to read it share one conversion
-                    say(f"converting for {name}")
-                    result.convert_seconds = _ask(process, do="convert")["seconds"]
-                else:
-                    same = (one for one in self._peers.values() if one.reads == peer.reads)
-                    result.convert_seconds = self.results[next(same).name].convert_seconds
-                result.convert_nbytes = sum(map(os.path.getsize, peer.files(self._folder)))
+                self._convert(peer, process)
+                if peer.ranks:
+                    self._alone[name] = _ask(process, do="digests", batches=COMPARE)["digests"]
         except LoaderEndedError as error:
-            result.missing = f"not converted: {error}"
+            result.missing = f"failed: {error}"
+
+    def _convert(self, peer: Peer, process: LoaderProcess) -> None:
+        if peer.convert is None:
+            return
+        result = self.results[peer.name]
+        if not peer.files(self._folder):
+            say(f"converting for {peer.name}")
+            result.convert_seconds = _ask(process, 600, do="convert")["seconds"]
+        else:  # two ways to read it share one conversion
+            same = next(one for one in self._peers.values() if one.reads == peer.reads)
+            result.convert_seconds = self.results[same.name].convert_seconds
+        result.convert_nbytes = sum(map(os.path.getsize, peer.files(self._folder)))
 
     def _warm(self) -> None:
         """Everything in the page cache; the processes live through all rounds and take turns."""
@@ -198,31 +212,28 @@ class Comparison:
         path = os.path.join(self._folder, "state.pickle")
         try:
             with self._process(peer.name) as process:
-                before = _ask(process, do="digests", batches=COMPARE, skip=SKIP, save=path)
-            if not before["state"]:
-                return peer.no_state
+                before = _ask(process, do="digests", batches=COMPARE, skip=SKIP[peer.work], save=path)
             with self._process(peer.name) as process:
                 after = _ask(process, do="digests", batches=COMPARE, load=path)
         except LoaderEndedError as error:
             return f"failed: {error}"
-        return "yes" if before["digests"] == after["digests"] else "no"
+        by = f" ({peer.state_of})" if peer.state_of else ""
+        return ("yes" if before["digests"] == after["digests"] else "no") + by
 
     def _on_two_ranks(self, peer: Peer) -> str:
         """Whether the batches of two ranks together hold, step by step, what those of one rank hold."""
-        told = []
+        port = _free_port()
         try:
-            for ranks in (1, 2):
-                with ExitStack() as stack:
-                    port = _free_port()
-                    where = [_torchrun(rank, ranks, port) if ranks > 1 else {} for rank in range(ranks)]
-                    running = [stack.enter_context(self._process(peer.name, **one)) for one in where]
-                    for process in running:  # all of them first: some meet before they begin
-                        process.ask(do="digests", batches=COMPARE)
-                    told.append([process.answer()["digests"] for process in running])
+            with ExitStack() as stack:
+                where = [_torchrun(rank, 2, port) for rank in range(2)]
+                running = [stack.enter_context(self._process(peer.name, **one)) for one in where]
+                for process in running:  # both first: some meet before they begin
+                    process.ask(do="digests", batches=COMPARE)
+                told = [process.answer()["digests"] for process in running]
         except LoaderEndedError as error:
             return f"failed: {error}"
-        one, two = ([sorted(sum(step, [])) for step in zip(*ranks, strict=True)] for ranks in told)
-        return "yes" if one == two else "no"
+        together = [sorted(a + b) for a, b in zip(*told, strict=True)]
+        return "yes" if together == [sorted(step) for step in self._alone[peer.name]] else "no"
 
 
 def _ask(process: LoaderProcess, timeout: float = 120, **wanted: Any) -> dict[str, Any]:

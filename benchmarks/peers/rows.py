@@ -149,12 +149,12 @@ def _zarr(folder: str) -> Any:
 
 def zarr(place: Place) -> Stream:
     matrix = _zarr(place.folder)
-    return _asked(len(matrix), lambda rows: matrix.oindex[rows])
+    return _asked(matrix.shape[0], lambda rows: matrix.oindex[rows])
 
 
 def zarr_in_order(folder: str) -> Iterator[Any]:
     matrix = _zarr(folder)
-    return _slices(len(matrix), lambda rows: matrix[rows])
+    return _slices(matrix.shape[0], lambda rows: matrix[rows])
 
 
 # TensorStore: Zarr 3 with shards of 64 MiB and 16 rows to a chunk within them. 4 rows were as fast shuffled and
@@ -319,7 +319,7 @@ PEERS = [
     Peer("rows/blosc2-mapped", "Blosc2, mapped", "the same with mmap_mode", blosc2_mapped,
          ("blosc2",), "blosc2", to_blosc2, "matrix.b2nd", blosc2_mapped_in_order),
     Peer("rows/lowtide", "lowtide", "array.chunks(4096, shuffle=True)", lowtide_keep,
-         ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_in_order),
+         ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_in_order, state=True),
     Peer("rows/lowtide-drop", "lowtide, cache=drop", "the same, leaving no page cache", lowtide_drop,
-         ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_drop_in_order),
+         ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_drop_in_order, state=True),
 ]  # fmt: skip

@@ -85,7 +85,7 @@ def nanogpt(place: Place) -> Stream:
     import torch
 
     torch.manual_seed(1337 + place.rank)
-    return Stream(loaders.nanogpt(place.folder, place.batch), state=lambda: "none")
+    return Stream(loaders.nanogpt(place.folder, place.batch))
 
 
 def dataloader(place: Place) -> Stream:
@@ -111,7 +111,7 @@ def dataloader(place: Place) -> Stream:
         sampler.set_epoch(epoch)
         yield from loader
 
-    return Stream(endless(batches), loader.state_dict if place.resumable else None)
+    return Stream(endless(batches), loader.state_dict if place.resumable else lambda: None)
 
 
 def grain(place: Place) -> Stream:
@@ -223,32 +223,31 @@ def lowtide_blocks(place: Place) -> Stream:
 
 _TORCH = ("torch",)
 _LOWTIDE = ("torch", "lowtide.adapters.torch")
-_BY_HAND = "no: by hand"
 
 PEERS = [
     Peer("tokens/memmap", "np.memmap, kept", "one map, one fancy index a batch", memmap_kept,
-         _TORCH, "numpy", reads=TRAIN, no_state=_BY_HAND),
+         _TORCH, "numpy", reads=TRAIN),
     Peer("tokens/memmap-recreated", "np.memmap, re-created", "a new map for each batch", memmap_recreated,
-         _TORCH, "numpy", reads=TRAIN, no_state=_BY_HAND),
+         _TORCH, "numpy", reads=TRAIN),
     Peer("tokens/memmap-advised", "np.memmap, DONTNEED", "MADV_DONTNEED after each batch", memmap_advised,
-         _TORCH, "numpy", reads=TRAIN, no_state=_BY_HAND),
+         _TORCH, "numpy", reads=TRAIN),
     Peer("tokens/memmap-random", "np.memmap, RANDOM + DONTNEED", "MADV_RANDOM, and DONTNEED after each batch",
-         memmap_advised_random, _TORCH, "numpy", reads=TRAIN, no_state=_BY_HAND),
-    Peer("tokens/nanogpt", "nanoGPT's get_batch", "as published", nanogpt, _TORCH, "torch", reads=TRAIN, ranks=True),
+         memmap_advised_random, _TORCH, "numpy", reads=TRAIN),
+    Peer("tokens/nanogpt", "nanoGPT's get_batch", "as published", nanogpt, _TORCH, "torch", reads=TRAIN, ranks=True, state=True),
     Peer("tokens/dataloader", "torch DataLoader", "over a kept np.memmap", dataloader,
-         _TORCH, "torch", reads=TRAIN, ranks=True),
+         _TORCH, "torch", reads=TRAIN, ranks=True, state=True, state_of="torchdata"),
     Peer("tokens/grain", "Grain", "MapDataset over a kept np.memmap", grain,
-         ("torch", "grain"), "grain", reads=TRAIN, ranks=True),
+         ("torch", "grain"), "grain", reads=TRAIN, ranks=True, state=True),
     Peer("tokens/litdata", "LitData", "TokensLoader, chunks of 64 MB", litdata,
-         ("torch", "litdata"), "litdata", loaders.to_litdata, "litdata", ranks=True),
+         ("torch", "litdata"), "litdata", loaders.to_litdata, "litdata", ranks=True, state=True),
     Peer("tokens/mosaicml", "MosaicML Streaming", "StreamingDataset over MDS", mosaicml,
-         ("torch", "streaming"), "mosaicml-streaming", loaders.to_mds, "mds", ranks=True),
+         ("torch", "streaming"), "mosaicml-streaming", loaders.to_mds, "mds", ranks=True, state=True),
     Peer("tokens/huggingface", "Hugging Face datasets", "Arrow, lists of shuffled numbers", huggingface,
-         ("torch", "datasets"), "datasets", loaders.to_arrow, "windows.arrow", ranks=True),
+         ("torch", "datasets"), "datasets", loaders.to_arrow, "windows.arrow", ranks=True, state=True, state_of="IterableDataset"),
     Peer("tokens/lowtide", "lowtide", "corpus.batches(…).torch()", lowtide_keep,
-         _LOWTIDE, "lowtide", reads=TRAIN, ranks=True),
+         _LOWTIDE, "lowtide", reads=TRAIN, ranks=True, state=True),
     Peer("tokens/lowtide-drop", "lowtide, cache=drop", "the same, leaving no page cache", lowtide_drop,
-         _LOWTIDE, "lowtide", reads=TRAIN, ranks=True),
+         _LOWTIDE, "lowtide", reads=TRAIN, ranks=True, state=True),
     Peer("tokens/lowtide-blocks", "lowtide, order=blocks", "shuffled in blocks, as LitData and MosaicML do",
-         lowtide_blocks, _LOWTIDE, "lowtide", reads=TRAIN, ranks=True),
+         lowtide_blocks, _LOWTIDE, "lowtide", reads=TRAIN, ranks=True, state=True),
 ]  # fmt: skip

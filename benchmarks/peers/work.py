@@ -32,7 +32,7 @@ class Place:
     rank: int = 0
     ranks: int = 1
     resumable: bool = False
-    """Whether the state will be asked for. Some have another class for that."""
+    """Whether the state will be asked for; some have another class for that."""
     state: Any = None
     """What ``Stream.state`` gave, in a process that has ended; None to begin at the beginning."""
 
@@ -50,7 +50,7 @@ class Stream:
     """Batches without end: pairs of tensors, or arrays of rows."""
 
     batches: Iterator[Any]
-    state: Callable[[], Any] | None = None
+    state: Callable[[], Any] = lambda: None
     """The peer's own way to save where it is, to be pickled."""
 
 
@@ -75,8 +75,10 @@ class Peer:
     """One pass from beginning to end, for the peers of rows."""
     ranks: bool = False
     """Whether it has a way of its own to share batches among ranks."""
-    no_state: str = "no: has none"
-    """What is told of a resume where there is no state to save."""
+    state: bool = False
+    """Whether it has a way of its own to save where it is."""
+    state_of: str = ""
+    """The class that has the state, where it is not the one whose speed is measured."""
 
     @property
     def work(self) -> Work:

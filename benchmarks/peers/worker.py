@@ -100,18 +100,13 @@ class Worker:
 
     def digests(self, batches: int, skip: int = 0, save: str = "", load: str = "") -> dict[str, Any]:
         """What the rows of so many batches are; ``save`` and ``load`` name the file of a state."""
-        resumable = bool(save or load)
-        # A state that this program has just written.
         state = pickle.loads(Path(load).read_bytes()) if load else None
-        stream = self._open(resumable=resumable, state=state)
+        stream = self._open(resumable=bool(save or load), state=state)
         for _ in range(skip):
             next(stream.batches)
         if save:
-            if stream.state is None:
-                return {"state": False}
             Path(save).write_bytes(pickle.dumps(stream.state()))
-        work = self._peer.work
-        return {"state": True, "digests": [digests(work, next(stream.batches)) for _ in range(batches)]}
+        return {"digests": [digests(self._peer.work, next(stream.batches)) for _ in range(batches)]}
 
     def convert(self) -> dict[str, Any]:
         """Let the peer's own writer make of the file what it reads."""
