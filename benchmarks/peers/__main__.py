@@ -25,7 +25,7 @@ from benchmarks.peers.work import Peer, write_matrix, write_tokens
 from lowtide.sizes import format_size, parse_size
 
 OWN_PYTHON = Path(__file__).parents[2] / ".venv-mosaicml" / "bin" / "python"
-"""MosaicML Streaming asks for older versions of NumPy and transformers than the others; ``make bench`` makes this."""
+"""``make bench`` makes this one: MosaicML Streaming asks for older versions of NumPy and transformers."""
 
 
 def chosen(patterns: Sequence[str]) -> list[Peer]:
@@ -36,7 +36,9 @@ def chosen(patterns: Sequence[str]) -> list[Peer]:
             known = ", ".join(peer.name for peer in everyone)
             raise SystemExit(f"--only {pattern}: no such peer (there are {known}; * and ? are allowed)")
     return [
-        peer for peer in everyone if not patterns or any(fnmatchcase(peer.name, pattern) for pattern in patterns)
+        peer
+        for peer in everyone
+        if not patterns or any(fnmatchcase(peer.name, pattern) for pattern in patterns)
     ]
 
 
@@ -58,7 +60,10 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lowtide-peers-", dir=options.folder) as folder:
         ahead = read_ahead(folder)
         about = {**machine(folder), "read_ahead": "unknown" if ahead is None else format_size(ahead)}
-        for work, name, write in (("tokens", tokens.TRAIN, write_tokens), ("rows", rows.MATRIX, write_matrix)):
+        for work, name, write in (
+            ("tokens", tokens.TRAIN, write_tokens),
+            ("rows", rows.MATRIX, write_matrix),
+        ):
             mine = [peer for peer in peers if peer.work == work]
             if mine:
                 say(f"writing {format_size(size)} for {work}")
@@ -72,15 +77,23 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the figures here")
-    parser.add_argument("--read", metavar="FILE", help="measure nothing: take the figures of an earlier --json")
+    parser.add_argument(
+        "--read", metavar="FILE", help="measure nothing: take the figures of an earlier --json"
+    )
     parser.add_argument("--markdown", metavar="FILE", help="write the tables here as Markdown")
     parser.add_argument("--plots", metavar="DIR", help="draw pictures into this folder")
     parser.add_argument("--size", default="1GiB", help="of each of the two files (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="medians of so many (default: %(default)s)")
     parser.add_argument("--folder", help="where big files are made (default: the temporary folder)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these peers, as 'rows/*' or */lowtide")
     parser.add_argument(
-        "--python", action="append", default=[], metavar="NAME=PATH", help="the Python that a peer is installed in"
+        "--only", nargs="+", default=[], metavar="NAME", help="these peers, as 'rows/*' or */lowtide"
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="the Python that a peer is installed in",
     )
     parser.add_argument("--list", action="store_true", help="list the peers and how they are used, and end")
     options = parser.parse_args(arguments)
@@ -88,10 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for peer in chosen(options.only):
             print(f"{peer.name:<26}{peer.title}: {peer.how}")
         return
-    if options.read:
-        told = json.loads(Path(options.read).read_text())
-    else:
-        told = compare(options)
+    told = json.loads(Path(options.read).read_text()) if options.read else compare(options)
     print(table.text(told))
     if options.json:
         Path(options.json).write_text(json.dumps(told, indent=1))

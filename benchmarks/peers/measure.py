@@ -97,18 +97,23 @@ class Comparison:
         return [name for name, result in self.results.items() if not result.missing]
 
     @contextmanager
-    def _process(self, name: str, group: LimitedGroup | None = None, **environment: str) -> Iterator[LoaderProcess]:
+    def _process(
+        self, name: str, group: LimitedGroup | None = None, environment: Mapping[str, str] | None = None
+    ) -> Iterator[LoaderProcess]:
         python = self._pythons.get(name, sys.executable)
         where: Any = {"module": "benchmarks.peers.worker", "python": python, "environment": environment}
         with LoaderProcess(name, self._folder, group, **where) as process:
             yield process
 
     def _prepare(self, name: str) -> None:
-        """Whether a peer is installed; what its own writer makes of the file; its first batches on one rank."""
+        """Whether a peer is there; what its own writer makes of the file; its first batches on one rank."""
         peer, result = self._peers[name], self.results[name]
         try:
             with self._process(name) as process:
-                result.version, result.missing = process.started.get("version"), process.started.get("missing", "")
+                result.version, result.missing = (
+                    process.started.get("version"),
+                    process.started.get("missing", ""),
+                )
                 if result.missing:
                     return
                 self._convert(peer, process)
@@ -134,7 +139,9 @@ class Comparison:
         found: dict[str, list[float]] = {}
         passes: dict[str, list[float]] = {}
         # All before the first process: what somebody maps cannot be put out of the cache to be read in again.
-        for path in sorted({path for name in self._present() for path in self._peers[name].files(self._folder)}):
+        for path in sorted(
+            {path for name in self._present() for path in self._peers[name].files(self._folder)}
+        ):
             make_warm(path)
         with ExitStack() as stack:
             running = {}
@@ -142,7 +149,9 @@ class Comparison:
                 say(f"warm: {name}")
                 try:
                     running[name] = stack.enter_context(self._process(name))
-                    _ask(running[name], do="run", seconds=0.5)  # the first pass over code and pages is no figure
+                    _ask(
+                        running[name], do="run", seconds=0.5
+                    )  # the first pass over code and pages is no figure
                 except LoaderEndedError as error:
                     running.pop(name, None)
                     self.results[name].missing = f"failed: {error}"
@@ -166,7 +175,7 @@ class Comparison:
         self.results[name].peak = max(self.results[name].peak or 0, peak)
 
     def _cold(self, peer: Peer) -> None:
-        """A quarter of the file from the device, in a new process: what is mapped cannot be put out of the cache."""
+        """A quarter of the file from the device, in a new process: what is mapped cannot be dropped."""
         result, files = self.results[peer.name], peer.files(self._folder)
         read = max(USEFUL[peer.work], sum(map(os.path.getsize, files)) // 4)
         begun = time.perf_counter()
@@ -199,7 +208,9 @@ class Comparison:
         try:
             with memory_cgroup(LIMIT) as group, self._process(peer.name, group) as process:
                 _make_cold(peer.files(self._folder))  # pages that another group paid for would be free
-                _ask(process, LIMITED_SECONDS, do="run", seconds=1)  # until the group is full and has to reclaim
+                _ask(
+                    process, LIMITED_SECONDS, do="run", seconds=1
+                )  # until the group is full and has to reclaim
                 told = _ask(process, LIMITED_SECONDS, do="run", seconds=2)
         except CgroupUnavailableError as error:
             return None, f"n/a: {error}"
@@ -226,7 +237,7 @@ class Comparison:
         try:
             with ExitStack() as stack:
                 where = [_torchrun(rank, 2, port) for rank in range(2)]
-                running = [stack.enter_context(self._process(peer.name, **one)) for one in where]
+                running = [stack.enter_context(self._process(peer.name, environment=one)) for one in where]
                 for process in running:  # both first: some meet before they begin
                     process.ask(do="digests", batches=COMPARE)
                 told = [process.answer()["digests"] for process in running]

@@ -11,7 +11,16 @@ from benchmarks.harness import MIB
 _OURS, _THEIRS, _GREY = "#0b7285", "#868e96", "#ced4da"
 _TITLES = {"tokens": "token batches", "rows": "shuffled rows of 1 KiB"}
 _CURVES = {
-    "tokens": ("memmap", "memmap-recreated", "nanogpt", "grain", "litdata", "mosaicml", "huggingface", "lowtide"),
+    "tokens": (
+        "memmap",
+        "memmap-recreated",
+        "nanogpt",
+        "grain",
+        "litdata",
+        "mosaicml",
+        "huggingface",
+        "lowtide",
+    ),
     "rows": ("memmap", "memmap-recreated", "h5py", "tensorstore", "dask", "blosc2-mapped", "lowtide"),
 }
 
@@ -75,52 +84,55 @@ def _speed(told: Mapping[str, Any]) -> Any:
     return figure
 
 
-def _label(axes: Any, places: list[tuple[float, float, Any]]) -> None:
-    """Names beside their points, moved apart where they would lie on each other."""
+def _label(axes: Any, places: list[tuple[float, float, Any]], *, sides: tuple[int, ...] = (1, -1)) -> None:
+    """Names beside their points, each at the nearest height where it lies on nothing else."""
     axes.figure.canvas.draw()
     scale = axes.figure.dpi / 72
-    left, right = axes.transAxes.transform([(0, 0), (1, 1)])[:, 0]
-    taken: list[tuple[float, float, float]] = []
-    for x, y, row in sorted(places, key=lambda place: -place[1]):
-        at_x, at_y = axes.transData.transform((x, y))
-        width = 4.6 * scale * len(row["title"])
-        to_left = at_x + width > right and at_x - width > left
-        begin = at_x - width if to_left else at_x
-        text_y = at_y
-        while any(abs(text_y - other) < 10 * scale and begin < end and first < begin + width
-                  for first, end, other in taken):  # fmt: skip
-            text_y -= 2 * scale
+    right = axes.transAxes.transform((1, 1))[0]
+    points = [axes.transData.transform((x, y)) for x, y, _ in places]
+    taken = [(x - 5 * scale, x + 5 * scale, y) for x, y in points]
+    for (at_x, at_y), (x, y, row) in sorted(zip(points, places, strict=True), key=lambda one: one[0][1]):
+        width = 5 * scale * len(row["title"])
+        for move, side in ((way * step, side) for step in range(90) for way in (1, -1) for side in sides):
+            begin = at_x + 6 * scale if side > 0 else at_x - 6 * scale - width
+            text_y = at_y + move * scale
+            free = all(
+                abs(text_y - y) > 8.5 * scale or begin > end or begin + width < first
+                for first, end, y in taken
+            )
+            if free and (begin + width < right or sides == (1,)):
+                break
         taken.append((begin, begin + width, text_y))
         axes.annotate(
             row["title"],
             (x, y),
-            xytext=(-7 if to_left else 7, (text_y - at_y) / scale),
+            xytext=(7 * side, move),
             textcoords="offset points",
-            ha="right" if to_left else "left",
+            ha="left" if side > 0 else "right",
             va="center",
             fontsize=8,
             color=_colour(row),
-            arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.6} if at_y - text_y > 6 * scale else None,
         )
 
 
 def _memory(told: Mapping[str, Any]) -> Any:
-    """Memory of the process after each part of the cold run."""
+    """The highest memory of the process in each part of the cold run."""
     figure, panels = _panels(told, 3.8)
     for axes, work, rows in panels:
         shown = [row for row in rows if row["name"].split("/")[1] in _CURVES[work] and row["curve"]]
         ends = []
         for row in shown:
-            read, memory = zip(*row["curve"], strict=True)
-            read, memory = [0, *(x / MIB for x in read)], [0, *(max(y, 0) / MIB for y in memory)]
+            read = [0, *(nbytes / MIB for nbytes, _ in row["curve"])]
+            memory = [0, *(max(nbytes, 0) / MIB for _, nbytes in row["curve"])]
             ours = _colour(row) == _OURS
-            axes.plot(read, memory, color=_colour(row), linewidth=2.2 if ours else 1.1, zorder=3 if ours else 2)
+            axes.plot(
+                read, memory, color=_colour(row), linewidth=2.2 if ours else 1.1, zorder=3 if ours else 2
+            )
             axes.plot(read[-1], memory[-1], "o", color=_colour(row), markersize=3)
             ends.append((read[-1], memory[-1], row))
         axes.set_xlabel("read from a cold file, MiB")
-        axes.set_ylabel("memory above the start, MiB")
+        axes.set_ylabel("peak memory above the start, MiB")
         axes.set_ylim(bottom=0)
-        axes.margins(x=0.34)
-        axes.set_xlim(left=0)
-        _label(axes, ends)
+        axes.set_xlim(0, 1.45 * max(read for read, _, _ in ends))  # room for the names
+        _label(axes, ends, sides=(1,))
     return figure

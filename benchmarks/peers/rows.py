@@ -126,8 +126,8 @@ def hdf5_in_order(folder: str) -> Iterator[Any]:
     return _slices(len(matrix), lambda rows: matrix[rows])
 
 
-# zarr: chunks of 1 MiB, the least that its guide advises. Smaller ones, alone or in shards, were no faster for
-# shuffled rows and up to a hundred times slower in order. No compression: the numbers are random.
+# zarr: chunks of 1 MiB, the least that its guide advises. Smaller ones, alone or in shards, were no faster
+# for shuffled rows and up to a hundred times slower in order. No compression: the numbers are random.
 
 
 def to_zarr(folder: str) -> None:
@@ -135,7 +135,11 @@ def to_zarr(folder: str) -> None:
 
     matrix = _source(folder)
     out = zarr.create_array(
-        f"{folder}/matrix.zarr", shape=matrix.shape, dtype=matrix.dtype, chunks=(1024, COLUMNS), compressors=None
+        f"{folder}/matrix.zarr",
+        shape=matrix.shape,
+        dtype=matrix.dtype,
+        chunks=(1024, COLUMNS),
+        compressors=None,
     )
     for start in range(0, len(matrix), SHARD):
         out[start : start + SHARD] = matrix[start : start + SHARD]
@@ -157,8 +161,8 @@ def zarr_in_order(folder: str) -> Iterator[Any]:
     return _slices(matrix.shape[0], lambda rows: matrix[rows])
 
 
-# TensorStore: Zarr 3 with shards of 64 MiB and 16 rows to a chunk within them. 4 rows were as fast shuffled and
-# half as fast in order, 64 rows the other way round.
+# TensorStore: Zarr 3 with shards of 64 MiB and 16 rows to a chunk within them. 4 rows were as fast shuffled
+# and half as fast in order, 64 rows the other way round.
 
 
 def _tensorstore(folder: str, **how: Any) -> Any:
@@ -197,9 +201,9 @@ def tensorstore_in_order(folder: str) -> Iterator[Any]:
 
 
 def _dask(folder: str) -> Any:
-    import dask.array
+    import dask.array as peer
 
-    return dask.array.from_array(_source(folder), chunks=(SHARD, COLUMNS))
+    return peer.from_array(_source(folder), chunks=(SHARD, COLUMNS))  # type: ignore[no-untyped-call]
 
 
 def dask(place: Place) -> Stream:
@@ -212,8 +216,8 @@ def dask_in_order(folder: str) -> Iterator[Any]:
     return _slices(len(matrix), lambda rows: matrix[rows].compute())
 
 
-# Blosc2: chunks of 4 MiB, 16 rows to a block, stored without compression. Blocks of 1, 4 and 64 rows were within
-# a third of that, in both directions. Mapped it is several times faster, for the price that a map has.
+# Blosc2: chunks of 4 MiB, 16 rows to a block, stored without compression. Mapped, blocks of 1, 4 and 64 rows
+# were within a fifth of that; not mapped it is several times slower, and holds less.
 
 
 def to_blosc2(folder: str) -> None:
@@ -304,7 +308,7 @@ PEERS = [
          (), "numpy", None, MATRIX, memmap_recreated_in_order),
     Peer("rows/memmap-advised", "np.memmap, DONTNEED", "MADV_DONTNEED after each 4,096 rows", memmap_advised,
          (), "numpy", None, MATRIX, memmap_advised_in_order),
-    Peer("rows/memmap-random", "np.memmap, RANDOM + DONTNEED", "MADV_RANDOM, and DONTNEED after each 4,096 rows",
+    Peer("rows/memmap-random", "np.memmap, RANDOM + DONTNEED", "MADV_RANDOM, and DONTNEED after 4,096 rows",
          memmap_advised_random, (), "numpy", None, MATRIX),
     Peer("rows/h5py", "h5py", "contiguous, ascending lists", hdf5,
          ("h5py",), "h5py", to_hdf5, "matrix.h5", hdf5_in_order),

@@ -38,13 +38,9 @@ def _limited(row: Row) -> str:
     return f"{_speed(row['limited'])} MiB/s" + (f" ({times:,.0f}x slower)" if times >= 2 else "")
 
 
-def _cold(row: Row) -> str:
-    return _speed(row["cold"])
-
-
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "warm, MiB/s": lambda row: _speed(row["warm"]),
-    "cold, MiB/s": _cold,
+    "cold, MiB/s": lambda row: _speed(row["cold"]),
     "in order, MiB/s": lambda row: _speed(row["in_order"]),
     "peak RSS, MiB": lambda row: _mib(row["peak"]),
     "page cache left, MiB": lambda row: _mib(row["cached"]),
@@ -72,11 +68,26 @@ def about(told: Mapping[str, Any]) -> str:
     on, setting = told["machine"], told["setting"]
     load = ", ".join(f"{one:.1f}" for one in setting["load"])
     return (
-        f"{on['date']}; {on['cores']} cores ({on['processor']}), {on['memory_gib']} GiB, Linux {on['kernel']}, "
-        f"{on['file_system']}, read-ahead {on['read_ahead']}; Python {on['python']}, NumPy {on['numpy']}. "
+        f"{on['date']}; {on['cores']} cores ({on['processor']}), {on['memory_gib']} GiB, "
+        f"Linux {on['kernel']}, {on['file_system']}, read-ahead {on['read_ahead']}; "
+        f"Python {on['python']}, NumPy {on['numpy']}. "
         f"Files of {format_size(setting['size'])}, medians of {setting['rounds']} rounds, "
         f"load average before, between and after: {load}."
     )
+
+
+def notes(told: Mapping[str, Any], work: str) -> list[str]:
+    """What a reader of a table should know that its cells cannot hold."""
+    rows = [row for row in told["peers"] if row["name"].startswith(f"{work}/") and row["cold_read"]]
+    asked = max((row["cold_read"] for row in rows), default=0)
+    # Windows that are cut off at the end of a file make a percent of difference.
+    short = [f"{row['title']} {_mib(row['cold_read'])}" for row in rows if row["cold_read"] < 0.95 * asked]
+    if not short:
+        return []
+    return [
+        f"Read in the cold run, after which the page cache was looked at: {_mib(asked)} MiB, or as much as "
+        f"came in 4 s: {', '.join(short)} MiB."
+    ]
 
 
 def text(told: Mapping[str, Any]) -> str:
@@ -95,7 +106,7 @@ def text(told: Mapping[str, Any]) -> str:
             cells = [cell if len(row) < len(headings) else cell.rjust(width)
                      for cell, width in zip(right, widths[1:], strict=False)]  # fmt: skip
             parts.append("  ".join([left.ljust(widths[0]), *cells]).rstrip())
-        parts.append("")
+        parts += [*notes(told, work), ""]
     return "\n".join(parts)
 
 
@@ -109,7 +120,7 @@ def markdown(told: Mapping[str, Any]) -> str:
         parts += [f"**{title}**", "", _line(headings), "|---|---|" + "--:|" * (len(headings) - 2)]
         for row in rows:
             parts.append(_line(row + [""] * (len(headings) - len(row))))
-        parts.append("")
+        parts += ["", *notes(told, work), ""]
     return "\n".join(parts)
 
 

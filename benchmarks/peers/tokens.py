@@ -40,7 +40,9 @@ def _join(place: Place) -> None:
 # np.memmap. One fancy index over a sliding window: no way to gather from a map was found to be faster.
 
 
-def _mapped(place: Place, after: Callable[[Any], object] = lambda data: None, *, advice: int | None = None) -> Stream:
+def _mapped(
+    place: Place, after: Callable[[Any], object] = lambda data: None, *, advice: int | None = None
+) -> Stream:
     data = np.memmap(place.path(TRAIN), np.uint16, "r")
     if advice is not None:
         data._mmap.madvise(advice)  # type: ignore[attr-defined]
@@ -140,7 +142,7 @@ class _Windows(MappedWindows):
 
 
 def litdata(place: Place) -> Stream:
-    """``TokensLoader`` over chunks of 64 MB, as the guide has it; chunks are shuffled, then windows in them."""
+    """``TokensLoader`` over chunks of 64 MB; chunks are shuffled, and then the windows in them."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
 
     _join(place)
@@ -151,12 +153,12 @@ def litdata(place: Place) -> Stream:
     if place.state is not None:
         loader.load_state_dict(place.state)
 
-    def batches(epoch: int) -> Iterator[Any]:
+    def batches() -> Iterator[Any]:
         for taken in loader:
             wide = taken.long()
             yield wide[:, :-1].contiguous(), wide[:, 1:].contiguous()
 
-    return Stream(endless(batches), loader.state_dict)
+    return Stream(endless(lambda epoch: batches()), loader.state_dict)
 
 
 def mosaicml(place: Place) -> Stream:
@@ -233,7 +235,8 @@ PEERS = [
          _TORCH, "numpy", reads=TRAIN),
     Peer("tokens/memmap-random", "np.memmap, RANDOM + DONTNEED", "MADV_RANDOM, and DONTNEED after each batch",
          memmap_advised_random, _TORCH, "numpy", reads=TRAIN),
-    Peer("tokens/nanogpt", "nanoGPT's get_batch", "as published", nanogpt, _TORCH, "torch", reads=TRAIN, ranks=True, state=True),
+    Peer("tokens/nanogpt", "nanoGPT's get_batch", "as published", nanogpt,
+         _TORCH, "torch", reads=TRAIN, ranks=True, state=True),
     Peer("tokens/dataloader", "torch DataLoader", "over a kept np.memmap", dataloader,
          _TORCH, "torch", reads=TRAIN, ranks=True, state=True, state_of="torchdata"),
     Peer("tokens/grain", "Grain", "MapDataset over a kept np.memmap", grain,
@@ -243,7 +246,8 @@ PEERS = [
     Peer("tokens/mosaicml", "MosaicML Streaming", "StreamingDataset over MDS", mosaicml,
          ("torch", "streaming"), "mosaicml-streaming", loaders.to_mds, "mds", ranks=True, state=True),
     Peer("tokens/huggingface", "Hugging Face datasets", "Arrow, lists of shuffled numbers", huggingface,
-         ("torch", "datasets"), "datasets", loaders.to_arrow, "windows.arrow", ranks=True, state=True, state_of="IterableDataset"),
+         ("torch", "datasets"), "datasets", loaders.to_arrow, "windows.arrow",
+         ranks=True, state=True, state_of="IterableDataset"),
     Peer("tokens/lowtide", "lowtide", "corpus.batches(…).torch()", lowtide_keep,
          _LOWTIDE, "lowtide", reads=TRAIN, ranks=True, state=True),
     Peer("tokens/lowtide-drop", "lowtide, cache=drop", "the same, leaving no page cache", lowtide_drop,

@@ -1,6 +1,6 @@
 """What every peer is asked to do, and the two files that it is asked to do it with.
 
-*tokens*: batches of 64 random windows of 1,024 tokens, as pairs of int64 tensors, from ``train.bin`` (uint16).
+*tokens*: batches of 64 random windows of 1,024 tokens, as pairs of int64 tensors, from ``train.bin``.
 *rows*: 4,096 rows of 1 KiB at a time, in a globally shuffled order, as a float32 array, from ``matrix.npy``.
 """
 
@@ -108,9 +108,9 @@ def endless(passes: Callable[[int], Iterable[Any]]) -> Iterator[Any]:
 
 
 def shuffled(total: int, size: int, epoch: int = 0) -> Iterator[Any]:
-    """Numbers below ``total`` in a shuffled order, ``size`` at a time, for peers that have no order of their own.
+    """Numbers below ``total`` in a shuffled order, ``size`` at a time.
 
-    A permutation of 8 bytes a number, as one would write it; lowtide itself needs none.
+    For peers that have no order of their own: a permutation in memory, as one would write it.
     """
     order = np.random.default_rng(epoch).permutation(total)
     for start in range(0, total - size + 1, size):

@@ -1,8 +1,9 @@
 """One peer in a process of its own: ``python -m benchmarks.peers.worker NAME FOLDER``.
 
-It says "ready" once its imports are done, or why it cannot be; then it answers each line of JSON on its standard
-input with one of its own. The peer is opened at the first request, so that whoever asks can empty the page cache
-between the imports and the first read. RANK and WORLD_SIZE are read from the environment, as under ``torchrun``.
+It tells its version once its imports are done, or why it cannot; then it answers each line of JSON on its
+standard input with one of its own. The peer is opened at the first request, so that whoever asks can empty
+the page cache between the imports and the first read. RANK and WORLD_SIZE are read from the environment, as
+under ``torchrun``.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Worker:
         gc.collect()  # what the imports left to collect is theirs
         proc.reset_peak()
         self._start = proc.status().rss
+        self._peak = 0
 
     def _open(self, **place: Any) -> Stream:
         if self._stream is None:
@@ -78,17 +80,24 @@ class Worker:
             first = first or time.perf_counter() - begun
             done += 1
             if done % every == 0:
-                curve.append((done * USEFUL[self._peer.work], proc.status().rss - self._start))
+                curve.append((done * USEFUL[self._peer.work], self._peak_of_part()))
         taken = time.perf_counter() - begun
-        memory = proc.status()
+        self._peak_of_part()
         samples(self._peer.work, last)
         return {
             "nbytes": done * USEFUL[self._peer.work],
             "seconds": taken,
             "first": first,
-            "peak": memory.peak - self._start,
+            "peak": self._peak,
             "curve": curve,
         }
+
+    def _peak_of_part(self) -> int:
+        """The highest memory since the last call: what a chunk took and gave back is in it."""
+        peak = proc.status().peak - self._start
+        proc.reset_peak()
+        self._peak = max(self._peak, peak)
+        return peak
 
     def in_order(self) -> dict[str, Any]:
         """One pass over all rows, and its time."""
