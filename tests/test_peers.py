@@ -89,6 +89,21 @@ def test_a_cold_run_that_was_cut_short_is_noted() -> None:
     assert "Fast" not in note
 
 
+def test_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    found = told(measured("rows/x", "X"))
+    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    for _ in range(2):
+        table.put(found, str(page))
+        text = page.read_text()
+        assert text.startswith(f"before\n{table.BEGIN}\n")
+        assert text.endswith(f"{table.END}\nafter\n")
+        assert "old" not in text
+        assert text.count("| X |") == 1
+    table.put(found, str(tmp_path / "new.md"))
+    assert (tmp_path / "new.md").read_text() == table.markdown(found)
+
+
 def test_pictures_are_small(tmp_path: Path) -> None:
     rows = [measured(f"{work}/memmap", "np.memmap, kept") for work in ("tokens", "rows")]
     rows += [measured(f"{work}/lowtide", "lowtide", limited_how="killed") for work in ("tokens", "rows")]

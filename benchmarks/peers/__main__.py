@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--read", metavar="FILE", help="measure nothing: take the figures of an earlier --json"
     )
-    parser.add_argument("--markdown", metavar="FILE", help="write the tables here as Markdown")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables to this page, between its marks")
     parser.add_argument("--plots", metavar="DIR", help="draw pictures into this folder")
     parser.add_argument("--size", default="1GiB", help="of each of the two files (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="medians of so many (default: %(default)s)")
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         Path(options.json).write_text(json.dumps(told, indent=1))
     if options.markdown:
-        Path(options.markdown).write_text(table.markdown(told))
+        table.put(told, options.markdown)
     if options.plots:
         from benchmarks.peers import plots
 

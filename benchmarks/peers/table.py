@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import MIB
 from lowtide.sizes import format_size
 
 Row = Mapping[str, Any]
+BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 WORKS = {
     "tokens": "Token batches: 64 windows of 1,024 tokens, shuffled",
     "rows": "Rows of a matrix: 4,096 rows of 1 KiB at a time, shuffled",
@@ -122,6 +124,16 @@ def markdown(told: Mapping[str, Any]) -> str:
             parts.append(_line(row + [""] * (len(headings) - len(row))))
         parts += ["", *notes(told, work), ""]
     return "\n".join(parts)
+
+
+def put(told: Mapping[str, Any], path: str) -> None:
+    """Write the tables to a file; in a page with the two marks, between them."""
+    page, tables = Path(path), markdown(told)
+    text = page.read_text() if page.exists() else ""
+    if BEGIN in text and END in text:
+        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+        tables = f"{before}{BEGIN}\n{tables}{END}{after}"
+    page.write_text(tables)
 
 
 def _line(cells: list[str]) -> str:
