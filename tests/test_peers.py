@@ -117,7 +117,11 @@ def test_every_peer_is_named_once_and_says_how_it_is_used() -> None:
     everyone = chosen([])
     assert len({peer.name for peer in everyone}) == len(everyone) == len(PEERS)
     assert all(peer.how and peer.reads and peer.package for peer in everyone)
-    assert [peer.name for peer in chosen(["rows/lowtide*"])] == ["rows/lowtide", "rows/lowtide-drop"]
+    assert [peer.name for peer in chosen(["rows/lowtide*"])] == [
+        "rows/lowtide",
+        "rows/lowtide-drop",
+        "rows/lowtide-blocks",
+    ]
     with pytest.raises(SystemExit, match=r"--only rows/none: no such peer \(there are tokens/memmap"):
         chosen(["rows/none"])
 

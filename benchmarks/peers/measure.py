@@ -25,6 +25,7 @@ COLD_SECONDS = 4.0
 """How long the slow may take over a quarter of the file."""
 LIMITED_SECONDS = 20.0
 """In which something must come back from inside the memory limit."""
+TOO_SLOW = f"no batch in {LIMITED_SECONDS:g} s"
 SKIP: dict[Work, int] = {"tokens": 20, "rows": 5}
 COMPARE = 5
 """Batches before a state is saved (more than a shuffle buffer of 1,000 windows), and batches compared."""
@@ -215,7 +216,9 @@ class Comparison:
         except CgroupUnavailableError as error:
             return None, f"n/a: {error}"
         except LoaderEndedError as error:
-            return None, {"OOM-killed": "killed"}.get(str(error), str(error))
+            # Who reads ahead for each row may need minutes for one batch.
+            plain = {"OOM-killed": "killed", f"no answer in {LIMITED_SECONDS:g} s": TOO_SLOW}
+            return None, plain.get(str(error), str(error))
         return told["nbytes"] / told["seconds"] / MIB, "completed"
 
     def _resumed(self, peer: Peer) -> str:

@@ -88,19 +88,20 @@ def _label(axes: Any, places: list[tuple[float, float, Any]], *, sides: tuple[in
     """Names beside their points, each at the nearest height where it lies on nothing else."""
     axes.figure.canvas.draw()
     scale = axes.figure.dpi / 72
-    right = axes.transAxes.transform((1, 1))[0]
+    (left, bottom), (right, _) = axes.transAxes.transform([(0, 0), (1, 1)])
     points = [axes.transData.transform((x, y)) for x, y, _ in places]
     taken = [(x - 5 * scale, x + 5 * scale, y) for x, y in points]
     for (at_x, at_y), (x, y, row) in sorted(zip(points, places, strict=True), key=lambda one: one[0][1]):
-        width = 5 * scale * len(row["title"])
+        width = 4.5 * scale * len(row["title"])
         for move, side in ((way * step, side) for step in range(90) for way in (1, -1) for side in sides):
             begin = at_x + 6 * scale if side > 0 else at_x - 6 * scale - width
             text_y = at_y + move * scale
-            free = all(
+            inside = left < begin and begin + width < right and text_y > bottom + 5 * scale
+            apart = (
                 abs(text_y - y) > 8.5 * scale or begin > end or begin + width < first
                 for first, end, y in taken
             )
-            if free and (begin + width < right or sides == (1,)):
+            if inside and all(apart):
                 break
         taken.append((begin, begin + width, text_y))
         axes.annotate(
@@ -112,6 +113,7 @@ def _label(axes: Any, places: list[tuple[float, float, Any]], *, sides: tuple[in
             va="center",
             fontsize=8,
             color=_colour(row),
+            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5},
         )
 
 
@@ -133,6 +135,6 @@ def _memory(told: Mapping[str, Any]) -> Any:
         axes.set_xlabel("read from a cold file, MiB")
         axes.set_ylabel("peak memory above the start, MiB")
         axes.set_ylim(bottom=0)
-        axes.set_xlim(0, 1.45 * max(read for read, _, _ in ends))  # room for the names
+        axes.set_xlim(0, 1.6 * max(read for read, _, _ in ends))  # room for the names
         _label(axes, ends, sides=(1,))
     return figure

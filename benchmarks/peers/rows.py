@@ -266,17 +266,17 @@ def blosc2_mapped_in_order(folder: str) -> Iterator[Any]:
 # lowtide
 
 
-def _lowtide(place: Place, cache: Any = "keep") -> Stream:
+def _lowtide(place: Place, cache: Any = "keep", shuffle: Any = True) -> Stream:
     import lowtide
 
     array = lowtide.open(place.path(MATRIX), cache=cache)
-    passing = [array.chunks(ROWS, shuffle=True, seed=0)]
+    passing = [array.chunks(ROWS, shuffle=shuffle, seed=0)]
     if place.state is not None:
         passing[0].load_state_dict(place.state)
 
     def batches(epoch: int) -> Iterator[Any]:
         if epoch:
-            passing[0] = array.chunks(ROWS, shuffle=True, seed=epoch)
+            passing[0] = array.chunks(ROWS, shuffle=shuffle, seed=epoch)
         yield from passing[0]
 
     return Stream(endless(batches), lambda: passing[0].state_dict())
@@ -288,6 +288,10 @@ def lowtide_keep(place: Place) -> Stream:
 
 def lowtide_drop(place: Place) -> Stream:
     return _lowtide(place, "drop")
+
+
+def lowtide_blocks(place: Place) -> Stream:
+    return _lowtide(place, shuffle="blocks")
 
 
 def lowtide_in_order(folder: str, cache: Any = "keep") -> Iterator[Any]:
@@ -326,4 +330,6 @@ PEERS = [
          ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_in_order, state=True),
     Peer("rows/lowtide-drop", "lowtide, cache=drop", "the same, leaving no page cache", lowtide_drop,
          ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_drop_in_order, state=True),
+    Peer("rows/lowtide-blocks", "lowtide, shuffle=blocks", "shuffled in blocks, not globally",
+         lowtide_blocks, ("lowtide.chunks",), "lowtide", None, MATRIX, state=True),
 ]  # fmt: skip
