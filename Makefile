@@ -35,8 +35,16 @@ bench-deps:
 	@command -v fio >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		(apt-get -qq update && apt-get -qq install -y --no-install-recommends fio >/dev/null)
 
-bench: $(VENV)/.test bench-deps
+bench: $(VENV)/.bench .venv-mosaicml/.done bench-deps
 	$(BIN)/python -m benchmarks
+
+# MosaicML Streaming asks for other versions than the rest, so it has an environment of its own. Where that cannot
+# be made the table says that it is not installed.
+.venv-mosaicml/.done: pyproject.toml
+	$(PYTHON) -m venv .venv-mosaicml
+	-.venv-mosaicml/bin/python -m pip --disable-pip-version-check --quiet install \
+		-e . torch==2.13.0 mosaicml-streaming==0.13.0
+	touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,5 +62,9 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt --no-deps litdata
 	touch $@ $(VENV)/.run $(VENV)/.docs
 
+$(VENV)/.bench: $(VENV)/.test
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-mosaicml demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -84,16 +85,39 @@ def run(
         Path(options.json).write_text(json.dumps(told, indent=1, default=float))
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+def machine(folder: str | None = None) -> dict[str, Any]:
+    """What the figures were measured on; ``folder`` is where the big files are."""
     return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
         "kernel": platform.release(),
+        "processor": _processor(),
+        "file_system": _file_system(folder or tempfile.gettempdir()),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "lowtide": lowtide.__version__,
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
     }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(folder: str) -> str:
+    """ext4, say: the kind of the mount whose device ``folder`` is on."""
+    device = os.stat(folder).st_dev
+    numbers = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            # proc(5): the third field is the device, and the kind comes after the dash.
+            if line.split()[2] == numbers:
+                return line.partition(" - ")[2].split()[0]
+    return "unknown"
 
 
 @contextmanager

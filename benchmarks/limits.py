@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,10 +25,19 @@ class LoaderEndedError(RuntimeError):
 
 
 class LoaderProcess:
-    """A loader in a process of its own, if need be inside a memory cgroup."""
+    """A loader in a process of its own, if need be inside a memory cgroup or under another Python."""
 
-    def __init__(self, name: str, folder: str, group: LimitedGroup | None = None) -> None:
-        command = [sys.executable, "-m", "benchmarks.loaders", name, folder]
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        group: LimitedGroup | None = None,
+        *,
+        module: str = "benchmarks.loaders",
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        command = [python, "-m", module, name, folder]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._group = group
         self._process = subprocess.Popen(
@@ -38,17 +47,22 @@ class LoaderProcess:
             stderr=self._errors,
             text=True,
             cwd=Path(__file__).parents[1],
-            env={**os.environ, "TMPDIR": folder},  # where peers keep what they unpack, to go with the corpus
+            # Peers keep what they unpack in TMPDIR; it goes with the corpus.
+            env={**os.environ, "TMPDIR": folder, **(environment or {})},
         )
         try:
-            self.started = self._answer(_START)
+            self.started = self.answer()
         except BaseException:
             self.close()
             raise
 
     def run(self, *, batches: int | None = None, seconds: float | None = None) -> dict[str, Any]:
         """Make so many batches, or go on for so long; what that took."""
-        wanted = {"batches": batches, "seconds": seconds}
+        self.ask(batches=batches, seconds=seconds)
+        return self.answer()
+
+    def ask(self, **wanted: Any) -> None:
+        """Send a request; what is None is left out."""
         assert self._process.stdin is not None
         try:
             print(
@@ -58,9 +72,9 @@ class LoaderProcess:
             )
         except BrokenPipeError:
             raise LoaderEndedError(self._how_it_ended()) from None
-        return self._answer(_START)
 
-    def _answer(self, timeout: float) -> dict[str, Any]:
+    def answer(self, timeout: float = _START) -> dict[str, Any]:
+        """What the process says to the oldest request not yet answered."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], timeout)
         if not ready:

@@ -10,6 +10,7 @@ at the first such line, so that whoever asks can empty the page cache between th
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -30,13 +31,13 @@ def _tokens(folder: str) -> str:
     return os.path.join(folder, "train.bin")
 
 
-def nanogpt(folder: str) -> Pairs:
+def nanogpt(folder: str, batch: int = BATCH) -> Pairs:
     """nanoGPT's algorithm as published: a new np.memmap for each batch, two copies of each window."""
     import torch
 
     def get_batch() -> tuple[Any, Any]:
         data = np.memmap(_tokens(folder), dtype=np.uint16, mode="r")
-        ix = torch.randint(len(data) - LENGTH, (BATCH,))
+        ix = torch.randint(len(data) - LENGTH, (batch,))
         x = torch.stack([torch.from_numpy(data[i : i + LENGTH].astype(np.int64)) for i in ix])
         y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in ix])
         return x, y
@@ -103,7 +104,7 @@ def lowtide_get_batch(folder: str) -> Pairs:
         yield get_batch("train")
 
 
-class _Mapped:
+class MappedWindows:
     """Windows of a kept np.memmap by number, as data sets over token files are usually written."""
 
     def __init__(self, folder: str) -> None:
@@ -120,14 +121,14 @@ class _Mapped:
 def dataloader(folder: str) -> Pairs:
     from torch.utils.data import DataLoader
 
-    return iter(DataLoader(_Mapped(folder), batch_size=BATCH, shuffle=True))  # type: ignore[arg-type]
+    return iter(DataLoader(MappedWindows(folder), batch_size=BATCH, shuffle=True))  # type: ignore[arg-type]
 
 
 def grain(folder: str) -> Pairs:
     import grain as peer
     import torch
 
-    windows = peer.MapDataset.source(_Mapped(folder)).shuffle(seed=0).batch(BATCH)
+    windows = peer.MapDataset.source(MappedWindows(folder)).shuffle(seed=0).batch(BATCH)
     for x, y in windows.to_iter_dataset():
         yield torch.from_numpy(x), torch.from_numpy(y)
 
@@ -143,19 +144,17 @@ def litdata(folder: str) -> Pairs:
         yield wide[:, :-1].contiguous(), wide[:, 1:].contiguous()
 
 
-def _streaming() -> Any:
+def streaming() -> Any:
     """MosaicML Streaming, without its data sets of images, which want torchvision."""
     sys.modules.setdefault("streaming.vision", types.ModuleType("streaming.vision"))
-    import streaming
-
-    return streaming
+    return importlib.import_module("streaming")
 
 
 def mosaicml(folder: str) -> Pairs:
     import torch
     from torch.utils.data import DataLoader
 
-    windows = _streaming().StreamingDataset(local=os.path.join(folder, "mds"), shuffle=True, batch_size=BATCH)
+    windows = streaming().StreamingDataset(local=os.path.join(folder, "mds"), shuffle=True, batch_size=BATCH)
 
     def collate(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
         taken = np.stack([sample["tokens"] for sample in samples])
@@ -214,7 +213,7 @@ def to_litdata(folder: str) -> None:
 
 def to_mds(folder: str) -> None:
     columns = {"tokens": f"ndarray:uint16:{LENGTH + 1}"}
-    with _streaming().MDSWriter(out=os.path.join(folder, "mds"), columns=columns) as writer:
+    with streaming().MDSWriter(out=os.path.join(folder, "mds"), columns=columns) as writer:
         for block in _blocks(folder, 1024):
             for window in block:
                 writer.write({"tokens": window})
@@ -309,7 +308,7 @@ def main(name: str, folder: str) -> None:
     if name.startswith("lowtide"):
         import lowtide.adapters.nanogpt  # noqa: F401  imports are no part of any figure
     elif loader.package == "mosaicml-streaming":
-        _streaming()
+        streaming()
     elif loader.package:
         __import__(loader.package)
     print(json.dumps({"ready": True, **_status()}), file=answers, flush=True)

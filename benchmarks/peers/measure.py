@@ -1,0 +1,280 @@
+"""Ask every peer for the same work, step by step, and keep what comes back."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cgroup
+
+from benchmarks.corpora import say
+from benchmarks.harness import MIB, make_cold, make_warm
+from benchmarks.limits import LoaderEndedError, LoaderProcess
+from benchmarks.peers.work import USEFUL, Peer, Work
+from lowtide.memory import pagecache
+
+LIMIT = 256 * MIB
+COLD_SECONDS = 4.0
+"""How long the slow may take over a quarter of the file."""
+LIMITED_SECONDS = 20.0
+"""In which something must come back from inside the memory limit."""
+TOO_SLOW = f"no batch in {LIMITED_SECONDS:g} s"
+SKIP: dict[Work, int] = {"tokens": 20, "rows": 5}
+COMPARE = 5
+"""Batches before a state is saved (more than a shuffle buffer of 1,000 windows), and batches compared."""
+
+
+@dataclass
+class Result:
+    """What was found about one peer. Speeds are MiB/s of data as it lies on disk; memory is in bytes."""
+
+    name: str
+    title: str
+    how: str
+    version: str | None = None
+    missing: str = ""
+    """Why there are no figures; empty where there are."""
+    warm: float | None = None
+    in_order: float | None = None
+    cold: float | None = None
+    cold_read: int | None = None
+    """Bytes of the cold run; fewer than asked where time ran out."""
+    peak: int | None = None
+    cached: int | None = None
+    start_up: float | None = None
+    convert_seconds: float | None = None
+    convert_nbytes: int | None = None
+    limited: float | None = None
+    limited_how: str = ""
+    resume: str = "none"
+    """Whether it goes on exactly where it stopped; "none" where it has no state to save."""
+    ranks: str = "none"
+    """Whether two ranks get together what one gets; "none" where there is no way to share."""
+    curve: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Comparison:
+    """Peers of one kind of work over one folder."""
+
+    def __init__(self, peers: Sequence[Peer], folder: str, pythons: Mapping[str, str], rounds: int) -> None:
+        self._peers = {peer.name: peer for peer in peers}
+        self._folder = folder
+        self._pythons = pythons
+        self._rounds = rounds
+        self._alone: dict[str, list[list[str]]] = {}
+        self._runs: dict[str, list[dict[str, float]]] = {}
+        self.results = {peer.name: Result(peer.name, peer.title, peer.how) for peer in peers}
+
+    def run(self) -> list[Result]:
+        """All steps. A peer that fails in one of them is listed with the reason and left out of the rest."""
+        for name in self._peers:
+            self._prepare(name)
+        self._warm()
+        for nth in range(self._rounds):
+            # Begun by another each time: what one leaves to the next in the host's own cache hits all alike.
+            names = self._present()
+            for name in [*names[nth * 3 :], *names[: nth * 3]]:
+                say(f"cold, round {nth + 1}: {name}")
+                self._cold(self._peers[name])
+        for name in self._present():
+            say(f"in {LIMIT // MIB} MiB, resumed, on two ranks: {name}")
+            peer, result = self._peers[name], self.results[name]
+            self._medians(result)
+            result.limited, result.limited_how = self._limited(peer)
+            if peer.state:
+                result.resume = self._resumed(peer)
+            if peer.ranks:
+                result.ranks = self._on_two_ranks(peer)
+        return list(self.results.values())
+
+    def _present(self) -> list[str]:
+        return [name for name, result in self.results.items() if not result.missing]
+
+    @contextmanager
+    def _process(
+        self, name: str, group: LimitedGroup | None = None, environment: Mapping[str, str] | None = None
+    ) -> Iterator[LoaderProcess]:
+        python = self._pythons.get(name, sys.executable)
+        where: Any = {"module": "benchmarks.peers.worker", "python": python, "environment": environment}
+        with LoaderProcess(name, self._folder, group, **where) as process:
+            yield process
+
+    def _prepare(self, name: str) -> None:
+        """Whether a peer is there; what its own writer makes of the file; its first batches on one rank."""
+        peer, result = self._peers[name], self.results[name]
+        try:
+            with self._process(name) as process:
+                result.version, result.missing = (
+                    process.started.get("version"),
+                    process.started.get("missing", ""),
+                )
+                if result.missing:
+                    return
+                self._convert(peer, process)
+                if peer.ranks:
+                    self._alone[name] = _ask(process, do="digests", batches=COMPARE)["digests"]
+        except LoaderEndedError as error:
+            result.missing = f"failed: {error}"
+
+    def _convert(self, peer: Peer, process: LoaderProcess) -> None:
+        if peer.convert is None:
+            return
+        result = self.results[peer.name]
+        if not peer.files(self._folder):
+            say(f"converting for {peer.name}")
+            result.convert_seconds = _ask(process, 600, do="convert")["seconds"]
+        else:  # two ways to read it share one conversion
+            same = next(one for one in self._peers.values() if one.reads == peer.reads)
+            result.convert_seconds = self.results[same.name].convert_seconds
+        result.convert_nbytes = sum(map(os.path.getsize, peer.files(self._folder)))
+
+    def _warm(self) -> None:
+        """Everything in the page cache; the processes live through all rounds and take turns."""
+        found: dict[str, list[float]] = {}
+        passes: dict[str, list[float]] = {}
+        # All before the first process: what somebody maps cannot be put out of the cache to be read in again.
+        for path in sorted(
+            {path for name in self._present() for path in self._peers[name].files(self._folder)}
+        ):
+            make_warm(path)
+        with ExitStack() as stack:
+            running = {}
+            for name in self._present():
+                say(f"warm: {name}")
+                try:
+                    running[name] = stack.enter_context(self._process(name))
+                    _ask(
+                        running[name], do="run", seconds=0.5
+                    )  # the first pass over code and pages is no figure
+                except LoaderEndedError as error:
+                    running.pop(name, None)
+                    self.results[name].missing = f"failed: {error}"
+            for _ in range(2 * self._rounds + 1):
+                for name, process in running.items():
+                    told = _ask(process, do="run", seconds=0.25)
+                    found.setdefault(name, []).append(told["nbytes"] / told["seconds"] / MIB)
+                    self._saw_peak(name, told["peak"])
+            for _ in range(self._rounds):
+                for name, process in running.items():
+                    if self._peers[name].in_order is not None:
+                        told = _ask(process, do="in_order")
+                        passes.setdefault(name, []).append(told["nbytes"] / told["seconds"] / MIB)
+        for name, speeds in found.items():
+            self.results[name].warm = statistics.median(speeds)
+        for name, speeds in passes.items():
+            self.results[name].in_order = statistics.median(speeds)
+
+    def _saw_peak(self, name: str, peak: int) -> None:
+        """The highest of all runs, warm and cold: a map is highest where its neighbours are cached."""
+        self.results[name].peak = max(self.results[name].peak or 0, peak)
+
+    def _cold(self, peer: Peer) -> None:
+        """A quarter of the file from the device, in a new process: what is mapped cannot be dropped."""
+        result, files = self.results[peer.name], peer.files(self._folder)
+        read = max(USEFUL[peer.work], sum(map(os.path.getsize, files)) // 4)
+        begun = time.perf_counter()
+        try:
+            with self._process(peer.name) as process:
+                imports = time.perf_counter() - begun
+                _make_cold(files)
+                told = _ask(process, do="run", batches=read // USEFUL[peer.work], seconds=COLD_SECONDS)
+                cached = [pagecache.resident(path) for path in files]
+        except LoaderEndedError as error:
+            result.missing = f"failed: {error}"
+            return
+        figures = {
+            "cold": told["nbytes"] / told["seconds"] / MIB,
+            "start_up": imports + told["first"],
+            "cold_read": told["nbytes"],
+            "cached": sum(one[0] for one in cached if one is not None),
+        }
+        self._runs.setdefault(peer.name, []).append(figures)
+        self._saw_peak(peer.name, told["peak"])
+        result.curve = told["curve"]
+
+    def _medians(self, result: Result) -> None:
+        runs = self._runs[result.name]
+        for key in runs[0]:
+            setattr(result, key, statistics.median(run[key] for run in runs))
+
+    def _limited(self, peer: Peer) -> tuple[float | None, str]:
+        """Speed in a memory cgroup that holds a fraction of the file; how it went."""
+        try:
+            with memory_cgroup(LIMIT) as group, self._process(peer.name, group) as process:
+                _make_cold(peer.files(self._folder))  # pages that another group paid for would be free
+                _ask(
+                    process, LIMITED_SECONDS, do="run", seconds=1
+                )  # until the group is full and has to reclaim
+                told = _ask(process, LIMITED_SECONDS, do="run", seconds=2)
+        except CgroupUnavailableError as error:
+            return None, f"n/a: {error}"
+        except LoaderEndedError as error:
+            # Who reads ahead for each row may need minutes for one batch.
+            plain = {"OOM-killed": "killed", f"no answer in {LIMITED_SECONDS:g} s": TOO_SLOW}
+            return None, plain.get(str(error), str(error))
+        return told["nbytes"] / told["seconds"] / MIB, "completed"
+
+    def _resumed(self, peer: Peer) -> str:
+        """Whether a new process that gets the state of one that has ended goes on with the same batches."""
+        path = os.path.join(self._folder, "state.pickle")
+        try:
+            with self._process(peer.name) as process:
+                before = _ask(process, do="digests", batches=COMPARE, skip=SKIP[peer.work], save=path)
+            with self._process(peer.name) as process:
+                after = _ask(process, do="digests", batches=COMPARE, load=path)
+        except LoaderEndedError as error:
+            return f"failed: {error}"
+        by = f" ({peer.state_of})" if peer.state_of else ""
+        return ("yes" if before["digests"] == after["digests"] else "no") + by
+
+    def _on_two_ranks(self, peer: Peer) -> str:
+        """Whether the batches of two ranks together hold, step by step, what those of one rank hold."""
+        port = _free_port()
+        try:
+            with ExitStack() as stack:
+                where = [_torchrun(rank, 2, port) for rank in range(2)]
+                running = [stack.enter_context(self._process(peer.name, environment=one)) for one in where]
+                for process in running:  # both first: some meet before they begin
+                    process.ask(do="digests", batches=COMPARE)
+                told = [process.answer()["digests"] for process in running]
+        except LoaderEndedError as error:
+            return f"failed: {error}"
+        together = [sorted(a + b) for a, b in zip(*told, strict=True)]
+        return "yes" if together == [sorted(step) for step in self._alone[peer.name]] else "no"
+
+
+def _ask(process: LoaderProcess, timeout: float = 120, **wanted: Any) -> dict[str, Any]:
+    process.ask(**wanted)
+    return process.answer(timeout)
+
+
+def _make_cold(files: Sequence[str]) -> None:
+    for path in files:
+        make_cold(path)
+
+
+def _torchrun(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What ``torchrun`` on one machine would set."""
+    count = str(ranks)
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+        return port
