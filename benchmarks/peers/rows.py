@@ -203,7 +203,7 @@ def tensorstore_in_order(folder: str) -> Iterator[Any]:
 def _dask(folder: str) -> Any:
     import dask.array as peer
 
-    return peer.from_array(_source(folder), chunks=(SHARD, COLUMNS))  # type: ignore[no-untyped-call]
+    return peer.from_array(_source(folder), chunks=(SHARD, COLUMNS))
 
 
 def dask(place: Place) -> Stream:
