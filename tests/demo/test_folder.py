@@ -24,7 +24,14 @@ def test_what_an_earlier_demo_left_is_taken_away_and_nothing_else(tmp_path: Path
     folder = Folder(str(tmp_path / "demo"))
     folder.begin()
     folder.keep({"tokens": 5})
-    for name in ("text/a.py", "corpus/train.bin", "run/best.pt", "array.npy", "report.html", "curves.svg"):
+    for name in (
+        "text/a.py",
+        "corpus/train.bin",
+        "run/best.pt",
+        "scratch/array.npy",
+        "report.html",
+        "curves.svg",
+    ):
         (tmp_path / "demo" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "demo" / name).write_text("old")
     (tmp_path / "demo" / "notes.txt").write_text("mine")

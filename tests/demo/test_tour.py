@@ -113,7 +113,7 @@ def test_full_trains_and_samples(full: tuple[Path, str]) -> None:
     text = (folder / "report.html").read_text()
     assert "What it writes" in text
     assert "Memory while training" in text
-    assert not (folder / "array.npy").exists()
+    assert not (folder / "scratch").exists()
 
 
 def test_every_command_that_is_shown_is_one(quick: tuple[Path, str], full: tuple[Path, str]) -> None:
@@ -159,7 +159,7 @@ def test_an_interrupt_leaves_no_array(tmp_path: Path) -> None:
         command(QUICK, folder, 256), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
     deadline = time.monotonic() + 60
-    while not list(folder.glob("*array.npy*")):
+    while not list(folder.glob("scratch/*")):
         assert time.monotonic() < deadline, "the array never came"
         assert process.poll() is None
         time.sleep(0.02)

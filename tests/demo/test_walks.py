@@ -18,9 +18,8 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    path = tmp_path_factory.mktemp("walks") / "array.npy"
-    with walks.array(str(path), 32 * MIB):
-        return list(walks.walk(str(path)))
+    with walks.array(str(tmp_path_factory.mktemp("walks") / "scratch"), 32 * MIB) as path:
+        return list(walks.walk(path))
 
 
 def test_each_walks_in_both_orders_to_the_end(found: list[Run]) -> None:
@@ -65,9 +64,8 @@ def test_where_no_peak_is_kept_the_highest_sample_stands_for_it(found: list[Run]
 
 
 def test_the_array_is_gone_afterwards_also_after_a_failure(tmp_path: Path) -> None:
-    path = tmp_path / "array.npy"
     with pytest.raises(KeyboardInterrupt):
-        with walks.array(str(path), 4 * MIB):
+        with walks.array(str(tmp_path / "scratch"), 4 * MIB) as path:
             with lowtide.open(path) as array:
                 assert array.nbytes == 4 * MIB
             raise KeyboardInterrupt

@@ -42,9 +42,9 @@ class Folder:
         return self / "corpus"
 
     @property
-    def array(self) -> str:
-        """Large, and there only while it is walked through."""
-        return self / "array.npy"
+    def scratch(self) -> str:
+        """Of the array: large, and there only while it is walked through."""
+        return self / "scratch"
 
     @property
     def run(self) -> str:
@@ -69,10 +69,10 @@ class Folder:
                     f"{self.path}: holds other files and no demo (there is no {os.path.basename(self.mark)} "
                     "of one); name another folder with --out, or an empty one"
                 )
-            for folder in (self.text, self.corpus, self.run):
+            for folder in (self.text, self.corpus, self.run, self.scratch):
                 if os.path.isdir(folder):
                     shutil.rmtree(folder)
-            for file in (self.array, self.curves, self.report):
+            for file in (self.curves, self.report):
                 with suppress(FileNotFoundError):
                     os.unlink(file)
         except OSError as error:

@@ -138,7 +138,7 @@ class _Tour:
             )
         with (
             self.console.status("walking through it, four times"),
-            walks.array(self.folder.array, self.size) as path,
+            walks.array(self.folder.scratch, self.size) as path,
         ):
             found = list(walks.walk(path))
         self.commands.append(

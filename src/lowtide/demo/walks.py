@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import psutil
 
@@ -61,14 +61,15 @@ def _memory() -> int:
 
 
 @contextmanager
-def array(path: str, size: int) -> Iterator[str]:
-    """A matrix of random numbers that is gone afterwards, whatever happens."""
+def array(folder: str, size: int) -> Iterator[str]:
+    """A matrix of random numbers in a new folder that is gone afterwards, whatever happened."""
+    path = os.path.join(folder, "array.npy")
     try:
+        os.mkdir(folder)
         make_matrix(path, size)
         yield path
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def walk(path: str) -> Iterator[Run]:
