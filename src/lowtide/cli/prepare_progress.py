@@ -24,8 +24,15 @@ def showing() -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    # The figures are long: on a narrow terminal they take a second line, and not the room of the rest.
+    stage = TextColumn("{task.description}", table_column=Column(min_width=len("alphabet"), no_wrap=True))
+    columns = (
+        stage,
+        BarColumn(20, table_column=Column(min_width=20)),
+        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=False)),
+    )
     with Bar(*columns, console=Console(stderr=True)) as bar:
         shown = bar.add_task("reading", total=None, figures="")
         clock = Clock()

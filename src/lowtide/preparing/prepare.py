@@ -252,6 +252,7 @@ class _Preparation:
                 counts.add(task, record)
                 if assembler is not None:
                     _consume(assembler, records)
+            counts.tick()
             if assembler is None:
                 total = sum(record.tokens[TRAIN] for record in records.values())
                 assembler = assemble(train_tokens=int(total * (1 - settings.val_fraction)))
