@@ -22,6 +22,10 @@ def command(out: str, quick: bool) -> None:
     it, and writes DIR/report.html. The array, of 1 GiB or what fits, is removed again.
 
     A DIR that an earlier demo left is refreshed; any other that is not empty is refused.
+
+    \b
+        lowtide demo
+        lowtide demo --quick --out tide
     """
     from lowtide.demo.tour import FULL, QUICK, tour
 
