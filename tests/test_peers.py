@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.peers import plots, table
-from benchmarks.peers.__main__ import chosen
+from benchmarks.peers.__main__ import chosen, main
 from benchmarks.peers.measure import Result
 from benchmarks.peers.work import COLUMNS, ROWS, shuffled, write_matrix, write_tokens
 from benchmarks.peers.worker import PEERS, Worker, samples
@@ -92,13 +92,13 @@ def test_a_cold_run_that_was_cut_short_is_noted() -> None:
 def test_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     found = told(measured("rows/x", "X"))
-    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    page.write_text(f"before\n{table.BEGIN}\nlast time\n{table.END}\nafter\n")
     for _ in range(2):
         table.put(found, str(page))
         text = page.read_text()
         assert text.startswith(f"before\n{table.BEGIN}\n")
         assert text.endswith(f"{table.END}\nafter\n")
-        assert "old" not in text
+        assert "last time" not in text
         assert text.count("| X |") == 1
     table.put(found, str(tmp_path / "new.md"))
     assert (tmp_path / "new.md").read_text() == table.markdown(found)
@@ -124,6 +124,12 @@ def test_every_peer_is_named_once_and_says_how_it_is_used() -> None:
     ]
     with pytest.raises(SystemExit, match=r"--only rows/none: no such peer \(there are tokens/memmap"):
         chosen(["rows/none"])
+
+
+@pytest.mark.parametrize("wrong", ["rows/zarr", "rows/zarr=", "rows/zarr=/nowhere", f"zarr={sys.executable}"])
+def test_a_python_must_be_there_and_a_peer_known(wrong: str) -> None:
+    with pytest.raises(SystemExit, match=f"--python {wrong}: expected the name of a peer"):
+        main(["--only", "rows/zarr", "--python", wrong])
 
 
 def test_shuffled_numbers_come_once_each() -> None:

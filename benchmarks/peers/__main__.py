@@ -22,6 +22,7 @@ from benchmarks.limits import read_ahead
 from benchmarks.peers import rows, table, tokens
 from benchmarks.peers.measure import LIMIT, Comparison
 from benchmarks.peers.work import Peer, write_matrix, write_tokens
+from benchmarks.peers.worker import PEERS
 from lowtide.sizes import format_size, parse_size
 
 OWN_PYTHON = Path(__file__).parents[2] / ".venv-mosaicml" / "bin" / "python"
@@ -30,7 +31,7 @@ OWN_PYTHON = Path(__file__).parents[2] / ".venv-mosaicml" / "bin" / "python"
 
 def chosen(patterns: Sequence[str]) -> list[Peer]:
     """The peers whose names fit one of the patterns, or all."""
-    everyone = [*tokens.PEERS, *rows.PEERS]
+    everyone = list(PEERS.values())
     for pattern in patterns:
         if not any(fnmatchcase(peer.name, pattern) for peer in everyone):
             known = ", ".join(peer.name for peer in everyone)
@@ -46,8 +47,11 @@ def _pythons(given: Sequence[str]) -> dict[str, str]:
     found = {"tokens/mosaicml": str(OWN_PYTHON)} if OWN_PYTHON.exists() else {}
     for one in given:
         name, _, path = one.partition("=")
-        if not path:
-            raise SystemExit(f"--python {one}: expected NAME=PATH, such as tokens/mosaicml=/venv/bin/python")
+        if name not in PEERS or not os.access(path, os.X_OK):
+            raise SystemExit(
+                f"--python {one}: expected the name of a peer (see --list) and a Python, such as "
+                "tokens/mosaicml=/venv/bin/python"
+            )
         found[name] = path
     return found
 

@@ -217,7 +217,7 @@ def dask_in_order(folder: str) -> Iterator[Any]:
 
 
 # Blosc2: chunks of 4 MiB, 16 rows to a block, stored without compression. Mapped, blocks of 1, 4 and 64 rows
-# were within a fifth of that; not mapped it is several times slower, and holds less.
+# were within a quarter of that; not mapped it is several times slower, and holds less.
 
 
 def to_blosc2(folder: str) -> None:

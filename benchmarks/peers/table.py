@@ -132,7 +132,7 @@ def put(told: Mapping[str, Any], path: str) -> None:
     text = page.read_text() if page.exists() else ""
     if BEGIN in text and END in text:
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-        tables = f"{before}{BEGIN}\n{tables}{END}{after}"
+        tables = f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
     page.write_text(tables)
 
 
