@@ -41,14 +41,14 @@ class Settings:
         "Begin with GPT-2's weights: a folder in Hugging Face's format, or gpt2, gpt2-xl, …"
     )
     # The model
-    n_layer: int = _setting("Layers.", least=1)
+    n_layer: int = _setting("How many layers.", least=1)
     n_head: int = _setting("Attention heads of a layer.", least=1)
     n_embd: int = _setting("Width: features of a token.", least=1)
     block_size: int = _setting("Tokens of a window, the most that the model looks back on.", least=1)
     vocab_size: int | None = _setting("Ids the model knows; from the corpus where it tells.", least=1)
     dropout: float = _setting("Share of features left out while training.", 0.0, least=0)
     bias: bool = _setting("Biases in linear layers and LayerNorm.")
-    norm: Literal["layernorm", "rmsnorm"] = _setting("The normalisation.")
+    norm: Literal["layernorm", "rmsnorm"] = _setting("Which normalisation.")
     positions: Literal["learned", "rotary"] = _setting("How the model knows where a token stands.")
     activation: Literal["gelu", "gelu_tanh", "relu2"] = _setting("Between the two feed-forward matrices.")
     qk_norm: bool = _setting("Normalise queries and keys.")
@@ -62,7 +62,7 @@ class Settings:
     )
     document_mask: bool = _setting("Let tokens see their own document alone.", False)
     eos: int | None = _setting("The token that ends documents, where the corpus does not say.", least=0)
-    seed: int = _setting("Of weights, batches and dropout.", 1337, least=0)
+    seed: int = _setting("The seed of weights, batches and dropout.", 1337, least=0)
     # The optimiser
     optimiser: Literal["adamw", "muon"] = _setting("AdamW, or Muon for matrices and AdamW for the rest.")
     learning_rate: float = _setting("The highest learning rate.", least=0)
@@ -71,7 +71,7 @@ class Settings:
     warmup_iters: int = _setting("Steps in which the learning rate rises.", least=0)
     lr_decay_iters: int = _setting("The step at which it reaches min_lr; max_iters unless said.", least=1)
     cooldown_iters: int = _setting("wsd: the steps in which it falls; two fifths unless said.", least=0)
-    weight_decay: float = _setting("Of matrices and embeddings.", least=0)
+    weight_decay: float = _setting("How much matrices and embeddings shrink.", least=0)
     beta1: float = _setting("AdamW's first moment.", least=0)
     beta2: float = _setting("AdamW's second moment.", least=0)
     grad_clip: float = _setting("The largest norm of the gradient; 0 for any.", least=0)
@@ -90,7 +90,7 @@ class Settings:
     # The machine
     device: str = _setting("cpu, cuda, cuda:1, mps; the best that is there unless said.", may_change=True)
     dtype: Literal["float32", "bfloat16", "float16"] = _setting(
-        "Of matrix products (autocast).", may_change=True
+        "The dtype of matrix products (autocast).", may_change=True
     )
     compile: bool = _setting("Use torch.compile.", False, may_change=True)
     memory_budget: str | None = _setting("Memory of each process, such as 2GiB.", may_change=True)

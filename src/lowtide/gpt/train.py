@@ -30,6 +30,7 @@ from lowtide.gpt.screen import Screen
 from lowtide.gpt.settings import ARCHITECTURE, Settings
 from lowtide.gpt.tracking import Tracking
 from lowtide.memory import proc
+from lowtide.memory.meter import resident
 from lowtide.sizes import format_size, parse_size
 
 End = Literal["done", "signal", "time", "memory"]
@@ -222,7 +223,7 @@ class Trainer:
             tokens_per_s=tokens / took,
             loader_ms=1000 * (loaded - begun),
             step_ms=1000 * took,
-            rss_mib=_resident() / 2**20,
+            rss_mib=resident() / 2**20,
         )
         names: tuple[End, ...] = ("signal", "time", "memory")
         return metrics, next((name for name, wish in zip(names, wishes, strict=True) if wish), None)
@@ -380,15 +381,6 @@ def signals() -> Iterator[list[int]]:
 def _put_back(handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-def _resident() -> int:
-    if proc.available():
-        return proc.status().rss
-    import psutil
-
-    resident: int = psutil.Process().memory_info().rss
-    return resident
 
 
 def _finite(value: float) -> bool:
