@@ -73,6 +73,11 @@ def test_who_is_missing_is_listed_with_the_reason() -> None:
         assert "not installed: No module named 'y'" in next(line for line in text.splitlines() if "Y" in line)
 
 
+@pytest.mark.parametrize(("speed", "cell"), [(12345.6, "12,346"), (10, "10"), (9.94, "9.9"), (0.04, "0.04")])
+def test_a_speed_has_the_digits_that_mean_something(speed: float, cell: str) -> None:
+    assert f"| {cell} |" in table.markdown(told(measured("tokens/x", "X", warm=speed)))
+
+
 def test_who_was_killed_is_said_to_be() -> None:
     killed = told(measured("rows/x", "X", limited=None, limited_how="killed"))
     assert "killed" in table.text(killed)

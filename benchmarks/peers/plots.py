@@ -128,7 +128,7 @@ def _memory(told: Mapping[str, Any]) -> Any:
             memory = [0, *(max(nbytes, 0) / MIB for _, nbytes in row["curve"])]
             ours = _colour(row) == _OURS
             axes.plot(
-                read, memory, color=_colour(row), linewidth=2.2 if ours else 1.1, zorder=3 if ours else 2
+                read, memory, color=_colour(row), linewidth=2.2 if ours else 1.1, zorder=5 if ours else 2
             )
             axes.plot(read[-1], memory[-1], "o", color=_colour(row), markersize=3)
             ends.append((read[-1], memory[-1], row))

@@ -20,7 +20,8 @@ WORKS = {
 def _speed(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    digits = 0 if value >= 10 else 1 if value >= 0.1 else 2
+    return f"{value:,.{digits}f}"
 
 
 def _mib(value: float | None) -> str:
