@@ -322,11 +322,14 @@ def test_for_a_slow_consumer_the_thread_works_ahead(clock: list[float]) -> None:
         clock[0] += 1
         return number
 
-    items = Prefetcher(lambda i: i, 0, 10, 1, at_once=at_once)
-    assert [items.next(), items.next()] == [0, 1]
-    clock[0] += 2  # the consumer took longer than an item does
-    assert [items.next() for _ in range(8)] == list(range(2, 10))
-    assert tried == [0, 1]
+    items = Prefetcher(lambda i: i, 0, 20, 1, at_once=at_once)
+    for late in (False, True, True, False, True, True):  # now and then it is late: that is no reason
+        clock[0] += 2 if late else 0
+        items.next()
+    assert tried == list(range(6))
+    clock[0] += 2  # the third time in a row that it took longer than an item does
+    assert [items.next() for _ in range(14)] == list(range(6, 20))
+    assert tried == list(range(6))
     items.close()
 
 

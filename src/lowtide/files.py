@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
@@ -31,8 +30,6 @@ ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
 Cache = Literal["keep", "drop"]
 
 _PAGE = 4096
-_WORTH_SHARING = 2 * 2**20  # half of it takes longer to copy than to hand over
-_TRY_AGAIN = 64  # reads, until what was slower is tried once more
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
 
@@ -88,7 +85,6 @@ class PreadReader:
             drop = cache == "drop"
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
         self.in_order = True
-        self._halves = _Halves()
         self._fadvise = hasattr(os, "posix_fadvise")
         self._drop = drop and self._fadvise
         parts = ["aio" if aio.for_this_thread() else "preadv"]
@@ -105,7 +101,7 @@ class PreadReader:
             entry.advise(random=False)
             if wait:
                 self._read_rest(entry.fd, offset, out)
-            elif not self._nowait or not self._halves.read(entry.fd, offset, out):
+            elif not self._nowait or not _read_at_once(entry.fd, offset, out):
                 return False
             if self._drop:
                 drop_range(entry.fd, offset, offset + len(out))
@@ -274,43 +270,8 @@ def _supports(fd: int, flag: int) -> bool:
     return True
 
 
-class _Halves:
-    """Reads what is cached by one thread or by two, whichever was faster lately.
-
-    Two cores copy faster than one, but only while nobody else wants the second: then the wait for it costs
-    more than it saves. Which holds may change at any time, so now and then the other way is tried.
-    """
-
-    def __init__(self) -> None:
-        self._pace = [0.0, 0.0]  # seconds a byte: alone, shared
-        self._reads = 0
-
-    def read(self, fd: int, offset: int, out: Bytes) -> bool:
-        """Fill ``out`` if all of it is cached; the answer is whether it was."""
-        if _CORES == 1 or len(out) < _WORTH_SHARING:
-            return _read_at_once(fd, offset, out)
-        turn, self._reads = self._reads % _TRY_AGAIN, self._reads + 1
-        shared = turn == 0 or (turn > 1 and self._pace[True] < self._pace[False])
-        began = time.perf_counter()
-        cached = (_read_by_two if shared else _read_at_once)(fd, offset, out)
-        self._pace[shared] = (time.perf_counter() - began) / len(out)
-        return cached
-
-
-def _read_by_two(fd: int, offset: int, out: Bytes) -> bool:
-    half = len(out) // 2
-    try:
-        other = _helpers().submit(_read_at_once, fd, offset + half, out[half:])
-    except RuntimeError:  # no more threads: the interpreter is ending
-        return _read_at_once(fd, offset, out)
-    try:
-        mine = _read_at_once(fd, offset, out[:half])
-    finally:
-        wait((other,))  # whatever happened here, nobody may write to `out` after this returns
-    return other.result() and mine
-
-
 def _read_at_once(fd: int, offset: int, out: Bytes) -> bool:
+    """Read ``out`` if all of it is cached."""
     try:
         return os.preadv(fd, [out.data], offset, _NOWAIT) == len(out)
     except OSError:  # BlockingIOError when it is not; the waiting read will tell about anything else

@@ -18,6 +18,9 @@ Finish = Callable[[], T]
 """Ends what was begun, and gives the item."""
 
 
+_PATIENCE = 3  # times in a row that a consumer takes longer than an item, until a thread works meanwhile
+
+
 class Prefetcher(Generic[T]):
     """``make(start)``, ``make(start + 1)``, … in order, up to ``depth`` of them ahead of the consumer.
 
@@ -31,7 +34,7 @@ class Prefetcher(Generic[T]):
 
     ``at_once`` makes an item if that takes no waiting, else gives None. It is tried first, for as long as
     the consumer comes back sooner than an item takes to make: handing work to a thread would then cost more
-    than it hides.
+    than it hides. To be late now and then does not count: something else may have had the core.
 
     >>> squares = Prefetcher(lambda i: i * i, 2, 5, depth=2)
     >>> [squares.next() for _ in range(3)], squares.position
@@ -54,6 +57,7 @@ class Prefetcher(Generic[T]):
         self._begins = begin is not None
         self._at_once = at_once
         self._took = 0.0
+        self._late = 0
         self._returned = time.perf_counter()
         self._stop = stop
         self._depth = depth
@@ -114,7 +118,8 @@ class Prefetcher(Generic[T]):
 
     def _try_at_once(self, at_once: Callable[[int], T | None]) -> T | None:
         begun = time.perf_counter()
-        made = at_once(self.position) if not self._took or begun - self._returned < self._took else None
+        self._late = self._late + 1 if self._took and begun - self._returned > self._took else 0
+        made = at_once(self.position) if self._late < _PATIENCE else None
         if made is None:
             self._at_once = None  # from here on the thread works ahead
             return None

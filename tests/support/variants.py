@@ -78,6 +78,5 @@ def tight(on: bool = True) -> Iterator[None]:
         mock.patch.object(extents.Extents, "window", _few_at_once),
         mock.patch.object(files, "_workers_for", lambda extents: min(3, len(extents))),
         mock.patch.object(mapped, "_MAPPED_AT_ONCE", 200_000),
-        mock.patch.multiple(files, _WORTH_SHARING=16, _TRY_AGAIN=3),
     ):
         yield
