@@ -83,6 +83,9 @@ class Array:
         self._finalizer.atexit = False
         self.shape = layout.shape
         self.dtype: np.dtype[Any] = layout.dtype
+        self.row_nbytes = math.prod(self.shape[1:]) * self.itemsize
+        """Bytes of one row."""
+        self._in_columns = layout.fortran and self.ndim > 1  # a row then is not one run of bytes
         steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]
         strides = [int(step) * self.itemsize for step in steps[: self.ndim]]
         self._strides = tuple(strides if layout.fortran else strides[::-1])
@@ -300,11 +303,6 @@ class Array:
         at = self._layout.offset + start * self.row_nbytes
         return self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
 
-    @property
-    def _in_columns(self) -> bool:
-        """In Fortran order a row is not one run of bytes."""
-        return self._layout.fortran and self.ndim > 1
-
     def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> None:
         """Piece by piece along the last axis, the slowest on disk: what is turned round is small."""
         if run > 1 and len(starts) > 1:  # a run is one read a column, scattered rows one each
@@ -316,11 +314,6 @@ class Array:
         step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
         for first in range(0, columns, step):
             out[..., first : first + step] = self[index, ..., first : first + step]
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of one row."""
-        return math.prod(self.shape[1:]) * self.itemsize
 
     # Its life
 

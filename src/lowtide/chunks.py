@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.aio import address_of
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
 from lowtide.extents import AHEAD
 from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
@@ -26,7 +25,6 @@ DEFAULT_BUDGET = 64 * 2**20
 _WINDOW = 16 * 2**20  # shuffle="blocks": what is shuffled together, when no budget says otherwise
 _BLOCK = 2**20  # shuffle="blocks": one read
 _BLOCKS_A_WINDOW = 16  # at least so many, or neighbours would stay neighbours
-_WORTH_ALIGNING = 64 * 2**10
 
 Shuffle = bool | Literal["blocks"]
 
@@ -235,10 +233,10 @@ class _Plan:
     def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, *self.array.shape[1:])
         if not self._reuse:
-            return _page_aligned(shape, self.array.dtype)
+            return np.empty(shape, self.array.dtype)
         while len(self._ring) < self._buffers:
             rows_held = min(self.rows, len(self.array))
-            self._ring.append(_page_aligned((rows_held, *shape[1:]), self.array.dtype))
+            self._ring.append(np.empty((rows_held, *shape[1:]), self.array.dtype))
         return self._ring[number % self._buffers][:rows]
 
     def _read_from_windows(self, order: BlockShuffled, start: int, stop: int, out: npt.NDArray[Any]) -> None:
@@ -280,16 +278,6 @@ def _returned_at_once(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArr
     # Private: a forked child must not write into its parent's.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.ndarray(shape, dtype, memory)
-
-
-def _page_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A new array on a page border: the kernel copies there an eighth faster than to where malloc points."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _WORTH_ALIGNING:
-        return np.empty(shape, dtype)
-    memory = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
-    start = -address_of(memory) % mmap.PAGESIZE
-    return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def _order(shuffle: Shuffle, total: int, width: int, window: int, seed: int) -> Order:

@@ -15,8 +15,7 @@ import stat
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from lowtide import errors
 
@@ -150,6 +149,22 @@ class DescriptorPool:
             entry.users = 0
 
 
+class Borrowed:
+    """A descriptor for the length of a block: one for each read, so it is no generator, which is slower."""
+
+    __slots__ = ("_entry", "_file")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __enter__(self) -> Entry:
+        self._entry = POOL.acquire(self._file)
+        return self._entry
+
+    def __exit__(self, *raised: object) -> None:
+        POOL.release(self._entry)
+
+
 class File:
     """A path, and the identity and size that the file had when it was opened."""
 
@@ -164,14 +179,9 @@ class File:
         finally:
             os.close(fd)
 
-    @contextmanager
-    def opened(self) -> Iterator[Entry]:
+    def opened(self) -> Borrowed:
         """Borrow the file's descriptor; it stays open until the block ends."""
-        entry = POOL.acquire(self)
-        try:
-            yield entry
-        finally:
-            POOL.release(entry)
+        return Borrowed(self)
 
     def reopen(self) -> int:
         """A new descriptor of the same file, or an error where another one has taken its place."""
