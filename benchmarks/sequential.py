@@ -84,8 +84,8 @@ def build(options: argparse.Namespace) -> list[Report]:
         bare = times["os.preadv, bare"]
         warm.notes.append(
             f"The bare system call is at {theirs / bare:.2f} of np.memmap, which needs none, and lowtide at "
-            f"{bare / ours:.2f} of the bare call: the first is the kernel's, and changes with how it laid the "
-            "file into the page cache."
+            f"{bare / ours:.2f} of the bare call: the first is the kernel's, and changes with how it laid "
+            "the file into the page cache."
         )
 
         kept.clear()  # pages that somebody maps cannot be put out of the page cache
