@@ -87,7 +87,7 @@ STEPS = (
 
 
 def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Each matrix of the stacks (N, rows, columns) with all its singular values at about one.
+    """Each matrix of the stacks (N, rows, columns) with all its singular values at about one, as bfloat16.
 
     Every step multiplies a matrix by a polynomial of its Gram matrix. These commute, so the steps are taken
     with the Gram matrices alone, which are small and, as the shorter side of all is the model's width, of one
@@ -95,8 +95,9 @@ def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
     """
     halves = [stack.bfloat16() for stack in stacks]
     gram = torch.cat([x.mT @ x if _tall(x) else x @ x.mT for x in halves])
-    lengths = gram.diagonal(dim1=1, dim2=2).float().sum(1).sqrt().add(1e-7).bfloat16()[:, None, None]
-    gram = gram / lengths / lengths
+    lengths = gram.diagonal(dim1=1, dim2=2).float().sum(1).sqrt() + 1e-7
+    shrink = lengths.reciprocal().bfloat16()[:, None, None]
+    gram.mul_(shrink).mul_(shrink)
     # A step is a + change, and all of them are scale + factor: eight bits cannot hold the sum of the two.
     a, b, c = STEPS[0]
     change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
@@ -105,13 +106,13 @@ def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
         gram = torch.baddbmm(gram, change, gram, beta=a)
         gram = torch.baddbmm(gram, gram, change, beta=a)
         change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        factor = torch.baddbmm(step * factor + scale * change, factor, change)
+        factor = torch.baddbmm(factor, factor, change, beta=step).add_(change, alpha=scale)
         a, scale = step, scale * step
     made, first = [], 0
-    for stack, x in zip(stacks, halves, strict=True):
+    for x in halves:
         own = slice(first, first + len(x))
         left, right = (x, factor[own]) if _tall(x) else (factor[own], x)
-        made.append((torch.baddbmm(x, left, right, beta=scale) / lengths[own]).to(stack.dtype))
+        made.append(torch.baddbmm(x, left, right, beta=scale).mul_(shrink[own]))
         first += len(x)
     return made
 
