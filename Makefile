@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Only what is imported is ever compiled, and then by Python itself: to compile all of it takes pip a minute.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
 .PHONY: demo docs test lint types unit browser-deps bench-deps bench clean
 
@@ -13,7 +14,9 @@ demo: $(VENV)/.run
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test: lint types unit
+# Lint and types beside the tests: they are done long before those.
+test: $(VENV)/.test
+	$(MAKE) --no-print-directory --jobs 3 lint types unit
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -50,20 +53,20 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[gpt,prepare]'
+	$(INSTALL) -e '.[gpt,prepare]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[docs]'
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e '.[test]'
-	$(PIP) install -c constraints.txt --no-deps litdata
+	$(INSTALL) -e '.[test]'
+	$(INSTALL) --no-deps litdata
 	touch $@ $(VENV)/.run $(VENV)/.docs
 
 $(VENV)/.bench: $(VENV)/.test
-	$(PIP) install -c constraints.txt -e '.[bench]'
+	$(INSTALL) -e '.[bench]'
 	touch $@
 
 clean:
