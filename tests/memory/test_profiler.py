@@ -58,7 +58,9 @@ def test_the_same_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None
     _, verdict = profile(programs.WALK_LOWTIDE, gib)
     assert not verdict.grows
     assert verdict.line.startswith("bounded: peak ")
-    assert "0.0 MiB per GiB read" in verdict.line
+    assert "MiB per GiB read" in verdict.line
+    # On a busy machine few looks are taken, and some of them see one chunk fewer.
+    assert (verdict.per_read or 0.0) * GIB < 8 * MIB
     assert 0.95 * GIB <= verdict.read <= 1.1 * GIB
     assert verdict.peak - verdict.base < 32 * MIB
     if cold:
