@@ -25,8 +25,10 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# Memory is measured alone on the machine, everything else side by side.
 unit: $(VENV)/.test browser-deps
-	$(BIN)/pytest
+	$(BIN)/pytest --ignore tests/memory --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(BIN)/pytest tests/memory
 
 # The report is tested in a real browser. Where this is not root the test says what is missing.
 browser-deps:

@@ -1,6 +1,7 @@
 """Settings that every test shares."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -13,3 +14,9 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("lowtide")
+
+# Tests run beside each other, and PyTorch's threads would spin while they wait for each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell starts what runs in the background deaf to Ctrl-C, and so are its children, which tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
