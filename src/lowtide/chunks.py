@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from bisect import bisect_left
 from collections.abc import Iterator
 from types import TracebackType
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.buffers import Buffers
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
 from lowtide.extents import AHEAD
 from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
@@ -85,8 +84,8 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     def __next__(self) -> npt.NDArray[Any]:
         if self._closed:
             raise ClosedError("the chunks were closed; ask the array for new ones")
-        if not len(self):
-            self._source.close()
+        if self._source.position >= self._plan.count:
+            self._end()
             raise StopIteration
         return self._source.next()
 
@@ -109,7 +108,7 @@ class Chunks(Iterator[npt.NDArray[Any]]):
         position = state.get("position")
         if not isinstance(position, int) or not 0 <= position <= self._plan.count:
             raise StateError(f"the state's position is {position!r}, expected 0 to {self._plan.count}")
-        self._source.close()
+        self._end()
         self._start_at(position)
 
     def _start_at(self, position: int) -> None:
@@ -122,7 +121,11 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     def close(self) -> None:
         """End the prefetch thread and free what it made ahead; idempotent."""
         self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         self._source.close()
+        self._plan.buffers.clear()
 
     def __enter__(self) -> Chunks:
         return self
@@ -174,9 +177,11 @@ class _Plan:
         if isinstance(self.order, BlockShuffled):
             self.settings |= {"block": self.order.block, "window": self.order.window}
             held = self.order.window_rows * width
-        self.in_flight = self._buffers * min(self.rows, total) * width + held + self._ahead
+        size = min(self.rows, total) * width
+        self.in_flight = self._buffers * size + held + self._ahead
         # Each row being placed costs some 100 bytes beside itself: offsets, targets, requests.
         self._piece = min(2**15, max(256, self._ahead // 128))
+        self.buffers = Buffers(size, spare=self._buffers)
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
         self._untried = True
@@ -233,10 +238,10 @@ class _Plan:
     def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, *self.array.shape[1:])
         if not self._reuse:
-            return np.empty(shape, self.array.dtype)
+            return self.buffers.empty(shape, self.array.dtype)
         while len(self._ring) < self._buffers:
             rows_held = min(self.rows, len(self.array))
-            self._ring.append(np.empty((rows_held, *shape[1:]), self.array.dtype))
+            self._ring.append(self.buffers.empty((rows_held, *shape[1:]), self.array.dtype))
         return self._ring[number % self._buffers][:rows]
 
     def _read_from_windows(self, order: BlockShuffled, start: int, stop: int, out: npt.NDArray[Any]) -> None:
@@ -256,28 +261,16 @@ class _Plan:
         """Read a window's blocks, each in one go, one after another into memory."""
         self._window = -1  # before anything else: a fork may copy this in the middle of what follows
         if not len(self._window_rows):
-            # Once, for the longest: the allocator might keep one that was freed beside one that is new.
+            # Once, for the longest, and not by malloc: it might keep what was freed, and passes would add up.
             rows = min(order.window_rows, order.n)
-            self._window_rows = _returned_at_once((rows, *self.array.shape[1:]), self.array.dtype)
+            once = Buffers(rows * self.array.row_nbytes, spare=0)
+            self._window_rows = once.empty((rows, *self.array.shape[1:]), self.array.dtype)
         at = 0
         for starts, run in order.window_runs(window):
             until = at + len(starts) * run
             self.array.read_runs(starts, run, self._window_rows[at:until], self._ahead)
             at = until
         self._window = window
-
-
-def _returned_at_once(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array whose memory is the system's again when it is dropped.
-
-    What malloc has freed it may keep, up to twice the largest block of each thread: passes would add up.
-    """
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not nbytes or not hasattr(mmap, "MAP_ANONYMOUS"):
-        return np.empty(shape, dtype)
-    # Private: a forked child must not write into its parent's.
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.ndarray(shape, dtype, memory)
 
 
 def _order(shuffle: Shuffle, total: int, width: int, window: int, seed: int) -> Order:

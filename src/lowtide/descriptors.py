@@ -88,8 +88,10 @@ class DescriptorPool:
                 self._entries[file.key] = entry
             entry.users += 1
             self._entries.move_to_end(file.key)
-            self._evict(self.limit)
-        self._sweep()
+            if len(self._entries) > self.limit:
+                self._evict(self.limit)
+        if self._discarded:
+            self._sweep()
         return entry
 
     def release(self, entry: Entry) -> None:
@@ -97,7 +99,8 @@ class DescriptorPool:
             entry.users -= 1
             if entry.doomed and not entry.users:
                 entry.close()
-        self._sweep()
+        if self._discarded:
+            self._sweep()
 
     def discard(self, key: _Key) -> None:
         """Close the file's descriptor now, or as soon as the last read on it has ended.

@@ -1,0 +1,108 @@
+"""Memory for chunks: whose it is, when it is used again, and when the system has it back."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.buffers import Buffers
+from lowtide.memory import proc
+
+MIB = 2**20
+F8 = np.dtype("float64")
+SHAPE = (512, 1024)  # 4 MiB
+
+
+def filled(buffers: Buffers, value: float) -> Any:
+    made = buffers.empty(SHAPE, F8)
+    made[:] = value
+    return made
+
+
+def test_what_is_dropped_is_used_again() -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    places = set()
+    for value in range(10):
+        held = filled(buffers, value)
+        places.add(held.ctypes.data)
+    assert len(places) == 2  # the one that is held while the next is made
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda made: made[3:5, ::7],
+        lambda made: made.reshape(-1).view(np.uint8)[8 * 1024 :],
+        lambda made: torch.from_numpy(made)[1:].numpy(),
+        lambda made: memoryview(made)[1:],
+    ],
+    ids=["slice", "view of a view", "tensor", "memoryview"],
+)
+def test_what_anybody_holds_is_not(hold: Any) -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    held = hold(filled(buffers, 1.0))
+    before = np.array(held)
+    others = [filled(buffers, 2.0) for _ in range(3)]
+    assert np.array_equal(np.array(held), before)
+    del others
+
+
+def test_no_more_than_the_spare_ones_are_kept() -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    base = proc.status().rss
+    held = [filled(buffers, value) for value in range(12)]
+    assert proc.status().rss - base > 44 * MIB
+    assert [made[0, 0] for made in held] == list(range(12))
+    del held
+    assert proc.status().rss - base < 12 * MIB
+    buffers.clear()
+    assert proc.status().rss - base < 4 * MIB
+
+
+def test_what_is_held_outlives_the_lender() -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    one, other = filled(buffers, 1.0), filled(buffers, 2.0)
+    buffers.clear()
+    del one
+    assert filled(buffers, 3.0).sum() == 3.0 * other.size
+    del buffers
+    assert (other == 2.0).all()
+
+
+def test_they_go_without_the_garbage_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        base = proc.status().rss
+        for _ in range(8):
+            buffers = Buffers(4 * MIB, spare=2)
+            one, other = filled(buffers, 1.0), filled(buffers, 2.0)
+            del one, other, buffers
+        assert proc.status().rss - base < 6 * MIB
+    finally:
+        gc.enable()
+
+
+def test_the_last_may_be_smaller_and_small_ones_are_malloc_s() -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    place = buffers.empty(SHAPE, F8).ctypes.data
+    assert buffers.empty((300, 1024), F8).ctypes.data == place
+    small = buffers.empty((3,), F8)
+    assert small.flags.owndata
+    assert Buffers(0, spare=1).empty((0, 5), F8).shape == (0, 5)
+
+
+def test_a_forked_child_has_its_own() -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    held = filled(buffers, 1.0)
+    child = os.fork()
+    if child == 0:
+        held[:] = 9.0
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (held == 1.0).all()
