@@ -37,7 +37,6 @@ class Buffers:
 
     def __init__(self, nbytes: int, spare: int) -> None:
         self._nbytes = nbytes
-        self._most = spare
         self._spare: list[mmap.mmap] = []
         self._leases: dict[int, tuple[weakref.ref[Any], mmap.mmap]] = {}
         self._mapped = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
@@ -45,8 +44,11 @@ class Buffers:
         here = weakref.ref(self)  # the leases are not to hold their lender
 
         def returned(lease: weakref.ref[Any]) -> None:
-            if (buffers := here()) is not None:
-                buffers._take_back(lease)
+            buffers = here()
+            if buffers is not None:
+                _, memory = buffers._leases.pop(id(lease))
+                if len(buffers._spare) < spare:
+                    buffers._spare.append(memory)
 
         self._returned = returned
 
@@ -63,11 +65,6 @@ class Buffers:
         ends = weakref.ref(lease, self._returned)
         self._leases[id(ends)] = ends, memory
         return np.ndarray(shape, dtype, lease)  # type: ignore[arg-type]  # any buffer will do
-
-    def _take_back(self, lease: weakref.ref[Any]) -> None:
-        _, memory = self._leases.pop(id(lease))
-        if len(self._spare) < self._most:
-            self._spare.append(memory)
 
     def clear(self) -> None:
         """Keep nothing: what is spare is the system's at once, and the rest when its holder drops it."""

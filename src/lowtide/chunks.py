@@ -151,7 +151,8 @@ class _Plan:
         reuse: bool,
     ) -> None:
         self.array = array
-        total, width = len(array), array.row_nbytes
+        self._total = total = len(array)
+        width = array.row_nbytes
         # One chunk is in the caller's hands; without reuse the loop still holds it while the next is made.
         self._buffers = prefetch + (1 if reuse else 2)
         self._blocks = shuffle == "blocks"
@@ -233,7 +234,7 @@ class _Plan:
         return out if self.array.stream(start, stop, out, wait=False) else None
 
     def _bounds(self, number: int) -> tuple[int, int]:
-        return number * self.rows, min(len(self.array), (number + 1) * self.rows)
+        return number * self.rows, min(self._total, (number + 1) * self.rows)
 
     def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, *self.array.shape[1:])

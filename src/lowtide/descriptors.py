@@ -50,6 +50,14 @@ class Entry:
             unmap(self._map)
         os.close(self.fd)
 
+    # Whoever acquired it uses it for the length of a block.
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        POOL.release(self)
+
 
 def map_file(fd: int, start: int, stop: int) -> mmap.mmap:
     """A read-only mapping of bytes ``start`` to ``stop``; ``start`` on a page border.
@@ -152,22 +160,6 @@ class DescriptorPool:
             entry.users = 0
 
 
-class Borrowed:
-    """A descriptor for the length of a block: one for each read, so it is no generator, which is slower."""
-
-    __slots__ = ("_entry", "_file")
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    def __enter__(self) -> Entry:
-        self._entry = POOL.acquire(self._file)
-        return self._entry
-
-    def __exit__(self, *raised: object) -> None:
-        POOL.release(self._entry)
-
-
 class File:
     """A path, and the identity and size that the file had when it was opened."""
 
@@ -182,9 +174,9 @@ class File:
         finally:
             os.close(fd)
 
-    def opened(self) -> Borrowed:
+    def opened(self) -> Entry:
         """Borrow the file's descriptor; it stays open until the block ends."""
-        return Borrowed(self)
+        return POOL.acquire(self)
 
     def reopen(self) -> int:
         """A new descriptor of the same file, or an error where another one has taken its place."""
