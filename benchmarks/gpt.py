@@ -18,6 +18,7 @@ import math
 import os
 import random
 import statistics
+import sys
 import sysconfig
 import tempfile
 import time
@@ -36,7 +37,7 @@ from lowtide.gpt import optimisers, presets
 from lowtide.gpt.model import GPT, ModelConfig
 
 SIZES: dict[str, Any] = {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
-BATCH, STEPS, WARMUP, EVERY = 12, 2000, 100, 50
+BATCH, STEPS, WARMUP, EVERY = 12, 2000, 100, 100
 RATE, LEAST, BETAS, DECAY, CLIP = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
 TURN = 10  # steps that a model makes before the next one has its turn
 
@@ -147,14 +148,16 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
 
 
 def race(runners: list[Race], data: Data) -> None:
-    """All models to the end, by turns."""
-    for step in range(0, STEPS, TURN):
-        for runner in runners:
-            if step % EVERY == 0:
+    """All models to the end, by turns; where they stand is told on the way, since it takes minutes."""
+    for step in (*range(0, STEPS, TURN), STEPS):
+        if step % EVERY == 0 or step == STEPS:
+            for runner in runners:
                 runner.losses[step] = data.validate(runner.model)
-            runner.turn(step, step + TURN)
-    for runner in runners:
-        runner.losses[STEPS] = data.validate(runner.model)
+            stand = ", ".join(f"{runner.name} {runner.losses[step]:.4f}" for runner in runners)
+            print(f"step {step:,} of {STEPS:,}: {stand}", file=sys.stderr, flush=True)
+        if step < STEPS:
+            for runner in runners:
+                runner.turn(step, min(step + TURN, STEPS))
 
 
 def sources() -> str:

@@ -46,9 +46,11 @@ class Report:
         print(f"\n{self.title}")
         headings = [key for key in self.rows[0] if key != "name"] if self.rows else []
         width = max([len(row["name"]) for row in self.rows], default=0) + 2
-        print(" " * width + "".join(f"{heading:>18}" for heading in headings))
+        columns = {heading: max(16, len(heading) + 2) for heading in headings}
+        print(" " * width + "".join(f"{heading:>{wide}}" for heading, wide in columns.items()))
         for row in self.rows:
-            print(f"{row['name']:<{width}}" + "".join(f"{_cell(row.get(key)):>18}" for key in headings))
+            cells = (f"{_cell(row.get(heading)):>{wide}}" for heading, wide in columns.items())
+            print(f"{row['name']:<{width}}" + "".join(cells))
         for claim in self.claims:
             sign = "<=" if claim["at_most"] else ">="
             verdict = "met" if claim["met"] else "NOT MET"
@@ -59,7 +61,7 @@ class Report:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return "-" if value is None else str(value)
 
 
