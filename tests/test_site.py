@@ -133,3 +133,9 @@ def test_the_messages_explained_are_those_of_the_code() -> None:
         words = [re.escape(part.strip()) for part in said.split("…")]
         pattern = re.compile(".*".join(words))
         assert any(pattern.search(message) for message in messages), f"no message of lowtide says {said!r}"
+
+
+def test_recordings_are_shown_as_reports(site: Path) -> None:
+    page = (site / "recordings" / "training.html").read_text(encoding="utf-8")
+    assert "bounded: peak" in page
+    assert 'href="recordings/training.html"' in (site / "training.html").read_text(encoding="utf-8")
