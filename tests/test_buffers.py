@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -88,13 +89,39 @@ def test_they_go_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_the_last_may_be_smaller_and_small_ones_are_malloc_s() -> None:
+def test_the_last_may_be_smaller_and_those_of_a_small_size_are_malloc_s() -> None:
     buffers = Buffers(4 * MIB, spare=2)
     place = buffers.empty(SHAPE, F8).ctypes.data
-    assert buffers.empty((300, 1024), F8).ctypes.data == place
-    small = buffers.empty((3,), F8)
-    assert small.flags.owndata
+    assert buffers.empty((3, 1024), F8).ctypes.data == place
+    assert Buffers(MIB, spare=1).empty((3, 1024), F8).flags.owndata
     assert Buffers(0, spare=1).empty((0, 5), F8).shape == (0, 5)
+
+
+def test_no_room_is_the_error_that_numpy_gives() -> None:
+    with pytest.raises(MemoryError, match="Unable to allocate 1"):
+        Buffers(2**50, spare=1).empty((2**47,), F8)
+
+
+def test_an_array_may_end_in_any_thread_while_the_lender_forgets() -> None:
+    buffers = Buffers(4 * MIB, spare=2)
+    stop = threading.Event()
+
+    def forget() -> None:
+        while not stop.is_set():
+            buffers.clear()
+
+    other = threading.Thread(target=forget)
+    other.start()
+    try:
+        for value in range(300):
+            held = buffers.empty(SHAPE, F8)
+            held[0, 0] = value
+            again = buffers.empty(SHAPE, F8)
+            again[0, 0] = -1
+            assert held[0, 0] == value
+    finally:
+        stop.set()
+        other.join()
 
 
 def test_a_forked_child_has_its_own() -> None:

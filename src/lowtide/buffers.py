@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import mmap
 import weakref
 from typing import Any
@@ -39,27 +38,31 @@ class Buffers:
         self._nbytes = nbytes
         self._spare: list[mmap.mmap] = []
         self._leases: dict[int, tuple[weakref.ref[Any], mmap.mmap]] = {}
-        self._mapped = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
-        self._lease = ctypes.c_ubyte * nbytes if self._mapped else None
+        large = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
+        self._lease = ctypes.c_ubyte * nbytes if large else None
         here = weakref.ref(self)  # the leases are not to hold their lender
 
         def returned(lease: weakref.ref[Any]) -> None:
             buffers = here()
-            if buffers is not None:
-                _, memory = buffers._leases.pop(id(lease))
-                if len(buffers._spare) < spare:
-                    buffers._spare.append(memory)
+            if buffers is None:
+                return
+            ended = buffers._leases.pop(id(lease), None)  # none: forgotten at this very moment
+            if ended is not None and len(buffers._spare) < spare:
+                buffers._spare.append(ended[1])
 
         self._returned = returned
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array with anything in it, as ``np.empty`` gives it."""
-        if self._lease is None or math.prod(shape) * dtype.itemsize < _LARGE:
+        if self._lease is None:
             return np.empty(shape, dtype)
         try:
             memory = self._spare.pop()
         except IndexError:
-            memory = mapped(self._nbytes)
+            try:
+                memory = mapped(self._nbytes)
+            except OSError:
+                return np.empty(shape, dtype)  # if there is no room, NumPy says so as everybody expects it
         # The array and its views hold the lease, and the lease the memory: when it goes, they all have gone.
         lease = self._lease.from_buffer(memory)
         ends = weakref.ref(lease, self._returned)
