@@ -70,11 +70,11 @@ def parse_count(count: int | str) -> int:
 def format_size(size: float) -> str:
     """``size`` bytes in the largest binary unit that keeps it at or above one.
 
-    >>> format_size(0), format_size(648), format_size(3 * 2**30 // 2)
-    ('0 B', '648 B', '1.5 GiB')
+    >>> format_size(0), format_size(648), format_size(3 * 2**30 // 2), format_size(2**30 - 1)
+    ('0 B', '648 B', '1.5 GiB', '1.0 GiB')
     """
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(size) >= factor:
+        if abs(size) >= factor - 0.05 * (factor // 1024):  # the unit below would round to 1024.0
             return f"{size / factor:.1f} {unit}"
     return f"{size:.0f} B"
 
