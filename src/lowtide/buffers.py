@@ -18,12 +18,13 @@ _LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 class Buffers:
     """Arrays of at most ``nbytes`` bytes, each its holder's own for as long as it or a view of it lives.
 
-    Then its memory goes to the next array, up to ``spare`` blocks of it wait for one, and the rest is the
-    system's again at once. malloc would keep what was freed, or give it back and have every page of it filled
-    with zeros again; it knows no large pages either, with which the kernel copies a tenth faster. Nor does it
-    know that some processors copy at half their speed to where the offset within a page is 16 bytes higher.
+    Then its memory waits for the next array, unless ``most`` blocks are there without it, in use or waiting:
+    then it is the system's again at once. malloc would keep what was freed, or give it back and have every
+    page of it filled with zeros again; it knows no large pages either, with which the kernel copies up to a
+    tenth faster. Nor does it know that some processors copy at half their speed to where the offset within a
+    page is 16 bytes higher than in the source.
 
-    >>> buffers = Buffers(2**21, spare=2)
+    >>> buffers = Buffers(2**21, most=2)
     >>> first = buffers.empty((2**18,), np.dtype("float64"))
     >>> where, view = first.ctypes.data, first[10:]
     >>> del first
@@ -34,7 +35,7 @@ class Buffers:
     True
     """
 
-    def __init__(self, nbytes: int, spare: int) -> None:
+    def __init__(self, nbytes: int, most: int) -> None:
         self._nbytes = nbytes
         self._spare: list[mmap.mmap] = []
         self._leases: dict[int, tuple[weakref.ref[Any], mmap.mmap]] = {}
@@ -47,7 +48,7 @@ class Buffers:
             if buffers is None:
                 return
             ended = buffers._leases.pop(id(lease), None)  # none: forgotten at this very moment
-            if ended is not None and len(buffers._spare) < spare:
+            if ended is not None and len(buffers._leases) + len(buffers._spare) < most:
                 buffers._spare.append(ended[1])
 
         self._returned = returned

@@ -182,7 +182,7 @@ class _Plan:
         self.in_flight = self._buffers * size + held + self._ahead
         # Each row being placed costs some 100 bytes beside itself: offsets, targets, requests.
         self._piece = min(2**15, max(256, self._ahead // 128))
-        self.buffers = Buffers(size, spare=self._buffers)
+        self.buffers = Buffers(size, most=self._buffers)
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
         self._untried = True
@@ -264,7 +264,7 @@ class _Plan:
         if not len(self._window_rows):
             # Once, for the longest, and not by malloc: it might keep what was freed, and passes would add up.
             rows = min(order.window_rows, order.n)
-            once = Buffers(rows * self.array.row_nbytes, spare=0)
+            once = Buffers(rows * self.array.row_nbytes, most=0)
             self._window_rows = once.empty((rows, *self.array.shape[1:]), self.array.dtype)
         at = 0
         for starts, run in order.window_runs(window):
