@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
-import weakref
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,20 @@ import numpy.typing as npt
 
 _LARGE = 2 * 2**20  # a large page; smaller blocks malloc hands out just as fast
 _LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
+# Whether the number of references to an object is exact: not without the interpreter lock, nor elsewhere.
+_COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Buffers:
     """Arrays of at most ``nbytes`` bytes, each its holder's own for as long as it or a view of it lives.
 
-    Then its memory waits for the next array, unless ``most`` blocks are there without it, in use or waiting:
-    then it is the system's again at once. malloc would keep what was freed, or give it back and have every
-    page of it filled with zeros again; it knows no large pages either, with which the kernel copies up to a
-    tenth faster. Nor does it know that some processors copy at half their speed to where the offset within a
-    page is 16 bytes higher than in the source.
+    Then its memory goes to the next array. At most ``most`` blocks are kept for that; if more are in use they
+    are the system's again when they are dropped. malloc would keep what was freed, or give it back and have
+    every page of it filled with zeros again; it knows no large pages either, with which the kernel copies up
+    to a tenth faster. Nor does it know that some processors copy at half their speed to where the offset
+    within a page is 16 bytes higher than in the source.
+
+    For one thread at a time, but for ``clear``, and for the holders, who may be anywhere.
 
     >>> buffers = Buffers(2**21, most=2)
     >>> first = buffers.empty((2**18,), np.dtype("float64"))
@@ -37,47 +40,35 @@ class Buffers:
 
     def __init__(self, nbytes: int, most: int) -> None:
         self._nbytes = nbytes
-        self._spare: list[mmap.mmap] = []
-        self._leases: dict[int, tuple[weakref.ref[Any], mmap.mmap]] = {}
-        large = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
-        self._lease = ctypes.c_ubyte * nbytes if large else None
-        here = weakref.ref(self)  # the leases are not to hold their lender
-
-        def returned(lease: weakref.ref[Any]) -> None:
-            buffers = here()
-            if buffers is None:
-                return
-            ended = buffers._leases.pop(id(lease), None)  # none: forgotten at this very moment
-            if ended is not None and len(buffers._leases) + len(buffers._spare) < most:
-                buffers._spare.append(ended[1])
-
-        self._returned = returned
+        self._most = most if _COUNTED else 0
+        self._blocks: list[mmap.mmap] = []
+        self._unheld = 0  # references to a block that only this holds, as they are counted in `empty`
+        self._large = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array with anything in it, as ``np.empty`` gives it."""
-        if self._lease is None:
+        if not self._large:
             return np.empty(shape, dtype)
+        for memory in self._blocks:
+            # An array holds its block, and its views hold the array. A lease that ends by a weak reference
+            # would say the same, and cost a chunk of 4 MiB two hundredths of its time.
+            if sys.getrefcount(memory) == self._unheld:
+                return np.ndarray(shape, dtype, memory)
         try:
-            memory = self._spare.pop()
-        except IndexError:
-            try:
-                memory = mapped(self._nbytes)
-            except OSError:
-                return np.empty(shape, dtype)  # if there is no room, NumPy says so as everybody expects it
-        # The array and its views hold the lease, and the lease the memory: when it goes, they all have gone.
-        lease = self._lease.from_buffer(memory)
-        ends = weakref.ref(lease, self._returned)
-        self._leases[id(ends)] = ends, memory
-        return np.ndarray(shape, dtype, lease)  # type: ignore[arg-type]  # any buffer will do
+            memory = _from_the_system(self._nbytes)
+        except OSError:
+            return np.empty(shape, dtype)  # if there is no room, NumPy says so as everybody expects it
+        if len(self._blocks) < self._most:
+            self._blocks.append(memory)
+            self._unheld = sys.getrefcount(memory)
+        return np.ndarray(shape, dtype, memory)
 
     def clear(self) -> None:
         """Keep nothing: what is spare is the system's at once, and the rest when its holder drops it."""
-        self._leases.clear()
-        self._spare.clear()
+        self._blocks = []  # a new list: `empty` may be going through the old one, whose references count
 
 
-def mapped(nbytes: int) -> mmap.mmap:
-    """Memory that is the system's again when it is dropped, in large pages where there are some."""
+def _from_the_system(nbytes: int) -> mmap.mmap:
     # Private: a forked child must not write into its parent's.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _LARGE_PAGES is not None:
