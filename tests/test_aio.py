@@ -20,7 +20,7 @@ from lowtide.extents import Extents
 from tests.support.process import output
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or aio.for_this_thread() is None, reason="this system has no AIO to give"
+    sys.platform != "linux" or not aio.available(), reason="this system has no AIO to give"
 )
 
 
@@ -30,9 +30,9 @@ def extents(offsets: list[int], lengths: list[int]) -> Extents:
 
 
 def context() -> Aio:
-    found = aio.for_this_thread()
-    assert found is not None
-    return found
+    """The one that the next read will use."""
+    assert aio.available()
+    return aio._IDLE[-1]
 
 
 def rings() -> int:
@@ -135,62 +135,81 @@ def test_a_call_that_a_signal_broke_is_made_again() -> None:
         assert aio._call(0) == 3
 
 
-def test_threads_at_work_have_a_context_each() -> None:
-    together = threading.Barrier(5)
-    seen = []
+def test_a_read_in_the_middle_of_another_has_its_own_context(fd: int) -> None:
+    """As a signal handler makes it, or a finalizer: in the same thread, between any two calls."""
+    call, inner = aio._call, np.zeros(20, np.uint8)
+    numbers = []
 
-    def use() -> None:
-        mine = context()
-        assert context() is mine
-        seen.append(mine)
+    def interrupted(number: int, *arguments: object) -> int:
+        numbers.append(number)
+        if len(numbers) == 2:  # submitted, not yet collected
+            found = aio.read(fd, extents([100, 200], [10, 10]), inner, 0)
+            assert found is not None
+            assert found.tolist() == [10, 10]
+        return call(number, *arguments)
+
+    out = np.zeros(30, np.uint8)
+    with mock.patch.object(aio, "_call", interrupted):
+        results = aio.read(fd, extents([0, 50, 99_995], [10, 10, 10]), out, 0)
+    assert results is not None
+    assert results.tolist() == [10, 10, 5]
+    assert out[:25].tolist() == [*range(10), *range(50, 60), *[i % 251 for i in range(99_995, 100_000)]]
+    assert inner.tolist() == [*range(100, 110), *range(200, 210)]
+
+
+def test_threads_at_the_same_time_have_a_context_each(fd: int) -> None:
+    together, call, seen = threading.Barrier(4), aio._call, set()
+
+    def meeting(number: int, *arguments: object) -> int:
         together.wait(10)
-
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    together.wait(10)
-    for thread in threads:
-        thread.join()
-    assert len({id(one) for one in [*seen, context()]}) == 5
-
-
-def test_threads_one_after_another_share_one(fd: int) -> None:
-    """Each pass over an array has a thread of its own: contexts must neither add up nor be made each time."""
-    context()
-    before = rings()
-    seen = set()
+        return call(number, *arguments)
 
     def use() -> None:
         out = np.zeros(10, np.uint8)
-        context().read(fd, extents([0], [10]), aio.address_of(out), 0)
-        seen.add(id(context()))
+        results = aio.read(fd, extents([7], [10]), out, 0)
+        if results is not None and out.tolist() == list(range(7, 17)):
+            seen.add(threading.get_ident())
+
+    aio._IDLE.extend(made for made in [aio._new() for _ in range(4)] if made is not None)
+    with mock.patch.object(aio, "_call", meeting):
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert len(seen) == 4
+
+
+def test_reads_one_after_another_share_one_context(fd: int) -> None:
+    """Each pass over an array has its own thread: contexts must neither add up nor be made each time."""
+    used, before = context(), rings()
+
+    def use() -> None:
+        aio.read(fd, extents([0], [10]), np.zeros(10, np.uint8), 0)
 
     for _ in range(20):
         thread = threading.Thread(target=use)
         thread.start()
         thread.join()
-    assert len(seen) == 1
-    assert id(context()) not in seen
-    assert rings() <= before + 1
+    assert context() is used
+    assert rings() == before
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EAGAIN])
 def test_a_kernel_that_refuses_is_no_error(code: int) -> None:
     with (
-        mock.patch.object(aio, "_LOCAL", threading.local()),
         mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_call", side_effect=OSError(code, "no")),
     ):
-        assert aio.for_this_thread() is None
+        assert not aio.available()
 
 
 def test_an_unknown_machine_has_none() -> None:
     with (
-        mock.patch.object(aio, "_LOCAL", threading.local()),
         mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_CALLS", None),
     ):
-        assert aio.for_this_thread() is None
+        assert not aio.available()
 
 
 def test_closing_twice_is_closing_once() -> None:

@@ -191,7 +191,7 @@ def test_an_error_ahead_reaches_the_caller_with_its_traceback(tmp_path: Path) ->
     with pytest.raises(lowtide.LowtideError, match=r"part-000\.bin.*cut short") as caught:
         for _ in range(10):
             next(batches)
-    assert "_read_rest" in [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert "_check" in [frame.name for frame in traceback.extract_tb(caught.tb)]
     batches.close()
 
 

@@ -33,7 +33,9 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorPool]:
 
 def some(folder: Path, count: int) -> list[File]:
     for i in range(count):
-        (folder / f"{i}.bin").write_bytes(bytes([i]) * 100)
+        path = folder / f"{i}.bin"
+        if not path.exists():
+            path.write_bytes(bytes([i]) * 100)
     return [File(str(folder / f"{i}.bin"), 100) for i in range(count)]
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -341,7 +342,8 @@ def test_what_the_platform_gave_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     assert how(path, "advise", "drop") == "advise: madvise per piece, drop behind"
     assert how(path, "memmap") == "memmap: kept map, memory grows"
     assert how(path, "memmap", "drop") == "memmap: kept map, memory grows, cannot drop"
-    monkeypatch.setattr(aio, "for_this_thread", lambda: None)
+    monkeypatch.setattr(aio, "_new", lambda: None)
+    monkeypatch.setattr(aio, "_IDLE", deque())
     assert how(path) == "pread: preadv, nowait"
     for name in [name for name in dir(os) if name.startswith("POSIX_FADV") or name == "posix_fadvise"]:
         monkeypatch.delattr(os, name)
@@ -360,7 +362,8 @@ def test_without_any_hints_everything_is_still_read(tmp_path: Path, monkeypatch:
     """As on macOS: preadv, no posix_fadvise, no flags."""
     expected = np.arange(100_000).reshape(1000, 100)
     np.save(tmp_path / "a.npy", expected)
-    monkeypatch.setattr(aio, "for_this_thread", lambda: None)
+    monkeypatch.setattr(aio, "_new", lambda: None)
+    monkeypatch.setattr(aio, "_IDLE", deque())
     for name in [name for name in dir(os) if name.startswith("POSIX_FADV") or name == "posix_fadvise"]:
         monkeypatch.delattr(os, name)
     monkeypatch.setattr(files, "_NOWAIT", 0)

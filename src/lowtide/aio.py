@@ -15,8 +15,8 @@ import errno
 import os
 import platform
 import sys
-import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ _PREAD = 0
 
 
 class Aio:
-    """One kernel context, for one thread."""
+    """One kernel context, for one call at a time."""
 
     def __init__(self, calls: tuple[int, int, int, int]) -> None:
         self._context = ctypes.c_ulong(0)
@@ -105,10 +105,11 @@ class Aio:
         results[self._ended[:count]] = self._result[:count]
         return results
 
-    def close(self) -> None:
+    def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give the context back; waits for reads under way, so that no buffer is written to later."""
-        # When the process ends the kernel does it, and for all contexts at once.
-        if self._context.value and self._pid == os.getpid() and not sys.is_finalizing():
+        if is_finalizing():  # the kernel ends all contexts with the process, and the names below may be gone
+            return
+        if self._context.value and self._pid == os.getpid():
             _LIBC.syscall(self._destroy, self._context)
         self._context = ctypes.c_ulong(0)
 
@@ -119,24 +120,29 @@ class Aio:
     __del__ = close
 
 
-class _Lease:
-    """Holds a context for one thread, and keeps it for the next: to end one takes the kernel some 30 ms."""
+def read(fd: int, extents: Extents, out: npt.NDArray[np.uint8], flags: int) -> npt.NDArray[np.int64] | None:
+    """Bytes read, or a negative errno, for each extent; None where the kernel does not take these calls.
 
-    def __init__(self, context: Aio) -> None:
-        self.context = context
-
-    def __del__(self) -> None:
-        _IDLE.append(self.context)
-
-
-def for_this_thread() -> Aio | None:
-    """This thread's context, or None where the kernel has none to give."""
-    lease: _Lease | None = getattr(_LOCAL, "lease", None)
-    if lease is not None and not lease.context.closed:
-        return lease.context
+    Each call has a context to itself, taken from those that lie idle: a signal handler or a finalizer may
+    read in the middle of another read of the same thread.
+    """
     context = _idle() or _new()
-    _LOCAL.lease = _Lease(context) if context is not None else None
-    return context
+    if context is None:
+        return None
+    try:
+        results = context.read(fd, extents, address_of(out), flags)
+    except OSError:  # a file system without these calls, or no room in the kernel
+        return None
+    _IDLE.append(context)  # to end a context takes the kernel some 30 ms
+    return results
+
+
+def available() -> bool:
+    """Whether the kernel has a context to give."""
+    context = _idle() or _new()
+    if context is not None:
+        _IDLE.append(context)
+    return context is not None
 
 
 def _idle() -> Aio | None:
@@ -174,7 +180,6 @@ def _call(number: int, *arguments: object) -> int:
             raise OSError(code, os.strerror(code))
 
 
-_LOCAL = threading.local()
 _IDLE: deque[Aio] = deque()
 _LIBC: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 if _LIBC is not None:

@@ -69,8 +69,9 @@ class Array:
     """An array that stays on disk: indexing reads what it selects into an ndarray of its own.
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
-    spawn, and thousands may be open at once. It shows the file as it was when opened: a file that has been
-    cut short or replaced since gives an error, never other data.
+    spawn, and thousands may be open at once. It shows the file as it was when opened: a file that was
+    truncated, replaced or written to since raises an exception. What cannot be noticed is a write in place
+    that puts the old modification time back.
 
     Iterating gives row after row, like an ndarray, read ahead in chunks; use :meth:`chunks` for speed.
     """
@@ -78,7 +79,7 @@ class Array:
     def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
         self._layout = layout
         self._settings = (reader, cache)
-        self._reader = open_reader(layout.path, layout.file_size, reader, cache)
+        self._reader = open_reader(layout.path, layout.file_size, reader, cache, layout.identity)
         self._finalizer = weakref.finalize(self, self._reader.close)
         self._finalizer.atexit = False
         self.shape = layout.shape
@@ -282,6 +283,11 @@ class Array:
 
         tasks = [partial(part, start, stop) for start, stop in pairwise(borders)]
         self._reader.fill_parts(tasks, out.reshape(-1).view(np.uint8), ahead)
+
+    def check_file(self) -> None:
+        """Raise if the file was replaced or written to since the array was opened."""
+        self._check_open()
+        self._reader.check()
 
     @property
     def was_cached(self) -> bool:

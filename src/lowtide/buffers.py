@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
-import sys
+import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,6 @@ import numpy.typing as npt
 
 _LARGE = 2 * 2**20  # a large page; smaller blocks malloc hands out just as fast
 _LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
-# Whether the number of references to an object is exact: not without the interpreter lock, nor elsewhere.
-_COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Buffers:
@@ -25,7 +25,9 @@ class Buffers:
     to a tenth faster. Nor does it know that some processors copy at half their speed to where the offset
     within a page is 16 bytes higher than in the source.
 
-    For one thread at a time, but for ``clear``, and for the holders, who may be anywhere.
+    Between a block and the array on it stands a lease, which every view, tensor and memoryview keeps alive.
+    A block is free when its lease is dead, and not before: weak references say so, whoever else looks at the
+    objects meanwhile. Any number of threads may take and hold arrays.
 
     >>> buffers = Buffers(2**21, most=2)
     >>> first = buffers.empty((2**18,), np.dtype("float64"))
@@ -34,38 +36,55 @@ class Buffers:
     >>> buffers.empty((2**18,), np.dtype("float64")).ctypes.data == where
     False
     >>> del view
-    >>> buffers.empty((2**18,), np.dtype("float64")).ctypes.data == where
+    >>> where in [buffers.empty((2**18,), np.dtype("float64")).ctypes.data for _ in range(2)]
     True
     """
 
     def __init__(self, nbytes: int, most: int) -> None:
         self._nbytes = nbytes
-        self._most = most if _COUNTED else 0
-        self._blocks: list[mmap.mmap] = []
-        self._unheld = 0  # references to a block that only this holds, as they are counted in `empty`
+        self._most = most
         self._large = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
+        self._lease_type = ctypes.c_char * nbytes if self._large else None
+        self.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array with anything in it, as ``np.empty`` gives it."""
-        if not self._large:
+        if self._lease_type is None:
             return np.empty(shape, dtype)
-        for memory in self._blocks:
-            # An array holds its block, and its views hold the array. A lease that ends by a weak reference
-            # would say the same, and cost a chunk of 4 MiB two hundredths of its time.
-            if sys.getrefcount(memory) == self._unheld:
-                return np.ndarray(shape, dtype, memory)
+        leases, ended = self._leases, self._ended
         try:
-            memory = _from_the_system(self._nbytes)
-        except OSError:
-            return np.empty(shape, dtype)  # if there is no room, NumPy says so as everybody expects it
-        if len(self._blocks) < self._most:
-            self._blocks.append(memory)
-            self._unheld = sys.getrefcount(memory)
-        return np.ndarray(shape, dtype, memory)
+            last = ended.popleft()
+        except IndexError:
+            try:
+                block = _from_the_system(self._nbytes)
+            except OSError:
+                return np.empty(shape, dtype)  # if there is no room, NumPy says so as everybody expects it
+        else:
+            leases.discard(last)
+            block = last.block
+        lease = self._lease_type.from_buffer(block)
+        if len(leases) < self._most:
+            remembered = _Lease(lease, ended.append)
+            remembered.block = block
+            leases.add(remembered)
+        return np.ndarray(shape, dtype, lease)  # type: ignore[arg-type]  # any buffer will do
 
     def clear(self) -> None:
         """Keep nothing: what is spare is the system's at once, and the rest when its holder drops it."""
-        self._blocks = []  # a new list: `empty` may be going through the old one, whose references count
+        self._leases: set[_Lease] = set()
+        self._ended: deque[_Lease] = deque()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Buffers, (self._nbytes, self._most)
+
+
+class _Lease(weakref.ref[Any]):
+    """Remembers the block that is free when its referent is dead. Compared and hashed by identity."""
+
+    __slots__ = ("block",)
+    block: mmap.mmap
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 def _from_the_system(nbytes: int) -> mmap.mmap:

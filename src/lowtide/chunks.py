@@ -63,6 +63,7 @@ class Chunks(Iterator[npt.NDArray[Any]]):
         prefetch = whole("prefetch", prefetch, least=0)
         self._plan = _Plan(array, rows, budget, shuffle, whole("seed", seed), drop_last, prefetch, reuse)
         self._prefetch = prefetch
+        self._unchecked = True
         self._start_at(0)
 
     @property
@@ -84,10 +85,16 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     def __next__(self) -> npt.NDArray[Any]:
         if self._closed:
             raise ClosedError("the chunks were closed; ask the array for new ones")
-        if self._source.position >= self._plan.count:
-            self._end()
-            raise StopIteration
-        return self._source.next()
+        if self._unchecked:
+            self._unchecked = False
+            self._plan.array.check_file()
+        try:
+            return self._source.next()
+        except StopIteration:
+            if not self._ended:
+                self._end()
+                self._plan.array.check_file()  # what was read may be newer than the last check
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass stands, and the settings that it must be continued with."""
@@ -113,8 +120,10 @@ class Chunks(Iterator[npt.NDArray[Any]]):
 
     def _start_at(self, position: int) -> None:
         self._closed = False
+        self._ended = False
+        self._unchecked = True
         plan = self._plan
-        self._source = Prefetcher(
+        self._source: Prefetcher[npt.NDArray[Any]] = Prefetcher(
             plan.chunk, position, plan.count, self._prefetch, at_once=plan.chunk_at_once
         )
 
@@ -124,6 +133,7 @@ class Chunks(Iterator[npt.NDArray[Any]]):
         self._end()
 
     def _end(self) -> None:
+        self._ended = True
         self._source.close()
         self._plan.buffers.clear()
 
@@ -188,6 +198,10 @@ class _Plan:
         self._untried = True
         self._window = -1
         self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings alone: what was read can be read again."""
+        return {**self.__dict__, "_ring": [], "_window": -1, "_window_rows": self._window_rows[:0]}
 
     def _shares(self, budget: int) -> tuple[int, int, int]:
         """How a budget is divided: bytes of hints, bytes of a window of blocks, rows a buffer may hold."""

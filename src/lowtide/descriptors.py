@@ -1,8 +1,8 @@
 """Open descriptors, few of them: thousands of arrays may be open, but only so many files at once.
 
 A ``File`` knows a path and what the file looked like when it was opened. It borrows a descriptor for the
-length of one read; the least recently used ones are closed behind it and opened again when needed, and a
-file that was replaced in the meantime is noticed then.
+length of one read; the least recently used ones are closed behind it and opened again when needed. A file
+that was replaced meanwhile is noticed then, and one that was written to after the next read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from contextlib import suppress
+from datetime import datetime
 
 from lowtide import errors
+from lowtide.identity import Identity
 
 _Key = tuple[str, int, int, int]  # path, device, inode, generation of the inode
 
@@ -82,7 +84,10 @@ class DescriptorPool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._entries: OrderedDict[_Key, Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler or a finalizer may read in a thread that is in the middle of `acquire`.
+        # Such a nested call borrows and gives back, and leaves closing to the call that it interrupted.
+        self._lock = threading.RLock()
+        self._entered = 0
         self._discarded: deque[_Key] = deque()
 
     def __len__(self) -> int:
@@ -90,14 +95,20 @@ class DescriptorPool:
 
     def acquire(self, file: File) -> Entry:
         with self._lock:
-            entry = self._entries.get(file.key)
-            if entry is None:
-                entry = Entry(self._open(file))
-                self._entries[file.key] = entry
-            entry.users += 1
-            self._entries.move_to_end(file.key)
-            if len(self._entries) > self.limit:
-                self._evict(self.limit)
+            self._entered += 1
+            try:
+                entry = self._entries.get(file.key)
+                if entry is None:
+                    opened = Entry(self._open(file))
+                    entry = self._entries.setdefault(file.key, opened)
+                    if entry is not opened:  # a nested call was faster
+                        opened.close()
+                entry.users += 1
+                self._entries.move_to_end(file.key)
+                if len(self._entries) > self.limit:
+                    self._evict(self.limit)
+            finally:
+                self._entered -= 1
         if self._discarded:
             self._sweep()
         return entry
@@ -122,6 +133,8 @@ class DescriptorPool:
     def _sweep(self) -> None:
         while self._discarded and self._lock.acquire(blocking=False):
             try:
+                if self._entered:  # this very thread is in `acquire`, and sweeps when it leaves
+                    return
                 entry = self._entries.pop(self._discarded.popleft(), None)
                 if entry is not None:
                     self._doom(entry)
@@ -142,7 +155,7 @@ class DescriptorPool:
 
     def _evict(self, limit: int) -> None:
         excess = len(self._entries) - limit
-        if excess <= 0:
+        if excess <= 0 or self._entered > 1:
             return
         for key in [key for key, entry in self._entries.items() if not entry.users][:excess]:
             self._doom(self._entries.pop(key))
@@ -155,22 +168,31 @@ class DescriptorPool:
 
     def after_fork(self) -> None:
         """In a forked child: the parent's other threads, and what they held, are not here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._entered = 0
         for entry in self._entries.values():
             entry.users = 0
 
 
 class File:
-    """A path, and the identity and size that the file had when it was opened."""
+    """A path, and the identity that the file had when it was inspected.
 
-    def __init__(self, path: str, size: int) -> None:
+    ``size`` bytes of it count. Without an ``identity`` it is taken now, and the file may grow.
+    """
+
+    def __init__(self, path: str, size: int, identity: Identity | None = None) -> None:
         self.path = path
         self.size = size
         fd = self._open()
         try:
             status = os.fstat(fd)
-            self.key: _Key = self._identity(fd, status)
-            self._check(status)
+            self._check_regular(status)
+            self.key: _Key = self._key(fd, status)
+            self._identity = identity or Identity.of(status, samples=())
+            self._seen = (self._identity.mtime_ns, self._identity.size)  # last found to be right
+            if not self._identity.same_file(status):
+                raise self._replaced()
+            self._check(fd, status)
         finally:
             os.close(fd)
 
@@ -183,11 +205,10 @@ class File:
         fd = self._open()
         try:
             status = os.fstat(fd)
-            self._check(status)
-            if self.key != self._identity(fd, status):
-                raise errors.FileChangedError(
-                    f"{self.path}: was replaced by another file since it was opened; open it again"
-                )
+            self._check_regular(status)
+            if self.key != self._key(fd, status):
+                raise self._replaced()
+            self._check(fd, status)
         except BaseException:
             os.close(fd)
             raise
@@ -201,24 +222,61 @@ class File:
         except OSError as error:
             raise errors.reading(self.path, error) from None
 
-    def _identity(self, fd: int, status: os.stat_result) -> _Key:
+    def _key(self, fd: int, status: os.stat_result) -> _Key:
         return self.path, status.st_dev, status.st_ino, _generation(fd)
 
-    def check_size(self, fd: int) -> None:
-        """Refuse to go on when the file has shrunk: a mapping would die of SIGBUS there."""
-        self._check(os.fstat(fd))
+    def check(self, fd: int) -> None:
+        """Raise if the file was written to or truncated since it was opened.
 
-    def _check(self, status: os.stat_result) -> None:
+        After a read, so that what was read cannot be newer than the check; for a mapping before it too, since
+        it would die of SIGBUS where the file has shrunk.
+        """
+        self._check(fd, os.fstat(fd))
+
+    def check_path(self) -> None:
+        """Raise if another file has taken this one's place under its path, or if it was written to."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return  # deleted: who has it open still reads the old one
+        with self.opened() as entry:
+            if self.key[1:3] != (status.st_dev, status.st_ino):
+                raise self._replaced()
+            self.check(entry.fd)
+
+    def _replaced(self) -> errors.FileChangedError:
+        return errors.FileChangedError(
+            errno.ESTALE, "was replaced by another file since it was opened; open it again", self.path
+        )
+
+    def _check_regular(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
             raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
+
+    def _check(self, fd: int, status: os.stat_result) -> None:
+        if (status.st_mtime_ns, status.st_size) == self._seen:
+            return
         if status.st_size < self.size:
             raise errors.TruncatedFileError(
                 f"{self.path}: has {status.st_size} bytes and had {self.size} when it was opened: "
                 f"it was cut short meanwhile; restore it and open it again"
             )
+        if not self._identity.only_grew(fd, status, self.size):
+            raise errors.FileChangedError(
+                errno.ESTALE,
+                f"was written to since it was opened (it had {self._identity.size} bytes, modified at "
+                f"{_time(self._identity.mtime_ns)}, and has {status.st_size}, modified at "
+                f"{_time(status.st_mtime_ns)}); open it again",
+                self.path,
+            )
+        self._seen = (status.st_mtime_ns, status.st_size)
 
     def close(self) -> None:
         POOL.discard(self.key)
+
+
+def _time(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9).isoformat(sep=" ", timespec="microseconds")
 
 
 def _generation(fd: int) -> int:

@@ -24,7 +24,10 @@ class TruncatedFileError(FormatError, EOFError):
 
 
 class FileChangedError(LowtideError, OSError):
-    """The file under an open array was replaced or resized by somebody else."""
+    """The file under an open array was replaced or written to by somebody else."""
+
+    def __str__(self) -> str:  # OSError would put the number first and the path last
+        return f"{self.filename}: {self.strerror}" if self.filename else super().__str__()
 
 
 class MemberError(LowtideError, KeyError):
@@ -58,6 +61,10 @@ class ProcessError(LowtideError, ProcessLookupError):
 
 class ClosedError(LowtideError, ValueError):
     """An array, iterator or writer was used after it was closed."""
+
+
+class BusyError(LowtideError, RuntimeError):
+    """An iterator was asked for an item by a signal handler or finalizer while it was making one."""
 
 
 class StateError(LowtideError, ValueError):

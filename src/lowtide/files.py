@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from functools import partial
+from threading import get_ident
 from typing import Literal, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from lowtide import aio, errors
 from lowtide.descriptors import Entry, File
 from lowtide.dropping import drop, drop_range
 from lowtide.extents import AHEAD, Extents
+from lowtide.identity import Identity
 from lowtide.mapped import MappedReader
 
 Bytes = npt.NDArray[np.uint8]
@@ -30,6 +32,7 @@ ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
 Cache = Literal["keep", "drop"]
 
 _PAGE = 4096
+_CHECKED_EVERY = 0.1  # seconds
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
 
@@ -62,6 +65,9 @@ class Reader(Protocol):
         With ``wait=False`` only if all of it is in the page cache; the answer is whether it was filled.
         """
 
+    def check(self) -> None:
+        """Raise if the file was replaced or written to since it was opened."""
+
     def close(self) -> None:
         """Give the descriptor back; a later read would open it again."""
 
@@ -76,8 +82,8 @@ class PreadReader:
 
     name = "pread"
 
-    def __init__(self, path: str, size: int, cache: Cache) -> None:
-        self._file = File(path, size)
+    def __init__(self, path: str, size: int, cache: Cache, identity: Identity | None = None) -> None:
+        self._file = File(path, size, identity)
         with self._file.opened() as entry:
             # Else the probes below, and every random row, would pull in megabytes of read-ahead.
             entry.advise(random=True)
@@ -85,9 +91,10 @@ class PreadReader:
             drop = cache == "drop"
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
         self.in_order = True
+        self._checked = 0.0
         self._fadvise = hasattr(os, "posix_fadvise")
         self._drop = drop and self._fadvise
-        parts = ["aio" if aio.for_this_thread() else "preadv"]
+        parts = ["aio" if aio.available() else "preadv"]
         parts.append("nowait" if self._nowait else "willneed" if self._fadvise else "no hints")
         if drop:
             parts.append(
@@ -103,6 +110,7 @@ class PreadReader:
                 self._read_rest(entry.fd, offset, out)
             elif not self._nowait or not _read_at_once(entry.fd, offset, out):
                 return False
+            self._file.check(entry.fd)
             if self._drop:
                 drop_range(entry.fd, offset, offset + len(out))
         return True
@@ -115,6 +123,7 @@ class PreadReader:
             workers = _workers_for(extents)
             if workers == 1:
                 self._fill(entry.fd, extents, out, ahead)
+                self._file.check(entry.fd)
                 return
         self.fill_parts([partial(_itself, share) for share in extents.shares(workers)], out, ahead)
 
@@ -122,21 +131,21 @@ class PreadReader:
         with self._file.opened() as entry:
             entry.advise(random=True)
             futures: list[Future[None]] = []
-            mine = [parts[0]]
+            mine = list(parts)
             try:
-                for part in parts[1:]:
-                    try:
-                        futures.append(
-                            _helpers().submit(self._fill_part, entry.fd, part, out, ahead // len(parts))
-                        )
-                    except RuntimeError:  # no more threads: the interpreter is ending
-                        mine.append(part)
+                while len(mine) > 1:
+                    future = _submit(self._fill_part, entry.fd, mine[-1], out, ahead // len(parts))
+                    if future is None:
+                        break
+                    futures.append(future)
+                    mine.pop()
                 for part in mine:
                     self._fill_part(entry.fd, part, out, ahead // len(parts))
             finally:
                 wait(futures)  # whatever happened here, nobody may write to `out` after this returns
             for future in futures:
                 future.result()
+            self._file.check(entry.fd)
 
     def _fill_part(self, fd: int, part: Callable[[], Extents], out: Bytes, ahead: int) -> None:
         extents = part()
@@ -149,7 +158,9 @@ class PreadReader:
             return partial(self.fill, extents, out, ahead)  # has enough under way by itself
         with self._file.opened() as entry:
             entry.advise(random=True)
-            return partial(self._end, extents, self._read_cached(entry.fd, extents, out), out)
+            missing = self._read_cached(entry.fd, extents, out)
+            self._file.check(entry.fd)
+            return partial(self._end, extents, missing, out)
 
     def _end(self, extents: Extents, missing: Extents | None, out: Bytes) -> None:
         if missing is None and not self._drop:
@@ -158,6 +169,7 @@ class PreadReader:
             entry.advise(random=True)
             if missing is not None:
                 self._read(entry.fd, missing, out)
+                self._file.check(entry.fd)
             if self._drop and not self._dontcache:
                 drop(entry.fd, extents)
 
@@ -223,6 +235,16 @@ class PreadReader:
         """The descriptor, for reads that go over several files at once."""
         return self._file.opened()
 
+    def check(self) -> None:
+        self._file.check_path()
+
+    def check_sometimes(self, fd: int) -> None:
+        """``File.check``, at most ten times a second: a batch may come from many files."""
+        now = time.monotonic()
+        if now - self._checked > _CHECKED_EVERY:
+            self._checked = now
+            self._file.check(fd)
+
     @property
     def flags(self) -> tuple[int, int]:
         """The flags of reads that do not wait, and of reads that do.
@@ -237,23 +259,30 @@ class PreadReader:
         self._file.close()
 
 
-def open_reader(path: str, size: int, reader: ReaderName = "auto", cache: Cache = "keep") -> Reader:
+def open_reader(
+    path: str,
+    size: int,
+    reader: ReaderName = "auto",
+    cache: Cache = "keep",
+    identity: Identity | None = None,
+) -> Reader:
     """The reader called ``reader`` on the first ``size`` bytes of ``path``.
 
-    ``auto`` is ``pread`` where the system has it, else ``remap`` (Windows).
+    ``auto`` is ``pread`` where the system has it, else ``remap`` (Windows). ``identity`` is what the file was
+    when it was inspected: any other file, and this one after it was written to, is refused.
     """
     if cache not in ("keep", "drop"):
         raise errors.ArgumentError(f"cache must be 'keep' or 'drop', got {cache!r}")
     if reader in ("auto", "pread") and hasattr(os, "preadv"):
-        return PreadReader(path, size, cache)
+        return PreadReader(path, size, cache, identity)
     if reader == "pread":
         raise errors.UnsupportedError(f"{path}: reader='pread' needs os.preadv; use reader='remap' here")
     if reader == "auto":
-        fallback = MappedReader(path, size, cache, "remap")
+        fallback = MappedReader(path, size, cache, "remap", identity)
         fallback.how += ", as this platform lacks preadv"
         return fallback
     if reader in ("remap", "advise", "memmap"):
-        return MappedReader(path, size, cache, reader)
+        return MappedReader(path, size, cache, reader, identity)
     raise errors.ArgumentError(f"reader must be auto, pread, remap, advise or memmap, got {reader!r}")
 
 
@@ -280,12 +309,10 @@ def _read_at_once(fd: int, offset: int, out: Bytes) -> bool:
 
 def read_many(fd: int, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[np.int64]:
     """Bytes read, or a negative errno, for each extent; of ``fd`` unless the extents name their own."""
-    context = aio.for_this_thread() if len(extents) >= 8 else None
-    if context is not None:
-        try:
-            return context.read(fd, extents, aio.address_of(out), flags)
-        except OSError:
-            pass  # a file system without these calls, or no room in the kernel: one by one then
+    if len(extents) >= 8:
+        results = aio.read(fd, extents, out, flags)
+        if results is not None:
+            return results
     view = out.data
     results = np.empty(len(extents), np.int64)
     fds = [fd] * len(extents) if extents.fds is None else extents.fds.tolist()
@@ -314,22 +341,35 @@ def workers_for(reads: int, nbytes: int) -> int:
     return min(_CORES, reads)
 
 
-def _helpers() -> ThreadPoolExecutor:
-    global _POOL
-    with _POOL_LOCK:
-        if _POOL is None:
+def _submit(function: Callable[..., None], *arguments: object) -> Future[None] | None:
+    """Have another thread call a function, or None where that cannot be done.
+
+    The pool's locks are not reentrant. A signal handler or a finalizer that reads while this very thread is
+    in here gets None.
+    """
+    global _POOL, _SUBMITTING
+    me = get_ident()
+    if me in _SUBMITTING:
+        return None
+    _SUBMITTING.add(me)
+    try:
+        if _POOL is None:  # two threads may both find it so; then one of the pools is dropped again
             _POOL = ThreadPoolExecutor(_CORES, thread_name_prefix="lowtide-read")
-        return _POOL
+        return _POOL.submit(function, *arguments)
+    except RuntimeError:  # no more threads: the interpreter is ending
+        return None
+    finally:
+        _SUBMITTING.discard(me)
 
 
 def _after_fork() -> None:
     """Threads do not cross a fork: the child makes its own."""
-    global _POOL, _POOL_LOCK
-    _POOL, _POOL_LOCK = None, threading.Lock()
+    global _POOL, _SUBMITTING
+    _POOL, _SUBMITTING = None, set()
 
 
 _CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 _POOL: ThreadPoolExecutor | None = None
-_POOL_LOCK = threading.Lock()
+_SUBMITTING: set[int] = set()  # threads that are inside of the pool's locks
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -15,6 +15,7 @@ from lowtide import errors
 from lowtide.descriptors import Entry, File, map_file, unmap
 from lowtide.dropping import FAULT_AROUND, FOLIO, drop
 from lowtide.extents import AHEAD, Extents, of_records
+from lowtide.identity import Identity
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,9 +31,16 @@ class MappedReader:
 
     in_order = True
 
-    def __init__(self, path: str, size: int, cache: Literal["keep", "drop"], name: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        size: int,
+        cache: Literal["keep", "drop"],
+        name: str,
+        identity: Identity | None = None,
+    ) -> None:
         self.name = name
-        self._file = File(path, size)
+        self._file = File(path, size, identity)
         # Pages that are mapped cannot be dropped.
         self._drop = cache == "drop" and name != "memmap" and hasattr(os, "posix_fadvise")
         if name == "advise" and not hasattr(mmap, "MADV_DONTNEED"):
@@ -56,10 +64,11 @@ class MappedReader:
         with self._file.opened() as entry:
             try:
                 if self.name == "memmap":
-                    self._file.check_size(entry.fd)
+                    self._file.check(entry.fd)
                     _copy(entry.mapping(self._file.size), 0, extents, out)
                 else:
                     self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
+                self._file.check(entry.fd)
             except errors.LowtideError:
                 raise
             except OSError as error:  # no room for the mapping, or a file system without mappings
@@ -85,7 +94,7 @@ class MappedReader:
             rows = max(1, at_once // self._mapped_a_row)
             piece = extents.window(first, rows, at_once)
             first += len(piece)
-            self._file.check_size(entry.fd)
+            self._file.check(entry.fd)
             start = int(piece.offsets.min()) // FOLIO * FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // FOLIO) * FOLIO)
             before = _file_pages()
@@ -120,6 +129,9 @@ class MappedReader:
         mapped.madvise(mmap.MADV_RANDOM)
         for offset, length in zip(piece.offsets.tolist(), piece.lengths.tolist(), strict=True):
             os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def check(self) -> None:
+        self._file.check_path()
 
     def close(self) -> None:
         self._file.close()

@@ -13,6 +13,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from lowtide.errors import BusyError
+
 T = TypeVar("T")
 Finish = Callable[[], T]
 """Ends what was begun, and gives the item."""
@@ -28,6 +30,9 @@ class Prefetcher(Generic[T]):
     consumer with its own traceback, at the item it belongs to, and asking again tries again. After a fork
     the child goes on from where the parent stood, with a thread of its own. ``make`` must not refer to
     whoever holds the prefetcher: then dropping it ends the thread.
+
+    Several threads may share one: each item goes to one of them. A signal handler or finalizer that asks for
+    an item while its own thread is waiting for one gets a ``BusyError``.
 
     ``begin`` is for items that a device must be waited for: it sets the device to work and returns what
     waits and gives the item. The thread begins all that it may make before it waits for the first.
@@ -65,11 +70,35 @@ class Prefetcher(Generic[T]):
         self._asked = start  # the worker was asked for everything before this
         self.position = start
         """The next item that ``next`` will give."""
+        self._unlock()
+
+    def _unlock(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = False
+        self._closing = False
+        self._pid = os.getpid()
 
     def next(self) -> T:
-        """The next item; ``IndexError`` behind the last one."""
+        """The next item; ``StopIteration`` behind the last one."""
+        if self._pid != os.getpid():
+            self._unlock()  # a thread of the parent may have held the lock when it forked
+        with self._lock:
+            if self._inside:
+                raise BusyError(
+                    f"item {self.position} is being made in this very thread, which a signal handler or "
+                    f"finalizer interrupted; read there from an iterator of its own"
+                )
+            self._inside = True
+            try:
+                return self._next()
+            finally:
+                self._inside = False
+                if self._closing:
+                    self.close()
+
+    def _next(self) -> T:
         if self.position >= self._stop:
-            raise IndexError(f"item {self.position} of {self._stop}")
+            raise StopIteration
         if self._at_once is not None:
             quick = self._try_at_once(self._at_once)
             if quick is not None:
@@ -102,7 +131,7 @@ class Prefetcher(Generic[T]):
         worker = self._worker
         if worker is not None and worker.pid == os.getpid() and not worker.ended:
             return worker
-        self.close()
+        self._end_worker()
         try:
             self._worker = _Worker(self._begin)
         except RuntimeError:  # no more threads: the interpreter is ending
@@ -130,6 +159,14 @@ class Prefetcher(Generic[T]):
 
     def close(self) -> None:
         """Drop what was made ahead and end the thread; idempotent."""
+        if self._pid != os.getpid():
+            self._unlock()
+        with self._lock:
+            self._closing = self._inside  # called by a signal handler: whom it interrupted will do it
+            if not self._closing:
+                self._end_worker()
+
+    def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -137,6 +174,15 @@ class Prefetcher(Generic[T]):
         if worker.pid == os.getpid():
             worker.end()
             worker.thread.join()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the thread and the lock: what was made ahead can be made again."""
+        left_out = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_pid")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _worker=None)
+        self._unlock()
 
 
 class _Worker(Generic[T]):

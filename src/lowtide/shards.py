@@ -163,7 +163,7 @@ class Shards:
         reader = self._readers.get(number)
         if reader is None:
             segment = self._segments[number]
-            reader = open_reader(segment.path, segment.file_size, *self._settings)
+            reader = open_reader(segment.path, segment.file_size, *self._settings, identity=segment.identity)
             self._readers[number] = reader
             if len(self._readers) > _READERS:
                 self._readers.popitem(last=False)[1].close()
@@ -191,7 +191,10 @@ def _read_all(
             entry.advise(random=True)
             fds[number] = entry.fd
         owned = replace(extents, fds=np.array([fds[number] for number in which.tolist()], np.int64))
-        return read_many(-1, owned, out, flags)
+        results = read_many(-1, owned, out, flags)
+        for number, fd in fds.items():
+            readers[number].check_sometimes(fd)
+        return results
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -52,14 +53,33 @@ class BlockWindows:
     def __init__(self, shards: Shards, sampler: BlockSampler) -> None:
         self._shards = shards
         self._sampler = sampler
-        self._lock = threading.Lock()  # the prefetch thread and the caller may both want the buffer
+        self._unlock()
         self._held: tuple[int, int] = (-1, -1)
         self._buffer: npt.NDArray[Any] = np.empty(0, shards.dtype)
         self._starts: Ints = np.empty(0, np.int64)
         self._view: npt.NDArray[Any] = np.empty((0, 0), shards.dtype)
 
+    def _unlock(self) -> None:
+        self._lock = threading.RLock()  # the prefetch thread and the caller may both want the buffer
+        self._inside = False
+        self._pid = os.getpid()
+
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
         """Fill each row of ``out`` with one sample, from number ``first`` on."""
+        if self._pid != os.getpid():
+            self._unlock()  # a thread of the parent may have held the lock, in the middle of loading
+            self._held = (-1, -1)
+        with self._lock:
+            if self._inside:  # a signal handler or finalizer reads while its own thread does: not from here
+                BlockWindows(self._shards, self._sampler).read(first, out)
+                return
+            self._inside = True
+            try:
+                self._read(first, out)
+            finally:
+                self._inside = False
+
+    def _read(self, first: int, out: npt.NDArray[Any]) -> None:
         done = 0
         while done < len(out):
             epoch, place = divmod(first + done, self._sampler.epoch)
@@ -68,11 +88,10 @@ class BlockWindows:
             window = order.window_at(place)
             begin, end = order.window_bounds(window)
             count = min(len(out) - done, end - place)
-            with self._lock:
-                if self._held != (epoch, window):
-                    self._load(epoch, order, window)
-                starts = self._starts[place - begin : place - begin + count]
-                out[done : done + count] = self._view[starts]
+            if self._held != (epoch, window):
+                self._load(epoch, order, window)
+            starts = self._starts[place - begin : place - begin + count]
+            out[done : done + count] = self._view[starts]
             done += count
 
     def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:

@@ -172,7 +172,8 @@ class _Appended:
             self._rows, self.end = self._published(dtype, row_shape)
             try:
                 _write_journal(self._journal, self.end)
-                os.ftruncate(self.fd, self.end)
+                if os.fstat(self.fd).st_size > self.end:  # else its readers would take it for rewritten
+                    os.ftruncate(self.fd, self.end)
             except OSError as error:
                 raise errors.writing(path, error) from None
         except BaseException:

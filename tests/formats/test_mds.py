@@ -31,6 +31,7 @@ from lowtide.errors import (
 from lowtide.formats import records
 from lowtide.formats.mds import CODES
 from lowtide.formats.tokens import find
+from lowtide.identity import Identity
 from tests.formats.corpora import Files, assert_honest_corpus, document_bounds, put, read_tokens, written_by
 from tests.formats.helpers import damaged, refused
 
@@ -230,7 +231,7 @@ def test_bytes_need_a_dtype(tmp_path: Path) -> None:
     with refused(ArgumentError, tmp_path / "index.json", "'tokens' (bytes)", "dtype='int64'"):
         find(tmp_path)
     with refused(FormatError, "16 bytes of tokens are no multiple of a token's 3"):
-        records.Gatherer(1, 3)._tokens(records.File("x", 0, 0, 0), 16)
+        records.Gatherer(1, 3)._tokens(records.File("x", 0, 0, 0, Identity(0, 0, 0, 0)), 16)
 
 
 def test_arrays_of_two_axes(tmp_path: Path) -> None:

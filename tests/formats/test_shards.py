@@ -27,7 +27,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def stat(folder: Path, name: object) -> tuple[str, int]:
-    return Inside(str(folder / "index.json")).stat(name, "shards[0]")
+    path, identity = Inside(str(folder / "index.json")).stat(name, "shards[0]")
+    return path, identity.size
 
 
 def test_names_beside_the_index_and_below_it(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ class Variant:
     def platform(self) -> Iterator[None]:
         with ExitStack() as stack:
             if "aio" in self.lacks:
-                stack.enter_context(mock.patch.object(aio, "for_this_thread", return_value=None))
+                stack.enter_context(mock.patch.object(aio, "_new", return_value=None))
+                stack.enter_context(mock.patch.object(aio, "_IDLE", deque()))
             if "nowait" in self.lacks:
                 stack.enter_context(mock.patch.object(files, "_NOWAIT", 0))
             if "dontcache" in self.lacks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedE
 from lowtide.formats.detect import detect
 from lowtide.formats.layout import Layout, Member, brief
 from lowtide.formats.source import Source, opened
+from lowtide.identity import SAMPLE, sample
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +71,7 @@ def inspect(
                     f"{source.path}: name {name!r} was given together with dtype, and a file that is read as "
                     "raw has no members; leave out the one or the other"
                 )
-            return raw.locate(source, dtype, shape, offset)
+            return _identified(source, raw.locate(source, dtype, shape, offset))
         if shape is not None or offset != 0:
             raise ArgumentError(
                 f"{source.path}: shape and offset (got shape={shape!r}, offset={offset!r}) describe a raw "
@@ -84,9 +86,20 @@ def inspect(
                 raise MemberError(
                     f"{source.path}: is a single NPY array without members, got name={name!r}; leave it out"
                 )
-            return npy.locate(source)
+            return _identified(source, npy.locate(source))
         with _container(source, format) as container:
-            return container.locate(_pick(source.path, container, name))
+            return _identified(source, container.locate(_pick(source.path, container, name)))
+
+
+def _identified(source: Source, layout: Layout) -> Layout:
+    """The layout with the identity of its file, and with samples of its data where the format can grow."""
+    identity = source.identity
+    if layout.format in ("npy", "raw"):
+        length = min(SAMPLE, layout.nbytes)
+        places = {layout.offset, layout.offset + layout.nbytes - length}
+        samples = (sample(place, source.read(place, length)) for place in sorted(places))
+        identity = identity._replace(samples=tuple(samples))
+    return replace(layout, identity=identity)
 
 
 def members(path: str | os.PathLike[str]) -> list[Member]:
@@ -105,14 +118,16 @@ def members(path: str | os.PathLike[str]) -> list[Member]:
         if format == "npy":
             from lowtide.formats import npy
 
-            return [_member(None, format, partial(npy.locate, source))]
+            return [_member(source, None, format, partial(npy.locate, source))]
         with _container(source, format) as container:
-            return [_member(name, format, partial(container.locate, name)) for name in container.names()]
+            return [
+                _member(source, name, format, partial(container.locate, name)) for name in container.names()
+            ]
 
 
-def _member(name: str | None, format: str, locate: Callable[[], Layout]) -> Member:
+def _member(source: Source, name: str | None, format: str, locate: Callable[[], Layout]) -> Member:
     try:
-        return Member(name, format, layout=locate())
+        return Member(name, format, layout=_identified(source, locate()))
     except (FormatError, UnsupportedError) as error:
         return Member(name, format, error=error)
 

@@ -71,7 +71,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
                 f"{expected // made.itemsize} tokens of {made}: cut short, still being written, or of "
                 "another dtype; copy or write it again"
             )
-        segments.append(Segment(one.path, 0, count, file_size=one.size))
+        segments.append(Segment(one.path, 0, count, file_size=one.size, identity=one.identity))
     metadata = {} if tokenizer is None else {"tokenizer": tokenizer}
     return Tokens("datatrove", made, tuple(segments), _documents(segments, beside), metadata=metadata)
 
@@ -89,7 +89,8 @@ def _documents(segments: list[Segment], beside: Neighbours) -> Documents | None:
     parts = []
     for segment in segments:
         path = segment.path + ".index"
-        size = look(path).size
+        identity = look(path).identity
+        size = identity.size
         count, left = divmod(size, _END.itemsize)
         if left or (segment.count and not count):
             wrong = TruncatedFileError if left else FormatError
@@ -97,7 +98,8 @@ def _documents(segments: list[Segment], beside: Neighbours) -> Documents | None:
                 f"{path}: {size} bytes are no list of document ends of {_END.itemsize} bytes each for "
                 f"{segment.count} tokens: cut short or still being written; copy or write it again"
             )
-        parts.append(Column(Layout(path, "datatrove", 0, _END, (count,), file_size=size), "document ends"))
+        layout = Layout(path, "datatrove", 0, _END, (count,), file_size=size, identity=identity)
+        parts.append(Column(layout, "document ends"))
     documents = Documents("ends", parts, [segment.count for segment in segments], whole=True)
     if documents.count:
         documents.bounds(documents.count - 1, documents.count)  # so a swapped pair is met now, not in an hour

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.errors import FormatError, LowtideError
+from lowtide.identity import Identity
 
 MAX_BYTES = 2**63 - 1
 """Largest array that a file offset, and NumPy's own sizes, can address."""
@@ -33,6 +34,8 @@ class Layout:
     way it is the size that was published: the file on disk may be longer, never shorter."""
     name: str | None = None
     """The member of an NPZ, safetensors or HDF5 file; None where a file is a single array."""
+    identity: Identity | None = None
+    """The file when it was inspected, to notice that it was replaced or written to since."""
 
     @property
     def nbytes(self) -> int:

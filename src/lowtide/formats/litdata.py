@@ -76,7 +76,7 @@ def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> 
     gatherer = Gatherer(sum(sizes), made.itemsize)
     inside = Inside(path)
     for i, (chunk, count) in enumerate(zip(chunks, sizes, strict=True)):
-        name, size = inside.stat(chunk.get("filename"), f"chunks[{i}].filename")
+        name, (_, _, size, *_) = inside.stat(chunk.get("filename"), f"chunks[{i}].filename")
         promised = whole(chunk.get("chunk_bytes"), f"{path}: chunks[{i}].chunk_bytes")
         if size != promised:
             wrong = TruncatedFileError if size < promised else FormatError
@@ -114,7 +114,9 @@ def _flat(gatherer: Gatherer, file: File, itemsize: int, dim: int) -> None:
             f"{file.size - file.first} bytes of them: damaged, or of another index; write it again"
         )
     # The offsets behind the first are the ends of the samples, in bytes.
-    layout = Layout(file.path, "litdata", 8, _OFFSET, (file.count,), file_size=file.size)
+    layout = Layout(
+        file.path, "litdata", 8, _OFFSET, (file.count,), file_size=file.size, identity=file.identity
+    )
     gatherer.joined(file, Column(layout, "sample offsets", file.first, itemsize))
 
 

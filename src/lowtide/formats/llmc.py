@@ -81,7 +81,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
                 f"{one.path}: has tokens of {kind.model} ({np.dtype(kind.dtype)}), and {seen[0].path} of "
                 f"{first.model} ({made}): one corpus has one dtype; name those that belong together"
             )
-        segments.append(Segment(one.path, HEADER, count, file_size=one.size))
+        segments.append(Segment(one.path, HEADER, count, file_size=one.size, identity=one.identity))
     metadata = {"model": first.model}
     return Tokens("llm.c", made, tuple(segments), eos=first.eos, marks="begin", metadata=metadata)
 

@@ -173,7 +173,7 @@ def _entry(inside: Inside, i: int, shard: object) -> tuple[str, int, int]:
     count = whole(shard.get("samples"), f"{where}.samples", most=2**32 - 2)
     promised = whole(raw.get("bytes"), f"{where}.raw_data.bytes")
     try:
-        name, size = inside.stat(raw.get("basename"), f"shards[{i}].raw_data.basename")
+        name, (_, _, size, *_) = inside.stat(raw.get("basename"), f"shards[{i}].raw_data.basename")
     except FileNotFoundError:
         if shard.get("compression") is None:
             raise

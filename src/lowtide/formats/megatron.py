@@ -41,7 +41,7 @@ class Index:
     """One ``.idx`` and its ``.bin``; also the documents in it, as a part of ``Documents``."""
 
     def __init__(self, source: Source, data: Look) -> None:
-        self.path, self._file_size = source.path, source.size
+        self.path, self._identity = source.path, source.identity
         self.data = data
         magic, version, code, sequences, documents = _HEADER.unpack(
             source.read(0, _HEADER.size, "Megatron index header")
@@ -129,7 +129,17 @@ class Index:
 
             kind: np.dtype[np.generic] = np.dtype("<i8")
             made = [
-                Array(Layout(self.path, "megatron", at, kind, (count,), file_size=self._file_size))
+                Array(
+                    Layout(
+                        self.path,
+                        "megatron",
+                        at,
+                        kind,
+                        (count,),
+                        file_size=self._identity.size,
+                        identity=self._identity,
+                    )
+                )
                 for at, count in ((self._documents, self.count + 1), (self._offsets, self.sequences))
             ]
             self._arrays = arrays = (made[0], made[1])
@@ -207,7 +217,10 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
                 "corpus has one dtype; name those that belong together"
             )
     made: TokenDtype = agree(parts[0].dtype, dtype, parts[0].path)
-    segments = [Segment(part.data.path, 0, part.tokens, file_size=part.data.size) for part in parts]
+    segments = [
+        Segment(part.data.path, 0, part.tokens, file_size=part.data.size, identity=part.data.identity)
+        for part in parts
+    ]
     documents = None
     if all(part.count for part in parts):  # where end_document was never called, nothing tells
         documents = Documents("megatron", parts, [part.tokens for part in parts], whole=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 from lowtide.formats.layout import brief
-from lowtide.formats.shards import Look, Neighbours, raw_count, token_dtype, whole
+from lowtide.formats.shards import Look, Neighbours, may_grow, raw_count, token_dtype, whole
 from lowtide.formats.source import opened
 from lowtide.formats.tokens import Segment, Tokens
 
@@ -51,7 +51,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
     segments = []
     for one in seen:
         count, size = raw_count(one, made.itemsize, beside)
-        segments.append(Segment(one.path, 0, count, file_size=size))
+        segments.append(Segment(one.path, 0, count, file_size=size, identity=may_grow(one)))
     return Tokens("nanogpt" if other is None else "raw", made, tuple(segments))
 
 

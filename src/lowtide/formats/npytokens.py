@@ -42,7 +42,9 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
                 f"{one.path}: has dtype {found}, and {seen[0].path} has {first}: one corpus has one dtype; "
                 "name those that belong together"
             )
-        segments.append(Segment(one.path, offset, count, file_size=offset + count * found.itemsize))
+        grows = one.identity._replace(samples=())
+        size = offset + count * found.itemsize
+        segments.append(Segment(one.path, offset, count, file_size=size, identity=grows))
     assert first is not None
     return Tokens("npy", agree(first, dtype, seen[0].path), tuple(segments))
 

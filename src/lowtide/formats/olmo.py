@@ -16,7 +16,7 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 from lowtide.formats.layout import brief
-from lowtide.formats.shards import Look, Neighbours, raw_count, token_dtype
+from lowtide.formats.shards import Look, Neighbours, may_grow, raw_count, token_dtype
 from lowtide.formats.source import opened
 from lowtide.formats.tokens import Segment, Tokens
 
@@ -50,7 +50,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
     segments, beside = [], Neighbours()
     for one in seen:
         count, size = raw_count(one, made.itemsize, beside)
-        segments.append(Segment(one.path, 0, count, file_size=size))
+        segments.append(Segment(one.path, 0, count, file_size=size, identity=may_grow(one)))
     tables = [one.path[: -len(".npy")] + ".csv.gz" for one in seen]
     there = [beside.has(table) for table in tables]
     if any(there) and not all(there):

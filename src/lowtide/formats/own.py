@@ -198,11 +198,11 @@ def find(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
         where = f"splits.{split}[{i}]"
         segments.append(_segment(inside, where, shard, made, manifest.layout))
         if shard.ends is not None and shard.documents is not None:
-            found, size = inside.stat(shard.ends, f"{where}.ends")
-            if size != shard.documents * _END.itemsize:
+            found, identity = inside.stat(shard.ends, f"{where}.ends")
+            if (size := identity.size) != shard.documents * _END.itemsize:
                 expected = shard.documents * _END.itemsize
                 raise _other_size(found, size, expected, f"{where}.documents {shard.documents}", path)
-            layout = Layout(found, "lowtide", 0, _END, (shard.documents,), file_size=size)
+            layout = Layout(found, "lowtide", 0, _END, (shard.documents,), file_size=size, identity=identity)
             parts.append(Column(layout, "document ends"))
     documents = None
     if parts:
@@ -229,7 +229,8 @@ def find(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
 
 
 def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.integer], layout: str) -> Segment:
-    path, size = inside.stat(shard.file, f"{where}.file")
+    path, identity = inside.stat(shard.file, f"{where}.file")
+    size = identity.size
     offset = llmc.HEADER if layout == "llmc" else 0
     if size != (expected := offset + shard.tokens * dtype.itemsize):
         raise _other_size(path, size, expected, f"{where}.tokens {shard.tokens}", inside.index)
@@ -240,7 +241,7 @@ def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.intege
                 f"{path}: its header says {count} tokens of {np.dtype(kind.dtype)}, and {inside.index} says "
                 f"{shard.tokens} of {dtype} ({where}): one of the two is of another corpus; write them again"
             )
-    return Segment(path, offset, shard.tokens, file_size=size)
+    return Segment(path, offset, shard.tokens, file_size=size, identity=identity)
 
 
 def _other_size(path: str, found: int, expected: int, what: str, index: str) -> FormatError:

@@ -19,6 +19,7 @@ from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 from lowtide.formats.documents import Documents, Even, Ints, Listed, Part
 from lowtide.formats.source import Source, opened
 from lowtide.formats.tokens import Segment
+from lowtide.identity import Identity
 
 EXACT = 2**22
 """Samples of a corpus up to which every offset is compared when it is opened."""
@@ -41,6 +42,7 @@ class File:
     count: int
     first: int
     """Byte of the first sample."""
+    identity: Identity
 
     def offsets(self, source: Source, start: int, stop: int) -> Ints:
         data = source.read(4 + 4 * start, 4 * (stop - start), "sample offsets")
@@ -81,7 +83,7 @@ def head(source: Source, count: int, what: str) -> File:
             f"behind byte {end} and end with the file at {source.size}: cut short, damaged, or compressed; "
             "copy or write it again"
         )
-    return File(source.path, source.size, count, first)
+    return File(source.path, source.size, count, first, source.identity)
 
 
 class Samples(Even):
@@ -137,7 +139,8 @@ class Gatherer:
         record = self._tokens(file, nbytes)
         one = (0, 0) if stride == nbytes or not record else (record, stride)
         self._add(Samples(file, record), record * file.count)
-        self.segments.append(Segment(file.path, file.first + offset, record * file.count, *one, file.size))
+        at = file.first + offset
+        self.segments.append(Segment(file.path, at, record * file.count, *one, file.size, file.identity))
         return True
 
     def _uneven(self, source: Source, file: File, place: Place) -> None:
@@ -155,7 +158,9 @@ class Gatherer:
             at, nbytes = place(source, start, stop)
             self._check_place(file, start, stop, at, nbytes)
             counts[i] = self._tokens(file, nbytes)
-            self.segments.append(Segment(file.path, at, int(counts[i]), file_size=file.size))
+            self.segments.append(
+                Segment(file.path, at, int(counts[i]), file_size=file.size, identity=file.identity)
+            )
         ends = np.cumsum(counts)
         self._add(Listed(f"{file.path}: samples", ends), int(ends[-1]) if len(ends) else 0)
 
@@ -163,7 +168,9 @@ class Gatherer:
         """Take everything from the first sample on as tokens, one behind the other."""
         count = self._tokens(file, file.size - file.first)
         self._add(part, count)
-        self.segments.append(Segment(file.path, file.first, count, file_size=file.size))
+        self.segments.append(
+            Segment(file.path, file.first, count, file_size=file.size, identity=file.identity)
+        )
 
     def documents(self) -> Documents:
         return Documents("records", self._parts, self._sizes, whole=True)

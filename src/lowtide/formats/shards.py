@@ -22,6 +22,7 @@ from lowtide.errors import ArgumentError, FormatError, NotFoundError, Unsupporte
 from lowtide.formats.journal import SUFFIX, published_size
 from lowtide.formats.layout import brief
 from lowtide.formats.source import opened
+from lowtide.identity import Identity, sample
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,14 +46,15 @@ class Look(NamedTuple):
     path: str
     size: int
     head: bytes
-    link: bool = False
+    link: bool
+    identity: Identity
 
 
 def look(path: str) -> Look:
     """Size and first bytes of a regular file.
 
     >>> _ = (tmp / "x.bin").write_bytes(b"tokens")
-    >>> look(str(tmp / "x.bin"))[1:]
+    >>> look(str(tmp / "x.bin"))[1:4]
     (6, b'tokens', False)
     """
     try:
@@ -65,7 +67,7 @@ def look(path: str) -> Look:
                 pass
         fd = os.open(path, _FLAGS)
         try:
-            return Look(path, status.st_size, os.read(fd, HEAD), link)
+            return Look(path, status.st_size, os.read(fd, HEAD), link, Identity.of(status))
         finally:
             os.close(fd)
     except OSError as error:
@@ -90,6 +92,11 @@ class Neighbours:
             with suppress(OSError):
                 self._names[folder] = set(os.listdir(folder or os.sep))
         return os.path.lexists(path)
+
+
+def may_grow(seen: Look) -> Identity:
+    """The identity of a file without a header: appending leaves its first bytes as they are."""
+    return seen.identity._replace(samples=(sample(0, seen.head),))
 
 
 def raw_count(seen: Look, itemsize: int, beside: Neighbours) -> tuple[int, int]:
@@ -207,8 +214,8 @@ class Inside:
         self._prefix = self.folder.rstrip(os.sep) + os.sep
         self._folders: set[str] = set()
 
-    def stat(self, name: object, field: str) -> tuple[str, int]:
-        """The absolute path and the size of the regular file ``name``."""
+    def stat(self, name: object, field: str) -> tuple[str, Identity]:
+        """The absolute path and the identity, with its size, of the regular file ``name``."""
         if not isinstance(name, str) or not _PLAIN.fullmatch(name):
             self._check_name(name, field)
         path = f"{self._prefix}{name}"
@@ -228,7 +235,7 @@ class Inside:
         if not stat.S_ISREG(status.st_mode):
             with opened(path):  # it has the words for each kind
                 pass
-        return path, status.st_size
+        return path, Identity.of(status)
 
     def _check_name(self, name: object, field: str) -> None:
         """The slow way, for names that are not plain: in sub-folders, or wrong."""

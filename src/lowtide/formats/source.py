@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lowtide import errors
 from lowtide.errors import ArgumentError, LowtideError, TruncatedFileError, UnsupportedError
+from lowtide.identity import Identity
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -28,6 +29,7 @@ class Source:
     path: str
     size: int
     file: io.FileIO
+    identity: Identity
 
     def read(self, offset: int, count: int, what: str = "data") -> bytes:
         """Exactly ``count`` bytes at ``offset``; a ``TruncatedFileError`` where the file has fewer."""
@@ -92,7 +94,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Source]:
         with open(name, "rb", buffering=0, opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
             _require_regular(name, status)
-            yield Source(name, status.st_size, file)
+            yield Source(name, status.st_size, file, Identity.of(status))
     except LowtideError:
         raise
     except OSError as error:

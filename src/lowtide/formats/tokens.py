@@ -22,6 +22,7 @@ from lowtide.formats.detect import NPY_MAGIC
 from lowtide.formats.layout import brief
 from lowtide.formats.shards import Look, TokenDtype, in_order, look, read_json
 from lowtide.formats.source import absolute
+from lowtide.identity import Identity
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -66,6 +67,8 @@ class Segment:
     """... that begin so many bytes apart."""
     file_size: int = 0
     """Size of the file when it was looked at."""
+    identity: Identity | None = None
+    """The file when it was looked at, to notice that it was replaced or written to since."""
 
 
 @dataclass(frozen=True, slots=True)
