@@ -71,15 +71,17 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
 def test_a_dropped_writer_leaves_nothing(tmp_path: Path) -> None:
     out = lowtide.create(tmp_path / "out.npy", "f4")
     out.append([1.0])
-    del out
+    with pytest.warns(ResourceWarning, match=r"out\.npy: 1 rows were not published.*with lowtide\.create"):
+        del out
     assert os.listdir(tmp_path) == []
+    lowtide.create(tmp_path / "out.npy", "f4").close()  # so that nothing is said of it at exit
 
 
-def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     with lowtide.create(path, "f4") as first:
-        with pytest.raises(WriteError, match="being written by another process"):
-            lowtide.create(path, "f4")
+        ended = _python("lowtide.create(sys.argv[1], 'f4')", path)
+        assert "WriteError: [Errno 16] is being written by another process" in ended.stderr
         first.append([1.0])
     assert np.load(path).tolist() == [1.0]
 
@@ -152,8 +154,8 @@ class TestAppend:
         path = tmp_path / name
         _write(path, [[1, 2]])
         with lowtide.create(path, "i4", 2, append=True):
-            with pytest.raises(WriteError, match="being written by another process"):
-                lowtide.create(path, "i4", 2, append=True)
+            ended = _python("lowtide.create(sys.argv[1], 'i4', 2, append=True)", path)
+            assert "WriteError: [Errno 16] is being written by another process" in ended.stderr
         assert _read(path, "i4", 2) == [[1, 2]]
 
 
@@ -179,10 +181,10 @@ def test_numpys_own_files_can_be_appended_to(tmp_path: Path) -> None:
     ("rows", "dtype", "said"),
     [
         pytest.param(np.zeros((2, 4)), "f8", r"shape \(n, 3\), got \(2, 4\)", id="shape"),
-        pytest.param(np.full((1, 3), 70_000), "u2", "int64 do not fit into uint16", id="too large"),
-        pytest.param(np.full((1, 3), -1), "u2", "do not fit into uint16", id="negative"),
-        pytest.param(np.zeros((1, 3)), "i4", "float64 do not fit into int32", id="float to int"),
-        pytest.param(np.zeros((1, 3), complex), "f4", "complex128 do not fit", id="complex"),
+        pytest.param(np.full((1, 3), 70_000), "u2", "70000 in row 0 does not fit", id="too large"),
+        pytest.param(np.full((1, 3), -1), "u2", "-1 in row 0 does not fit into uint16", id="negative"),
+        pytest.param(np.zeros((1, 3)), "i4", "float64 is not of the same kind", id="float to int"),
+        pytest.param(np.zeros((1, 3), complex), "f4", "complex128 is not of the same kind", id="complex"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtype: str, said: str) -> None:
@@ -198,7 +200,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtyp
         pytest.param("x.npy", object, (), UnsupportedError, "pickles", id="objects"),
         pytest.param("x.npy", "S0", (), ArgumentError, "no fixed size", id="no size"),
         pytest.param("x.npy", "no such type", (), ArgumentError, "not understood", id="dtype"),
-        pytest.param("x.npy", "f4", (-1,), ArgumentError, r"whole numbers from 0, got \(-1,\)", id="shape"),
+        pytest.param("x.npy", "f4", (-1,), ArgumentError, r"integer >= 0 .* got \(-1,\)", id="shape"),
         pytest.param("x.npz", "f4", (), UnsupportedError, r"\.npz files are read and not written", id="npz"),
     ],
 )
@@ -260,6 +262,13 @@ def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch
         out.append(np.zeros(10))
     os.close(full)
     assert os.listdir(tmp_path) == []
+
+
+def _python(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in an interpreter of its own, with ``path`` as its argument."""
+    code = "import os, signal, sys\nimport numpy as np, lowtide\n" + textwrap.dedent(code)
+    command = [sys.executable, *options, "-c", code, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def _write(path: Path, rows: list[list[int]]) -> None:
