@@ -57,7 +57,9 @@ class Held:
 
     def abort(self) -> None:
         """Undo what was written; idempotent."""
-        self._undo()
+        undo = self._undo.detach()
+        if undo is not None:  # called here, since finalizers do nothing late in the interpreter's exit
+            undo[1](*undo[2])
 
     def release(self) -> None:
         """Close the descriptor and leave what was written."""
