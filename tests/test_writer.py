@@ -496,10 +496,18 @@ class TestAfterAFailure:
         assert "append=True" not in str(caught.value)  # the block's end must not pass for success
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize("call", ["fsync", "ftruncate", "unlink", "pwrite"])
-    @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
+    @pytest.mark.parametrize(
+        ("name", "call"),
+        [
+            ("out.npy", "pwrite"),
+            ("out.npy", "fsync"),
+            ("out.npy", "unlink"),
+            ("out.bin", "fsync"),
+            ("out.bin", "unlink"),
+        ],
+    )
     def test_an_append_that_cannot_be_published_leaves_the_old_rows(
-        self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, call: str, name: str
+        self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, name: str, call: str
     ) -> None:
         path = tmp_path / name
         _write(path, [[1, 2]])
@@ -513,10 +521,6 @@ class TestAfterAFailure:
             return self.refuse() if len(calls) == (2 if call == "fsync" else 1) else real(*arguments)
 
         monkeypatch.setattr(os, call, fail_once)
-        if call == "ftruncate" or (call == "pwrite" and name == "out.bin"):  # not used when it goes well
-            out.close()
-            assert _read(path, "i4", 2) == [[1, 2], [3, 4]]
-            return
         with pytest.raises(DiskFullError):
             out.close()
         monkeypatch.undo()
