@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -654,6 +655,27 @@ def test_a_path_that_this_process_writes_is_said_to_be_its_own(tmp_path: Path) -
         with pytest.raises(WriteError, match="this process is already writing it") as caught:
             publish.write_file(str(tmp_path / "out.npy"), b"data")
     assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, str(tmp_path / "out.npy"))
+
+
+def test_file_systems_without_locks_or_synced_folders_are_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def no_locks(fd: int, operation: int) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    def only_files(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(fd)
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr(os, "fsync", only_files)
+    for append in (False, True):
+        with lowtide.create(tmp_path / "out.npy", "f4", append=append) as out:
+            out.append([1.0])
+    assert np.load(tmp_path / "out.npy").tolist() == [1.0, 1.0]
 
 
 def test_rows_of_a_killed_writer_can_be_read_as_raw(tmp_path: Path) -> None:

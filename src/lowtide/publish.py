@@ -275,7 +275,10 @@ def _keep_mode(fd: int, path: str, extra: int = 0) -> None:
 
 
 def _is_locked(path: str) -> bool:
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:  # of another user, or gone: not to be called a leftover
+        return True
     try:
         return not lock(fd)
     finally:
