@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide.errors import ArgumentError, BudgetError
+from lowtide.errors import ArgumentError, BudgetError, UnsupportedError
 from lowtide.orders import Shuffled
 
 
@@ -56,6 +56,34 @@ def test_a_file_may_be_shuffled_onto_itself(tmp_path: Path) -> None:
     with lowtide.open(tmp_path / "a.npy") as array:
         lowtide.shuffle(array, tmp_path / "a.npy", seed=1, budget=100_000)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), Shuffled(10_000, 1)(0, 10_000))
+
+
+def test_a_path_is_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(100))
+    for path in (tmp_path / "a.npy", str(tmp_path / "a.npy")):
+        lowtide.shuffle(path, tmp_path / "b.npy", seed=2)
+        np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), Shuffled(100, 2)(0, 100))
+    with pytest.raises(ArgumentError, match=r"an array of lowtide\.open or a path, got ndarray"):
+        lowtide.shuffle(np.arange(3), tmp_path / "c.npy")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        lowtide.shuffle(tmp_path / "nothing.npy", tmp_path / "c.npy")
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".h5", ".HDF5", ".parquet"])
+def test_formats_that_are_not_written_are_refused(tmp_path: Path, suffix: str) -> None:
+    np.save(tmp_path / "a.npy", np.arange(100))
+    with pytest.raises(UnsupportedError, match="files are read and not written"):
+        lowtide.shuffle(tmp_path / "a.npy", tmp_path / f"out{suffix}")
+    assert os.listdir(tmp_path) == ["a.npy"]
+
+
+def test_the_target_may_be_a_link(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(100))
+    (tmp_path / "out.npy").symlink_to("blob")
+    lowtide.shuffle(tmp_path / "a.npy", tmp_path / "out.npy")
+    assert (tmp_path / "out.npy").is_symlink()
+    assert sorted(np.load(tmp_path / "blob").tolist()) == list(range(100))
 
 
 def test_a_budget_below_one_row_names_the_smallest_that_works(tmp_path: Path) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import os
+import pickle
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
+import threading
+import warnings
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -15,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide import publish
 from lowtide.errors import (
     ArgumentError,
     ClosedError,
@@ -71,15 +80,17 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
 def test_a_dropped_writer_leaves_nothing(tmp_path: Path) -> None:
     out = lowtide.create(tmp_path / "out.npy", "f4")
     out.append([1.0])
-    del out
+    with pytest.warns(ResourceWarning, match=r"out\.npy: 1 rows were not published.*with lowtide\.create"):
+        del out
     assert os.listdir(tmp_path) == []
+    lowtide.create(tmp_path / "out.npy", "f4").close()  # so that nothing is said of it at exit
 
 
-def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     with lowtide.create(path, "f4") as first:
-        with pytest.raises(WriteError, match="being written by another process"):
-            lowtide.create(path, "f4")
+        ended = _python("lowtide.create(sys.argv[1], 'f4')", path)
+        assert "WriteError: [Errno 16] is being written by another process" in ended.stderr
         first.append([1.0])
     assert np.load(path).tolist() == [1.0]
 
@@ -152,8 +163,8 @@ class TestAppend:
         path = tmp_path / name
         _write(path, [[1, 2]])
         with lowtide.create(path, "i4", 2, append=True):
-            with pytest.raises(WriteError, match="being written by another process"):
-                lowtide.create(path, "i4", 2, append=True)
+            ended = _python("lowtide.create(sys.argv[1], 'i4', 2, append=True)", path)
+            assert "WriteError: [Errno 16] is being written by another process" in ended.stderr
         assert _read(path, "i4", 2) == [[1, 2]]
 
 
@@ -179,10 +190,10 @@ def test_numpys_own_files_can_be_appended_to(tmp_path: Path) -> None:
     ("rows", "dtype", "said"),
     [
         pytest.param(np.zeros((2, 4)), "f8", r"shape \(n, 3\), got \(2, 4\)", id="shape"),
-        pytest.param(np.full((1, 3), 70_000), "u2", "int64 do not fit into uint16", id="too large"),
-        pytest.param(np.full((1, 3), -1), "u2", "do not fit into uint16", id="negative"),
-        pytest.param(np.zeros((1, 3)), "i4", "float64 do not fit into int32", id="float to int"),
-        pytest.param(np.zeros((1, 3), complex), "f4", "complex128 do not fit", id="complex"),
+        pytest.param(np.full((1, 3), 70_000), "u2", "70000 in row 0 does not fit", id="too large"),
+        pytest.param(np.full((1, 3), -1), "u2", "-1 in row 0 does not fit into uint16", id="negative"),
+        pytest.param(np.zeros((1, 3)), "i4", "float64 is not of the same kind", id="float to int"),
+        pytest.param(np.zeros((1, 3), complex), "f4", "complex128 is not of the same kind", id="complex"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtype: str, said: str) -> None:
@@ -198,7 +209,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtyp
         pytest.param("x.npy", object, (), UnsupportedError, "pickles", id="objects"),
         pytest.param("x.npy", "S0", (), ArgumentError, "no fixed size", id="no size"),
         pytest.param("x.npy", "no such type", (), ArgumentError, "not understood", id="dtype"),
-        pytest.param("x.npy", "f4", (-1,), ArgumentError, r"whole numbers from 0, got \(-1,\)", id="shape"),
+        pytest.param("x.npy", "f4", (-1,), ArgumentError, r"integer >= 0 .* got \(-1,\)", id="shape"),
         pytest.param("x.npz", "f4", (), UnsupportedError, r"\.npz files are read and not written", id="npz"),
     ],
 )
@@ -260,6 +271,432 @@ def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch
         out.append(np.zeros(10))
     os.close(full)
     assert os.listdir(tmp_path) == []
+
+
+class TestUnclosed:
+    def test_exit_without_close_says_what_was_lost(self, tmp_path: Path) -> None:
+        """ResourceWarning is hidden by default: the line on standard error is not."""
+        for code in (
+            "out = lowtide.create(sys.argv[1], 'f4', 3); out.append(np.zeros((1000, 3)))",
+            "def f():\n out = lowtide.create(sys.argv[1], 'f4', 3); out.append(np.zeros((1000, 3)))\nf()",
+        ):
+            ended = _python(code, tmp_path / "out.npy")
+            assert ended.stderr.startswith("lowtide: ")
+            assert ended.stderr.count("\n") == 1
+            for part in (str(tmp_path / "out.npy"), "1000 rows were not published", "with lowtide.create"):
+                assert part in ended.stderr
+            assert "ResourceWarning" in _python(code, tmp_path / "out.npy", "-Wdefault").stderr
+            assert os.listdir(tmp_path) == []
+
+    def test_closed_writers_are_not_mentioned_at_exit(self, tmp_path: Path) -> None:
+        code = """
+            with lowtide.create(sys.argv[1], "f4") as out:
+                out.append([1.0])
+            out = lowtide.create(sys.argv[1] + "2", "f4")
+            out.abort()
+        """
+        assert _python(code, tmp_path / "out.npy").stderr == ""
+
+    def test_creating_again_takes_over(self, tmp_path: Path) -> None:
+        """A cell that is run again, with the older writer still in Out[] or in a traceback."""
+        path = tmp_path / "out.npy"
+        first = lowtide.create(path, "f4")
+        first.append([1.0, 2.0])
+        with pytest.warns(ResourceWarning, match=r"this process already had a writer.*\(2\)"):
+            second = lowtide.create(path, "f4")
+        with pytest.raises(ClosedError, match=r"a newer lowtide\.create in this process took over"):
+            first.append([3.0])
+        with pytest.raises(ClosedError, match="took over"):
+            first.close()
+        first.abort()
+        second.append([4.0])
+        second.close()
+        assert np.load(path).tolist() == [4.0]
+        assert os.listdir(tmp_path) == ["out.npy"]
+
+    @pytest.mark.parametrize("append", [(True, True), (True, False), (False, True)])
+    def test_taking_over_an_append_keeps_the_old_rows(
+        self, tmp_path: Path, append: tuple[bool, bool]
+    ) -> None:
+        path = tmp_path / "out.bin"
+        _write(path, [[1, 2]])
+        first = lowtide.create(path, "i4", 2, append=append[0])
+        first.append([[3, 4]])
+        with pytest.warns(ResourceWarning):
+            second = lowtide.create(path, "i4", 2, append=append[1])
+        second.append([[5, 6]])
+        second.close()
+        del first
+        assert _read(path, "i4", 2) == ([[1, 2], [5, 6]] if append[1] else [[5, 6]])
+        assert os.listdir(tmp_path) == ["out.bin"]
+
+    def test_threads_that_write_one_path_do_not_mix(self, tmp_path: Path) -> None:
+        """The descriptor of a writer that was taken over is often that of the newer one."""
+        path = tmp_path / "out.npy"
+        refused: list[str] = []
+
+        def write(value: int) -> None:
+            for _ in range(5):
+                try:
+                    with lowtide.create(path, "i8", 1000) as out:
+                        for _ in range(20):
+                            out.append(np.full((100, 1000), value))
+                except ClosedError as error:
+                    refused.append(str(error))
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            threads = [threading.Thread(target=write, args=(value,)) for value in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        rows = np.load(path)
+        assert rows.shape == (2000, 1000)
+        assert len(np.unique(rows)) == 1
+        assert all("took over" in message for message in refused)
+        assert os.listdir(tmp_path) == ["out.npy"]
+
+
+@pytest.mark.parametrize("append", [False, True])
+class TestFork:
+    def test_a_child_that_exits_leaves_its_parents_file_alone(self, tmp_path: Path, append: bool) -> None:
+        code = """
+            with lowtide.create(sys.argv[1], "i4", 2, append=%r) as out:
+                out.append([[3, 4]])
+                if os.fork() == 0:
+                    sys.exit(0)  # runs the block's end and the exit handlers
+                os.wait()
+                out.append([[5, 6]])
+        """
+        path = tmp_path / "out.npy"
+        _write(path, [[1, 2]])
+        ended = _python(code % append, path)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert _read(path, "i4", 2) == [[1, 2], [3, 4], [5, 6]][not append :]
+        assert os.listdir(tmp_path) == ["out.npy"]
+
+    def test_a_child_cannot_write_its_parents_file(self, tmp_path: Path, append: bool) -> None:
+        code = """
+            out = lowtide.create(sys.argv[1], "i4", 2, append=%r)
+            if os.fork() == 0:
+                for use in (lambda: out.append([[3, 4]]), out.close):
+                    try:
+                        use()
+                    except lowtide.errors.ClosedError as error:
+                        print("forked from" in str(error), repr(out).endswith("rows=0, forked>"))
+                out.abort()
+                del out
+                sys.exit(0)
+            os.wait()
+            out.append([[5, 6]])
+            out.close()
+        """
+        path = tmp_path / "out.npy"
+        _write(path, [[1, 2]])
+        ended = _python(code % append, path)
+        assert (ended.stdout, ended.stderr) == ("True True\n" * 2, "")
+        assert _read(path, "i4", 2)[-1] == [5, 6]
+
+    def test_a_child_that_outlives_its_parent_keeps_no_lock(self, tmp_path: Path, append: bool) -> None:
+        code = """
+            import time
+            out = lowtide.create(sys.argv[1], "i4", 2, append=%r)
+            started, start = os.pipe()
+            if os.fork() == 0:
+                os.write(start, b"x")
+                sys.stdout.close(), sys.stderr.close(), os.close(1), os.close(2)
+                time.sleep(60)
+            os.read(started, 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        path = tmp_path / "out.npy"
+        _write(path, [[1, 2]])
+        command = [sys.executable, "-c", "import os, signal, sys, lowtide\n" + textwrap.dedent(code % append)]
+        with subprocess.Popen([*command, str(path)], start_new_session=True) as parent:
+            assert parent.wait(60) == -signal.SIGKILL
+            try:
+                with lowtide.create(path, "i4", 2) as out:
+                    out.append([[3, 4]])
+            finally:
+                os.killpg(parent.pid, signal.SIGKILL)
+        assert _read(path, "i4", 2) == [[3, 4]]
+        assert os.listdir(tmp_path) == ["out.npy"]
+
+
+class TestLinks:
+    @pytest.mark.parametrize("there", [True, False])
+    def test_a_link_is_followed(self, tmp_path: Path, there: bool) -> None:
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "out.npy").symlink_to("disk/blob")
+        if there:
+            (tmp_path / "disk" / "blob").write_bytes(b"old")
+        with lowtide.create(tmp_path / "out.npy", "f4") as out:
+            out.append([1.0])
+            assert ".blob.partial" in os.listdir(tmp_path / "disk")
+        assert (tmp_path / "out.npy").is_symlink()
+        assert np.load(tmp_path / "disk" / "blob").tolist() == [1.0]
+        assert os.listdir(tmp_path / "disk") == ["blob"]
+
+    def test_an_append_through_a_link_is_journalled_beside_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "disk").mkdir()
+        _write(tmp_path / "disk" / "a.npy", [[1, 2]])
+        (tmp_path / "link").symlink_to("disk/a.npy")
+        with lowtide.create(tmp_path / "link", append=True) as out:
+            out.append([[3, 4]])
+            assert _read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2]]
+            assert sorted(os.listdir(tmp_path / "disk")) == ["a.npy", "a.npy.appending"]
+        assert _read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2], [3, 4]]
+        assert sorted(os.listdir(tmp_path)) == ["disk", "link"]
+
+    def test_a_loop_of_links_is_a_clear_error(self, tmp_path: Path) -> None:
+        (tmp_path / "a.npy").symlink_to("b.npy")
+        (tmp_path / "b.npy").symlink_to("a.npy")
+        with pytest.raises(WriteError, match="links form a loop") as caught:
+            lowtide.create(tmp_path / "a.npy", "f4")
+        assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, str(tmp_path / "a.npy"))
+
+    def test_a_device_is_not_replaced(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "link.bin").symlink_to("pipe")
+        with pytest.raises(UnsupportedError, match="is a device, a pipe or a socket"):
+            lowtide.create(tmp_path / "link.bin", "f4")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o755])
+def test_the_mode_of_a_replaced_file_is_kept(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "out.npy"
+    path.touch(mode=0o600)
+    path.chmod(mode)
+    with lowtide.create(path, "f4") as out:
+        out.append([1.0])
+        assert (tmp_path / ".out.npy.partial").stat().st_mode & 0o777 == mode | 0o600
+    assert path.stat().st_mode & 0o777 == mode
+    publish.write_file(str(path), b"report")
+    assert path.stat().st_mode & 0o777 == mode
+
+
+class TestAfterAFailure:
+    @pytest.fixture
+    def full(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*arguments: object) -> NoReturn:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.refuse = refuse
+
+    def test_the_next_use_says_that_writing_failed_before(
+        self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ClosedError, match=r"writing failed before.*discarded") as caught:
+            with lowtide.create(tmp_path / "out.npy", "f8") as out:
+                monkeypatch.setattr(os, "pwrite", self.refuse)
+                with pytest.raises(DiskFullError):
+                    out.append([1.0])
+                with pytest.raises(ClosedError, match="writing failed before"):
+                    out.append([1.0])
+        assert "append=True" not in str(caught.value)  # the block's end must not pass for success
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize(
+        ("name", "call"),
+        [
+            ("out.npy", "pwrite"),
+            ("out.npy", "fsync"),
+            ("out.npy", "unlink"),
+            ("out.bin", "fsync"),
+            ("out.bin", "unlink"),
+        ],
+    )
+    def test_an_append_that_cannot_be_published_leaves_the_old_rows(
+        self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, name: str, call: str
+    ) -> None:
+        path = tmp_path / name
+        _write(path, [[1, 2]])
+        out = lowtide.create(path, "i4", 2, append=True)
+        out.append([[3, 4]])
+        real, calls = getattr(os, call), []
+
+        def fail_once(*arguments: object) -> object:
+            # The second fsync comes after the new header.
+            calls.append(arguments)
+            return self.refuse() if len(calls) == (2 if call == "fsync" else 1) else real(*arguments)
+
+        monkeypatch.setattr(os, call, fail_once)
+        with pytest.raises(DiskFullError):
+            out.close()
+        monkeypatch.undo()
+        assert _read(path, "i4", 2) == [[1, 2]]
+        assert os.listdir(tmp_path) == [name]
+
+    @pytest.mark.parametrize("call", ["ftruncate", "fsync", "replace", "fstat"])
+    def test_errors_of_the_system_name_the_file(
+        self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(os, call, self.refuse)
+        with pytest.raises(DiskFullError) as caught:
+            publish.write_file(str(tmp_path / "report"), b"data")
+        monkeypatch.undo()
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "report"))
+        assert "report" not in os.listdir(tmp_path)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_an_interrupted_append_leaves_none_of_its_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with lowtide.create(tmp_path / "out.npy", "f8") as out:
+            out.append([1.0])
+            real = publish.Pace.wrote
+
+            def interrupt(pace: publish.Pace, end: int) -> NoReturn:
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(publish.Pace, "wrote", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                out.append(np.zeros(2**20))
+            monkeypatch.setattr(publish.Pace, "wrote", real)
+            out.append([2.0])
+        assert np.load(tmp_path / "out.npy").tolist() == [1.0, 2.0]
+
+    def test_a_folder_that_vanishes_is_a_clear_error(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        out = lowtide.create(tmp_path / "data" / "out.npy", "f4")
+        shutil.rmtree(tmp_path / "data")
+        with pytest.raises(WriteError, match=r"\.out\.npy\.partial was removed.*write it again") as caught:
+            out.close()
+        assert caught.value.errno == errno.ENOENT
+
+    def test_an_unfinished_file_of_another_writer_is_not_published(self, tmp_path: Path) -> None:
+        out = lowtide.create(tmp_path / "out.npy", "f4")
+        (tmp_path / ".out.npy.partial").unlink()
+        (tmp_path / ".out.npy.partial").write_bytes(b"of another writer")
+        with pytest.raises(WriteError, match="removed or replaced"):
+            out.close()
+        assert not (tmp_path / "out.npy").exists()
+
+    @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
+    def test_a_new_file_over_one_with_a_killed_append_has_all_its_rows(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        path = tmp_path / name
+        _write(path, [[1, 2]])
+        code = """
+            out = lowtide.create(sys.argv[1], "i4", 2, append=True)
+            out.append(np.zeros((100, 2), "i4"))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        _python(code, path)
+        with lowtide.create(path, "i4", 2) as out:
+            assert _read(path, "i4", 2) == [[1, 2]]
+            out.append([[3, 4], [5, 6], [7, 8]])
+        assert _read(path, "i4", 2) == [[3, 4], [5, 6], [7, 8]]
+        assert os.listdir(tmp_path) == [name]
+
+    @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
+    def test_an_append_to_a_file_that_was_replaced_is_an_error(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        _write(path, [[1, 2]])
+        out = lowtide.create(path, "i4", 2, append=True)
+        out.append([[3, 4]])
+        (tmp_path / "new").write_bytes(path.read_bytes())
+        (tmp_path / "new").replace(path)
+        with pytest.raises(WriteError, match="another program wrote to the file or replaced it"):
+            out.close()
+
+
+def test_lengths_of_numpy_make_a_row_shape(tmp_path: Path) -> None:
+    for row_shape in (np.int64(3), (np.int64(3),), [3], np.uint8(3)):
+        with lowtide.create(tmp_path / "out.npy", "f4", row_shape) as out:  # type: ignore[arg-type]
+            assert out.row_shape == (3,)
+            assert type(out.row_shape[0]) is int
+    for wrong in (True, (True,), 3.0, "3", (3, None), np.bool_(True)):
+        with pytest.raises(ArgumentError, match="row_shape must be an integer >= 0"):
+            lowtide.create(tmp_path / "out.npy", "f4", wrong)  # type: ignore[arg-type]
+
+
+def test_an_empty_list_appends_nothing(tmp_path: Path) -> None:
+    for row_shape in ((), (3,), (2, 3)):
+        with lowtide.create(tmp_path / "out.npy", "i4", row_shape) as out:
+            out.append([])
+        assert np.load(tmp_path / "out.npy").shape == (0, *row_shape)
+    with lowtide.create(tmp_path / "out.npy", "i4", 3) as out:
+        with pytest.raises(ArgumentError, match=r"got \(0, 5\)"):
+            out.append(np.empty((0, 5)))
+
+
+def test_an_append_takes_dtype_and_row_shape_from_the_file(tmp_path: Path) -> None:
+    _write(tmp_path / "a.npy", [[1, 2]])
+    with lowtide.create(tmp_path / "a.npy", append=True) as out:
+        assert (out.dtype, out.row_shape) == (np.dtype("i4"), (2,))
+        out.append([3, 4])
+    assert np.load(tmp_path / "a.npy").tolist() == [[1, 2], [3, 4]]
+    _write(tmp_path / "a.bin", [[1, 2]])
+    with pytest.raises(ArgumentError, match="a raw file does not say its dtype"):
+        lowtide.create(tmp_path / "a.bin", append=True)
+    for append in (False, True):
+        with pytest.raises(ArgumentError, match="a new file needs a dtype"):
+            lowtide.create(tmp_path / "b.npy", append=append)
+
+
+def test_a_writer_shows_what_it_is_and_cannot_be_pickled(tmp_path: Path) -> None:
+    path = tmp_path / "out.npy"
+    with lowtide.create(path, "f4", 3) as out:
+        out.append(np.zeros((2, 3)))
+        what = f"<lowtide.Writer {str(path)!r}, dtype='float32', row_shape=(3,), rows=2, "
+        assert repr(out) == what + "open>"
+        for copy_of in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="a writer cannot be pickled or copied"):
+                copy_of(out)
+    assert repr(out) == what + "closed>"
+
+
+def test_a_path_that_this_process_writes_is_said_to_be_its_own(tmp_path: Path) -> None:
+    with lowtide.create(tmp_path / "out.npy", "f4"):
+        with pytest.raises(WriteError, match="this process is already writing it") as caught:
+            publish.write_file(str(tmp_path / "out.npy"), b"data")
+    assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, str(tmp_path / "out.npy"))
+
+
+def test_file_systems_without_locks_or_synced_folders_are_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def no_locks(fd: int, operation: int) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    def only_files(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(fd)
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr(os, "fsync", only_files)
+    for append in (False, True):
+        with lowtide.create(tmp_path / "out.npy", "f4", append=append) as out:
+            out.append([1.0])
+    assert np.load(tmp_path / "out.npy").tolist() == [1.0, 1.0]
+
+
+def test_rows_of_a_killed_writer_can_be_read_as_raw(tmp_path: Path) -> None:
+    """As the guide says."""
+    code = """
+        out = lowtide.create(sys.argv[1], "f8", 2)
+        out.append(np.arange(10.0).reshape(5, 2))
+        os.kill(os.getpid(), signal.SIGTERM)
+    """
+    _python(code, tmp_path / "out.npy")
+    left = tmp_path / ".out.npy.partial"
+    assert publish.leftovers(str(tmp_path)) == [(str(left), left.stat().st_size)]
+    with lowtide.open(left, dtype="f8", shape=(-1, 2), offset=128) as rows:
+        assert rows[:].tolist() == np.arange(10.0).reshape(5, 2).tolist()
+
+
+def _python(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in an interpreter of its own, with ``path`` as its argument."""
+    code = "import os, signal, sys\nimport numpy as np, lowtide\n" + textwrap.dedent(code)
+    command = [sys.executable, *options, "-c", code, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def _write(path: Path, rows: list[list[int]]) -> None:

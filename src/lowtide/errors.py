@@ -126,6 +126,12 @@ _REMEDIES: dict[int, tuple[type[ReadError], str]] = {
 }
 
 
+_WRITE_PROBLEMS = {
+    errno.ENOENT: "no such file or directory; create its folder first",
+    errno.ELOOP: "the symbolic links form a loop; remove them, or pass the path of a file",
+}
+
+
 def reading(path: str | os.PathLike[str], error: OSError) -> ReadError:
     """The lowtide exception for an ``OSError`` met while opening or reading ``path``."""
     code = error.errno or errno.EIO
@@ -143,7 +149,8 @@ def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
         return _DeniedWriteError(
             code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path)
         )
-    return WriteError(code, (error.strerror or os.strerror(code)).lower(), str(path))
+    problem = _WRITE_PROBLEMS.get(code) or (error.strerror or os.strerror(code)).lower()
+    return WriteError(code, problem, str(path))
 
 
 class _DeniedWriteError(WriteError, PermissionError):

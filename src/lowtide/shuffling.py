@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
 import numpy as np
 
-from lowtide import errors, publish
+from lowtide import errors, publish, targets
 from lowtide.array import Array
+from lowtide.array import open as open_array
 from lowtide.errors import ArgumentError, BudgetError
 from lowtide.extents import Ints
 from lowtide.formats import npy
@@ -19,7 +21,7 @@ _INDEX = 64  # bytes beside each row while it is being placed: its place, its nu
 
 
 def shuffle(
-    array: Array,
+    array: Array | str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
     seed: int = 0,
@@ -33,17 +35,41 @@ def shuffle(
     to buckets of neighbouring places; the second brings each bucket, which fits the budget, into order where
     it lies. So the disk sees long reads and writes only, and no space beyond the result is needed.
 
-    It is published when complete; a run that dies leaves the old file, and the next one starts afresh.
-    ``progress`` is called with bytes done, of ``2 * array.nbytes`` in all.
+    It is published when complete; a run that dies leaves the old file, and the next one starts afresh. So
+    ``path`` may even be the array's own file, which is then replaced.
 
+    Parameters
+    ----------
+    array
+        An open array, or the path of a file that ``lowtide.open`` needs no more than a path for.
+    path
+        The file to write. Symbolic links are followed, and a file that is there is replaced.
+    seed
+        The same seed gives the same order.
+    budget
+        The memory that it may use, such as ``"1 GiB"``.
+    progress
+        Called with bytes done, of ``2 * array.nbytes`` in all.
+
+    Examples
+    --------
     >>> lowtide.shuffle(a, tmp / "mixed.npy", seed=3)
     >>> sorted(np.load(tmp / "mixed.npy")[:, 0].tolist())
     [0, 3, 6, 9]
     """
+    if isinstance(array, (str, os.PathLike)):
+        with open_array(array, cache="drop") as opened:
+            shuffle(opened, path, seed=seed, budget=budget, progress=progress)
+        return
+    if not isinstance(array, Array):
+        raise ArgumentError(
+            f"shuffle takes an array of lowtide.open or a path, got {type(array).__name__}; save it to a file"
+        )
     if not array.shape:
         raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to shuffle")
-    target = os.path.abspath(os.fspath(path))
-    header = npy.make_header(array.dtype, array.shape) if target.lower().endswith(".npy") else b""
+    target, is_npy = targets.resolve(path)
+    header = npy.make_header(array.dtype, array.shape) if is_npy else b""
+    targets.recover(target)
     partial = publish.Partial(target)
     try:
         job = _Shuffle(array, partial.fd, len(header), seed, parse_size(budget), progress)
@@ -122,6 +148,8 @@ class _Shuffle:
     def _read(self, offset: int, into: memoryview) -> None:
         while len(into):
             got = os.preadv(self._fd, [into], offset)
+            if not got:
+                raise OSError(errno.EIO, "another program truncated the file while it was being written")
             into, offset = into[got:], offset + got
 
     def _settle(self) -> None:

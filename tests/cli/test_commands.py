@@ -70,6 +70,37 @@ def test_shuffle_writes_the_rows_in_another_order(tmp_path: Path) -> None:
     assert "'lots' is not understood" in ended.stderr
 
 
+def test_shuffle_refuses_to_overwrite_its_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    (tmp_path / "link.npy").symlink_to("x.npy")
+    (tmp_path / "hard.npy").hardlink_to(tmp_path / "x.npy")
+    before = (tmp_path / "x.npy").read_bytes()
+    for name in ("x.npy", "link.npy", "hard.npy"):
+        ended = run("shuffle", tmp_path / "x.npy", tmp_path / name, check=False)
+        assert ended.returncode == 1
+        assert "is the file to read" in ended.stderr
+        assert (tmp_path / name).read_bytes() == before
+    ended = run("shuffle", tmp_path / "x.npy", tmp_path / "out.h5", check=False)
+    assert ended.returncode == 1
+    assert ".h5 files are read and not written" in ended.stderr
+    assert not (tmp_path / "out.h5").exists()
+
+
+def test_info_names_what_killed_writers_left(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    left = tmp_path / ".x.npy.partial"
+    left.write_bytes(bytes(2048))
+    for path in (tmp_path / "x.npy", tmp_path):
+        assert f"{left}: 2.0 KiB left by a writer that was killed" in run("info", path, check=False).stderr
+        assert f"`rm {left}`" in run("info", path, check=False).stderr
+    (tmp_path / "x.npy").unlink()
+    assert "left by a writer" in run("info", tmp_path / "x.npy", check=False).stderr
+    with lowtide.create(tmp_path / "x.npy", "f4") as out:  # at work, not left behind
+        out.append([1.0])
+        assert "left by a writer" not in run("info", tmp_path, check=False).stderr
+    assert run("info", tmp_path / "x.npy").stderr == ""
+
+
 def test_info_of_a_token_corpus(tmp_path: Path) -> None:
     np.array([5, 6, 0, 7, 0, 300, 0] * 100, "<u2").tofile(tmp_path / "train.bin")
     np.array([5, 0], "<u2").tofile(tmp_path / "val.bin")

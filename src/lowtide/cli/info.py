@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from typing import Any
 
 import click
 
+from lowtide import publish
 from lowtide.cli.options import Source, source_options
 from lowtide.errors import LowtideError
 from lowtide.formats import members, tokens
@@ -41,6 +43,7 @@ def command(
         lowtide info data/openwebtext --json
         lowtide info --verify corpus
     """
+    _tell_leftovers(path)
     if verify:
         from lowtide.formats import checksums
 
@@ -69,6 +72,16 @@ def command(
         click.echo(json.dumps(described, indent=2))
         return
     _print(path, size, cached[0] if cached else None, found)
+
+
+def _tell_leftovers(path: str) -> None:
+    """What killed writers left behind: on standard error, for programs read the rest."""
+    for leftover, size in publish.leftovers(path):
+        click.echo(
+            f"{leftover}: {format_size(size)} left by a writer that was killed; the next one of that file "
+            f"writes over it, and `rm {shlex.quote(leftover)}` removes it",
+            err=True,
+        )
 
 
 def _is_corpus(path: str, source: Source, eos: int | None, scan: bool) -> bool:

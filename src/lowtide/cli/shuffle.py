@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from lowtide.cli.options import Size, Source, source_options
+from lowtide.errors import ArgumentError
 
 
 @click.command("shuffle")
@@ -34,6 +37,11 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
     import lowtide
     from lowtide.array import Array
 
+    with suppress(OSError):  # what is not there is not the same
+        if os.path.samefile(source, target):
+            raise ArgumentError(
+                f"{target}: is the file to read, and its order would be lost; pass another file as OUT"
+            )
     with Array(Source(source, **which).layout(), cache="drop") as array:
         columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
         with Progress(*columns, TimeRemainingColumn()) as progress:

@@ -45,21 +45,18 @@ def journal_size(path: str) -> int | None:
     >>> journal_size("nothing-here.npy") is None
     True
     """
-    # A link's journal lies beside the link or beside the file, as the writer was given the one or the other.
-    for place in dict.fromkeys((path, os.path.realpath(path))):
-        journal = place + SUFFIX
-        try:
-            # Read only if regular, for a pipe of that name would wait forever.
-            if not os.path.isfile(journal):
-                continue
-            with open(journal, "rb") as file:
-                text = file.read(_MAX_JOURNAL)
-        except FileNotFoundError:  # the append ended between the two calls
-            continue
-        except OSError as error:
-            raise errors.reading(journal, error) from error
-        return _parse(journal, text)
-    return None
+    journal = os.path.realpath(path) + SUFFIX  # the writer follows links, too
+    try:
+        # Read only if regular, for a pipe of that name would wait forever.
+        if not os.path.isfile(journal):
+            return None
+        with open(journal, "rb") as file:
+            text = file.read(_MAX_JOURNAL)
+    except FileNotFoundError:  # the append ended between the two calls
+        return None
+    except OSError as error:
+        raise errors.reading(journal, error) from error
+    return _parse(journal, text)
 
 
 def _parse(journal: str, text: bytes) -> int:
