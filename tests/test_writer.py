@@ -709,3 +709,11 @@ def _read(path: Path, dtype: str, columns: int) -> list[list[int]]:
     with lowtide.open(path, **raw) as array:  # type: ignore[arg-type]
         rows: list[list[int]] = array[:].tolist()
         return rows
+
+
+def test_masked_values_are_refused(tmp_path: Path) -> None:
+    with lowtide.create(tmp_path / "x.npy", "f4", 2) as out:
+        out.append(np.ma.masked_array([[1.0, 2.0]], mask=False))
+        with pytest.raises(ArgumentError, match="filled"):
+            out.append(np.ma.masked_array([[1.0, 2.0]], mask=[[True, False]]))
+    assert np.load(tmp_path / "x.npy").tolist() == [[1.0, 2.0]]

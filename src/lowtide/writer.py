@@ -137,6 +137,8 @@ class Writer:
         All of them are added or, after an exception, none.
         """
         self._check_open()
+        if np.ma.is_masked(rows):  # as an ndarray it would show what the mask hides
+            raise ArgumentError(f"{self.path}: rows are masked; fill them first, as in rows.filled(0)")
         array = np.asarray(rows)
         if array.shape == self.row_shape:
             array = array[None]
