@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lowtide import aio, errors
 from lowtide.descriptors import Entry, File
 from lowtide.dropping import drop, drop_range
-from lowtide.extents import AHEAD, Extents
+from lowtide.extents import AHEAD, Extents, of_records
 from lowtide.mapped import MappedReader
 
 Bytes = npt.NDArray[np.uint8]
@@ -61,6 +61,9 @@ class Reader(Protocol):
 
         With ``wait=False`` only if all of it is in the page cache; the answer is whether it was filled.
         """
+
+    def read(self, offset: int, out: Bytes) -> None:
+        """Fill ``out`` from ``offset`` on, as one read somewhere in the file."""
 
     def close(self) -> None:
         """Give the descriptor back; a later read would open it again."""
@@ -106,6 +109,15 @@ class PreadReader:
             if self._drop:
                 drop_range(entry.fd, offset, offset + len(out))
         return True
+
+    def read(self, offset: int, out: Bytes) -> None:
+        if self._drop:
+            self.fill(of_records(np.array([offset]), len(out)), out)
+            return
+        # One read has nothing to overlap with: what `fill` does for many would take longer than the read.
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            self._read_rest(entry.fd, offset, out)
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):
