@@ -10,6 +10,7 @@ import pickle
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,6 +153,50 @@ def test_take_does_not_change_the_rows_it_was_given(array: lowtide.Array) -> Non
     assert rows.tolist() == [5, -1, 3]
 
 
+@pytest.mark.parametrize("axis", [0, -2, np.int64(0)])
+def test_take_accepts_the_axis_of_rows(array: lowtide.Array, axis: Any) -> None:
+    out = np.empty((2, 4), "i4")
+    for got in (array.take([3, 1], axis=axis), array.take([3, 1], axis), array.take([3, 1], axis, out)):
+        assert (got == EXPECTED.take([3, 1], axis=0)).all()
+
+
+@pytest.mark.parametrize("axis", [1, -1, 2, None, "rows"])
+def test_take_refuses_other_axes_with_a_remedy(array: lowtide.Array, axis: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"a\.npy: axis of take must be 0, .*array\[:, \[2, 1\]\]"):
+        array.take([0], axis=axis)
+
+
+@pytest.mark.parametrize("axis", [0, -1, None])
+def test_every_axis_of_one_dimension_is_the_rows(tmp_path: Path, axis: int | None) -> None:
+    np.save(tmp_path / "b.npy", np.arange(5) ** 2)
+    with lowtide.open(tmp_path / "b.npy") as array:
+        assert array.take([3, -1], axis=axis).tolist() == [9, 16]
+
+
+# Single rows
+
+
+@every_variant
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_single_rows_and_elements(path: Path, variant: Variant, order: Any) -> None:
+    np.save(path, np.asarray(EXPECTED, order=order))
+    with variant.open(path) as array:
+        for row in (0, 299, -300, np.int8(5), np.uint64(7)):
+            assert (array[row] == EXPECTED[row]).all()
+            assert array[row].flags.writeable
+            assert type(array[row, -1]) is np.int32
+            assert array[row, -1] == EXPECTED[row, -1]
+
+
+def test_single_rows_are_one_plain_read(array: lowtide.Array) -> None:
+    with mock.patch.object(array_module, "Selection", side_effect=AssertionError("not needed")):
+        with mock.patch.object(array, "_reader", wraps=array._reader) as reader:
+            assert array[7].tolist() == EXPECTED[7].tolist()
+            assert array[-1, 2] == EXPECTED[-1, 2]
+            assert reader.read.call_count == 2
+            assert not reader.fill.called
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -253,14 +298,25 @@ def test_iterating_gives_rows(path: Path, variant: Variant) -> None:
     assert all(type(row) is np.ndarray and row.base is None and row.flags.writeable for row in rows)
 
 
-def test_iterating_one_dimension_gives_arrays_without_any(tmp_path: Path) -> None:
-    np.save(tmp_path / "b.npy", np.arange(5))
+@pytest.mark.parametrize("dtype", ["i8", ">f4", "S3", "M8[s]", "?", [("a", "i4"), ("b", "f8")]], ids=str)
+def test_iterating_one_dimension_gives_numpy_scalars(tmp_path: Path, dtype: Any) -> None:
+    expected = np.arange(5).astype(dtype)
+    np.save(tmp_path / "b.npy", expected)
     with lowtide.open(tmp_path / "b.npy") as array:
         rows = list(array)
-        assert [row.shape for row in rows] == [()] * 5
-        assert [int(row) for row in rows] == [0, 1, 2, 3, 4]
-        assert 3 in array  # type: ignore[operator]
-        assert [int(row) for row in reversed(array)] == [4, 3, 2, 1, 0]
+        assert list(map(type, rows)) == list(map(type, expected))
+        assert rows == list(expected)
+        assert list(reversed(array)) == list(reversed(expected))
+
+
+def test_elements_can_be_counted_and_looked_up(tmp_path: Path) -> None:
+    labels = np.array([0, 1, 1, 2, 1])
+    np.save(tmp_path / "b.npy", labels)
+    with lowtide.open(tmp_path / "b.npy") as array:
+        assert Counter(array) == Counter(labels.tolist())
+        assert set(array) == {0, 1, 2}
+        assert {1: "one"}[array[1]] == "one"
+        assert round(array[3] / 3, 2) == 0.67
 
 
 def test_no_dimensions_cannot_be_iterated(tmp_path: Path) -> None:
@@ -503,8 +559,9 @@ def test_a_file_that_is_cut_short(path: Path, reader: Any) -> None:
     with lowtide.open(path, reader=reader) as array:
         array[-1]
         os.truncate(path, 1000)
-        with pytest.raises(errors.TruncatedFileError, match="cut short"):
-            array[-1]
+        for last in (-1, (-1, -1), slice(-1, None)):
+            with pytest.raises(errors.TruncatedFileError, match="cut short"):
+                array[last]
         with pytest.raises(errors.TruncatedFileError):
             array[:]
     with pytest.raises(errors.TruncatedFileError):

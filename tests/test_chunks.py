@@ -125,7 +125,8 @@ def test_every_reader(
     seed=st.integers(-5, 5),
     prefetch=st.integers(0, 3),
     reuse=st.booleans(),
-    block=st.integers(1, 64),
+    block=st.integers(1, 8),
+    window=st.integers(1, 4096),
 )
 def test_any_shape(
     tmp_path_factory: pytest.TempPathFactory,
@@ -136,11 +137,12 @@ def test_any_shape(
     prefetch: int,
     reuse: bool,
     block: int,
+    window: int,
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "a.npy"
     expected = np.arange(math.prod(shape), dtype="u2").reshape(shape)
     np.save(path, expected)
-    small = mock.patch.multiple(chunks_module, _WINDOW=16 * block, _BLOCK=block)
+    small = mock.patch.multiple(chunks_module, _WINDOW=window, _BLOCK=block)
     with small, lowtide.open(path) as array:
         chunks = array.chunks(rows, shuffle=shuffle, seed=seed, prefetch=prefetch, reuse=reuse)
         got = collected(chunks)
@@ -221,9 +223,6 @@ def test_len_is_what_is_left(array: lowtide.Array, shuffle: Shuffle) -> None:
     for _ in chunks:
         left.append(len(chunks))
     assert left == [4, 3, 2, 1, 0]
-    with pytest.raises(StopIteration):
-        next(chunks)
-    assert iter(chunks) is chunks
 
 
 def test_tqdm_shows_a_true_bar(array: lowtide.Array) -> None:
@@ -292,7 +291,7 @@ def test_prefetch_and_reuse_are_no_part_of_a_state(array: lowtide.Array) -> None
         ({"shuffle": True}, "shuffle was 'blocks' and is True"),
         ({"seed": 5}, "seed was 4 and is 5"),
         ({"drop_last": True}, "drop_last was False and is True"),
-        ({"budget": "100 KiB"}, "block was"),
+        ({"epoch": 2}, "epoch was 0 and is 2"),
     ],
 )
 def test_a_state_that_does_not_fit_says_what_differs(
@@ -365,7 +364,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
 ) -> None:
     def fresh() -> Chunks:
         # Windows smaller than a chunk: in a block shuffle a chunk then has to read too.
-        with mock.patch.multiple(chunks_module, _WINDOW=16 * 12, _BLOCK=12):
+        with mock.patch.object(chunks_module, "_BLOCK", 1):
             return array.chunks(90, shuffle=shuffle, prefetch=prefetch)
 
     want = collected(fresh())
@@ -556,19 +555,19 @@ def test_a_fork_in_the_midst_and_both_go_on(tmp_path: Path, shuffle: Shuffle, re
 
 def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     """What the child copies may be half new: it must not be taken for the old window."""
-    with mock.patch.multiple(chunks_module, _WINDOW=16 * 120, _BLOCK=120):
+    with mock.patch.object(chunks_module, "_BLOCK", 10):
         chunks = array.chunks(10, shuffle="blocks", prefetch=0)
         want = collected(array.chunks(10, shuffle="blocks", prefetch=0))
     plan = chunks._plan
     assert isinstance(plan.order, BlockShuffled)
     next(chunks)
-    read, states = array.read_runs, []
+    read, states = lowtide.Array.read_runs, []
 
     def forked(*arguments: Any, **options: Any) -> None:
         states.append(plan._window)
         read(*arguments, **options)
 
-    with mock.patch.object(array, "read_runs", forked):
+    with mock.patch.object(lowtide.Array, "read_runs", forked):
         plan._load_window(plan.order, 0)
     assert set(states) == {-1}
     assert (next(chunks) == want[1]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import pairwise
@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from lowtide import formats
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
-from lowtide.extents import AHEAD, Extents, Ints, of_records
+from lowtide.extents import AHEAD, LONGEST, Extents, Ints, of_records
 from lowtide.files import Cache, ReaderName, open_reader, workers_for
 from lowtide.formats.layout import Layout
-from lowtide.indexing import Selection
+from lowtide.indexing import Selection, run_of
+from lowtide.operators import ArrayOperators
 from lowtide.orders import Order
 from lowtide.sizes import format_size
 
@@ -65,7 +66,7 @@ def open(
     return Array(formats.inspect(path, dtype, shape, offset, name=name), reader=reader, cache=cache)
 
 
-class Array:
+class Array(ArrayOperators):
     """An array that stays on disk: indexing reads what it selects into an ndarray of its own.
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
@@ -74,18 +75,18 @@ class Array:
     that puts the old modification time back.
 
     Iterating gives row after row, like an ndarray, read ahead in chunks; use :meth:`chunks` for speed.
+
+    Operators, NumPy's functions and ``torch.tensor`` load the array if it has at most 256 MiB, and raise
+    ``BudgetError`` otherwise. It is read-only: neither its elements nor its attributes can be assigned.
     """
 
     def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
-        self._layout = layout
+        super().__init__(layout)
         self._settings = (reader, cache)
         self._reader = open_reader(layout.path, layout.file_size, reader, cache, layout.identity)
         self._finalizer = weakref.finalize(self, self._reader.close)
         self._finalizer.atexit = False
-        self.shape = layout.shape
-        self.dtype: np.dtype[Any] = layout.dtype
-        self.row_nbytes = math.prod(self.shape[1:]) * self.itemsize
-        """Bytes of one row."""
+        self._row_nbytes = math.prod(self.shape[1:]) * self.itemsize
         self._in_columns = layout.fortran and self.ndim > 1  # a row then is not one run of bytes
         steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]
         strides = [int(step) * self.itemsize for step in steps[: self.ndim]]
@@ -94,39 +95,19 @@ class Array:
     # What it is
 
     @property
-    def path(self) -> str:
-        return self._layout.path
-
-    @property
     def layout(self) -> Layout:
         """Where the array lies: path, format, offset, order."""
         return self._layout
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.itemsize
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self._row_nbytes
 
     @property
     def reader(self) -> str:
         """The reader in use, and what the platform gave it."""
         return f"{self._reader.name} ({self._reader.how})"
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of an array with no dimensions")
-        return self.shape[0]
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -138,16 +119,32 @@ class Array:
 
     # Reading
 
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> Any:
         self._check_open()
+        run = run_of(index, self._shape, self._strides, self._in_columns)
+        if run is not None and 0 < run[1] <= LONGEST:
+            start, nbytes, shape = run
+            buffer = np.empty(nbytes, np.uint8)
+            self._reader.read(self._layout.offset + start, buffer)
+            found: npt.NDArray[Any] = np.ndarray(shape, self._dtype, buffer)
+            return found if shape else found[()]
         try:
             selection = Selection.of(index, self.shape, self._strides, self.itemsize)
         except IndexingError as error:
             raise IndexingError(f"{self.path}: {error}") from None
-        return selection.read(self._reader, self._layout.offset, self.dtype)
+        read = selection.read(self._reader, self._layout.offset, self.dtype)
+        return read[()] if selection.is_scalar else read
 
-    def take(self, rows: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+        """Several rows in one read: PyTorch's ``DataLoader`` asks for its batches by this."""
+        return list(self.take(rows))
+
+    def take(
+        self, rows: npt.ArrayLike, axis: int | None = 0, out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
         """Rows by number, in any order, with repeats and negatives, into ``out`` if given.
+
+        ``axis`` is there to write what NumPy wants to be written; it must be 0.
 
         >>> a.take([3, 0, -1])
         array([[ 9, 10, 11],
@@ -155,6 +152,11 @@ class Array:
                [ 9, 10, 11]])
         """
         self._check_open()
+        if axis not in ((0, -1, None) if self.ndim == 1 else (0, -self.ndim)):
+            raise ArgumentError(
+                f"{self.path}: axis of take must be 0, got {axis!r}; read along other axes as in "
+                f"array[:, [2, 1]], and from the flattened array as in array[:].take(indices)"
+            )
         indices = np.asarray(rows)
         if indices.dtype.kind not in "iu":
             if indices.size:
@@ -193,28 +195,52 @@ class Array:
         budget: int | str | None = None,
         shuffle: bool | Literal["blocks"] = False,
         seed: int = 0,
+        epoch: int = 0,
         drop_last: bool = False,
         prefetch: int = 1,
         reuse: bool = False,
+        with_rows: bool = False,
     ) -> Chunks:
         """Go through all rows once, ``rows`` at a time, with flat memory; see :class:`lowtide.chunks.Chunks`.
 
-        ``budget`` (``"64 MiB"``, the default when ``rows`` is not given) is for everything in flight: the
-        chunk in your hands, those made ahead (``prefetch`` of them), and the hints to the kernel. With both,
-        ``rows`` must fit.
+        The order depends on the number of rows, ``shuffle``, ``seed`` and ``epoch`` alone. Two arrays of the
+        same length, such as features and labels, are therefore paired by ``zip`` if both get these arguments
+        and the same ``rows``. Do not pair by ``budget``: chunks then have different lengths.
 
-        ``shuffle=True`` gives every row exactly once in an order that looks uniformly random and is never
-        stored. ``shuffle="blocks"`` permutes blocks of neighbouring rows and then the rows within a bounded
-        window: not quite as random, but reads are long, which is what slow disks want.
+        Parameters
+        ----------
+        rows
+            Rows per chunk. The last chunk may have fewer.
+        budget
+            Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks made ahead and the
+            hints to the kernel. ``"64 MiB"`` if ``rows`` is not given. With both, ``rows`` must fit.
+        shuffle
+            ``True``: an order that looks uniformly random and is never stored. ``"blocks"``: blocks of 256
+            neighbouring rows are permuted, then the rows within windows of 16 blocks. That is less random,
+            but reads are longer, which is what slow disks want.
+        seed
+            An integer of any size. The same seed gives the same order, also in the next epoch.
+        epoch
+            An integer >= 0. Pass the number of the epoch for a new order in each of them.
+        drop_last
+            Leave out a last chunk that has fewer rows.
+        prefetch
+            Chunks that a thread reads ahead; 0 is without a thread.
+        reuse
+            Give one of a ring of buffers, which the next step of the loop overwrites, instead of a new array:
+            faster, but copy what you keep.
+        with_rows
+            Give pairs ``(rows, chunk)``, where ``rows`` are the row numbers of the chunk, as int64.
 
-        Each chunk is an array of its own. With ``reuse=True`` it is one of a ring of buffers instead, and
-        the next step of the loop overwrites it: faster, but copy what you keep.
-
+        Examples
+        --------
         >>> for chunk in a.chunks(3): print(chunk.sum())
         36
         30
-        >>> sorted(int(x) for chunk in a.chunks(2, shuffle=True, seed=1) for x in chunk[:, 0])
-        [0, 3, 6, 9]
+        >>> for rows, chunk in a.chunks(2, shuffle=True, seed=1, epoch=3, with_rows=True):
+        ...     print(rows, bool((chunk == a[rows]).all()))
+        [3 1] True
+        [2 0] True
         """
         from lowtide.chunks import Chunks
 
@@ -225,27 +251,34 @@ class Array:
             budget=budget,
             shuffle=shuffle,
             seed=seed,
+            epoch=epoch,
             drop_last=drop_last,
             prefetch=prefetch,
             reuse=reuse,
+            with_rows=with_rows,
         )
 
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+    def __iter__(self) -> Iterator[Any]:
         if not self.shape:
             raise TypeError("iteration over an array with no dimensions")
         chunks = self.chunks(max(1, _ITERATE_AT_ONCE // max(1, self.row_nbytes)))
-        return (chunk[i, ...].copy() for chunk in chunks for i in range(len(chunk)))
+        return (chunk[i].copy() for chunk in chunks for i in range(len(chunk)))
+
+    def __contains__(self, value: object) -> bool:
+        if np.ndim(value) >= self.ndim:  # type: ignore[arg-type]
+            return value in np.asarray(self)
+        return any(value in chunk for chunk in self.chunks())
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError(f"{self.path}: lies on disk, so it cannot become an ndarray without a copy")
         if self.nbytes > IMPLICIT_LOAD_LIMIT:
             raise BudgetError(
-                f"{self.path}: has {format_size(self.nbytes)}, and at most "
-                f"{format_size(IMPLICIT_LOAD_LIMIT)} is loaded without being asked for; use array.chunks() "
-                f"to go through it, or array[:] to load it all on purpose"
+                f"{self.path}: refusing to load {format_size(self.nbytes)} implicitly (limit "
+                f"{format_size(IMPLICIT_LOAD_LIMIT)}); go through it with array.chunks(), or load it on "
+                f"purpose as array[:] (for PyTorch torch.from_numpy(array[:]))"
             )
-        loaded = self[...]
+        loaded: npt.NDArray[Any] = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
 
     def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:

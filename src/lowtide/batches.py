@@ -18,6 +18,7 @@ from lowtide.errors import ArgumentError, ClosedError, StateError
 from lowtide.extents import Ints
 from lowtide.packing import PackedSource
 from lowtide.prefetch import Prefetcher
+from lowtide.readonly import ReadOnly
 from lowtide.samplers import (
     BlockSampler,
     DocumentSampler,
@@ -64,7 +65,7 @@ class Source(Protocol):
         """What the samples depend on, to be compared when a state is loaded."""
 
 
-class Batches(Iterator[Pair]):
+class Batches(ReadOnly, Iterator[Pair]):
     """Pairs ``(x, y)`` of ``batch_size`` windows of ``length`` tokens, ``y`` one token later.
 
     Both are views of one buffer in the corpus' own dtype. With ``world_size`` ranks each reads its rows of
@@ -81,6 +82,8 @@ class Batches(Iterator[Pair]):
     True
     """
 
+    _remedy = "ask the corpus for other batches, as in corpus.batches(...)"
+
     def __init__(
         self,
         source: Source,
@@ -92,9 +95,9 @@ class Batches(Iterator[Pair]):
         start: int = 0,
         prefetch: int = 2,
     ) -> None:
-        self.batch_size = whole("batch_size", batch_size, 1)
-        self.length = length
-        self.rank, self.world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
+        self._batch_size = whole("batch_size", batch_size, 1)
+        self._length = length
+        self._rank, self._world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
         if self.rank >= self.world_size:
             raise ArgumentError(f"rank must be below world_size, got rank {rank} of {world_size}")
         if self.batch_size < self.world_size:
@@ -110,6 +113,26 @@ class Batches(Iterator[Pair]):
         )
         self._closed = False
         self._go_to(whole("start", start, 0))
+
+    @property
+    def batch_size(self) -> int:
+        """Windows in the global batch, of which each rank has its part."""
+        return self._batch_size
+
+    @property
+    def length(self) -> int:
+        """Tokens in a window."""
+        return self._length
+
+    @property
+    def rank(self) -> int:
+        """Which of the ``world_size`` ranks this is."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share the global batch."""
+        return self._world_size
 
     @property
     def step(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,23 +14,28 @@ import numpy.typing as npt
 from lowtide.buffers import Buffers
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
 from lowtide.extents import AHEAD
-from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
+from lowtide.orders import BlockShuffled, Ints, Order, Sequential, Shuffled, key_of
 from lowtide.prefetch import Prefetcher
+from lowtide.readonly import ReadOnly
 from lowtide.sizes import format_size, parse_size, whole
 
 if TYPE_CHECKING:
     from lowtide.array import Array
 
 DEFAULT_BUDGET = 64 * 2**20
-_WINDOW = 16 * 2**20  # shuffle="blocks": what is shuffled together, when no budget says otherwise
-_BLOCK = 2**20  # shuffle="blocks": one read
-_BLOCKS_A_WINDOW = 16  # at least so many, or neighbours would stay neighbours
+_WINDOW = 16 * 2**20  # shuffle="blocks": a window up to this size is held in memory
+# Of shuffle="blocks", in rows: arrays with equally many rows then have one order, whatever a row's size.
+_BLOCK = 256  # rows read in one go
+_BLOCKS_A_WINDOW = 16  # what is shuffled together; with fewer, neighbours would stay neighbours
 
 Shuffle = bool | Literal["blocks"]
 
 
-class Chunks(Iterator[npt.NDArray[Any]]):
+class Chunks(ReadOnly, Iterator[Any]):
     """The iterator that :meth:`Array.chunks` returns: one pass over the rows.
+
+    A second loop over the same object is an error: call :meth:`Array.chunks` again, with the next ``epoch``
+    for another order. Each item is a chunk, or with ``with_rows=True`` a pair ``(rows, chunk)``.
 
     ``len`` is the number of chunks still to come, so ``tqdm`` and ``rich.progress.track`` show a true bar.
     ``state_dict()`` is a few integers; loaded into an iterator with the same settings it goes on exactly
@@ -43,7 +49,11 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     >>> again.load_state_dict(state)
     >>> len(again), bool((next(again) == next(chunks)).all())
     (2, True)
+    >>> a.chunks(3, shuffle=True, seed=7)
+    <lowtide.Chunks of '...a.npy', rows=3, shuffle=True, seed=7, epoch=0, next 0 of 2>
     """
+
+    _remedy = "call array.chunks(...) again with other arguments"
 
     def __init__(
         self,
@@ -53,17 +63,35 @@ class Chunks(Iterator[npt.NDArray[Any]]):
         budget: int | str | None,
         shuffle: Shuffle,
         seed: int,
+        epoch: int,
         drop_last: bool,
         prefetch: int,
         reuse: bool,
+        with_rows: bool,
     ) -> None:
         if not array.shape:
             raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to go through")
         rows = None if rows is None else whole("rows", rows, least=1)
         prefetch = whole("prefetch", prefetch, least=0)
-        self._plan = _Plan(array, rows, budget, shuffle, whole("seed", seed), drop_last, prefetch, reuse)
+        seed, epoch = whole("seed", seed), whole("epoch", epoch, least=0)
+        shuffle = _checked(shuffle)
+        order = _order(shuffle, len(array), seed if not epoch else key_of(seed, epoch))
+        self._plan = _Plan(array, rows, budget, order, drop_last, prefetch, reuse, with_rows)
+        self._epoch = epoch
+        self._settings: dict[str, Any] = {
+            "rows": self._plan.rows,
+            "shuffle": shuffle,
+            "seed": seed,
+            "epoch": epoch,
+            "drop_last": bool(drop_last),
+            "shape": list(array.shape),
+            "dtype": str(array.dtype),
+        }
+        if isinstance(order, BlockShuffled):
+            self._settings |= {"block": order.block, "window": order.window}
         self._prefetch = prefetch
         self._unchecked = True
+        self._thread = get_ident()
         self._start_at(0)
 
     @property
@@ -79,10 +107,26 @@ class Chunks(Iterator[npt.NDArray[Any]]):
     def __len__(self) -> int:
         return self._plan.count - self._source.position
 
+    def __repr__(self) -> str:
+        settings = ", ".join(
+            f"{name}={self._settings[name]!r}" for name in ("rows", "shuffle", "seed", "epoch")
+        )
+        state = ", closed" if self._closed else ", exhausted" if self._ended else ""
+        return (
+            f"<lowtide.Chunks of {self._plan.array.path!r}, {settings}, "
+            f"next {self._source.position} of {self._plan.count}{state}>"
+        )
+
     def __iter__(self) -> Chunks:
+        # Another thread than the one that asked for the chunks shares them, and may have come too late.
+        if self._ended and not self._closed and get_ident() == self._thread:
+            raise ClosedError(
+                f"{self._plan.array.path}: these chunks are exhausted (all {self._plan.count} were given); "
+                f"call array.chunks(..., epoch={self._epoch + 1}) for another pass"
+            )
         return self
 
-    def __next__(self) -> npt.NDArray[Any]:
+    def __next__(self) -> Any:
         if self._closed:
             raise ClosedError("the chunks were closed; ask the array for new ones")
         if self._unchecked:
@@ -98,14 +142,14 @@ class Chunks(Iterator[npt.NDArray[Any]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass stands, and the settings that it must be continued with."""
-        return {"position": self._source.position, **self._plan.settings}
+        return {"position": self._source.position, **self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken; an error says what differs when it does not fit."""
-        settings = self._plan.settings
+        state = {"epoch": 0} | state  # version 0.1 had no other
         wrong = [
             f"{key} was {state.get(key)!r} and is {value!r}"
-            for key, value in settings.items()
+            for key, value in self._settings.items()
             if state.get(key) != value
         ]
         if wrong:
@@ -123,8 +167,8 @@ class Chunks(Iterator[npt.NDArray[Any]]):
         self._ended = False
         self._unchecked = True
         plan = self._plan
-        self._source: Prefetcher[npt.NDArray[Any]] = Prefetcher(
-            plan.chunk, position, plan.count, self._prefetch, at_once=plan.chunk_at_once
+        self._source: Prefetcher[Any] = Prefetcher(
+            plan.item, position, plan.count, self._prefetch, at_once=plan.item_at_once
         )
 
     def close(self) -> None:
@@ -154,65 +198,57 @@ class _Plan:
         array: Array,
         rows: int | None,
         budget: int | str | None,
-        shuffle: Shuffle,
-        seed: int,
+        order: Order,
         drop_last: bool,
         prefetch: int,
         reuse: bool,
+        with_rows: bool,
     ) -> None:
         self.array = array
+        self.order = order
         self._total = total = len(array)
-        width = array.row_nbytes
         # One chunk is in the caller's hands; without reuse the loop still holds it while the next is made.
         self._buffers = prefetch + (1 if reuse else 2)
-        self._blocks = shuffle == "blocks"
-        self._ahead, window = AHEAD, _WINDOW
+        self._with_rows = with_rows
+        # A row costs its bytes in every buffer; its number is in a new array for every chunk.
+        self._row_cost = self._buffers * array.row_nbytes + (8 * (prefetch + 2) if with_rows else 0)
+        window = min(order.window_rows, total) * array.row_nbytes if isinstance(order, BlockShuffled) else 0
+        # A window that has no room is not held: its rows are read one by one, in the same order.
+        self._holds_window = isinstance(order, BlockShuffled) and window <= _WINDOW
+        self._ahead = AHEAD
         if budget is not None or rows is None:
             size = DEFAULT_BUDGET if budget is None else parse_size(budget)
-            self._ahead, window, fitting = self._shares(size)
-            if fitting < (rows or 1):
+            self._ahead = min(AHEAD, size // 4)
+            if self._fitting(size) < (rows or 1):
                 raise self._too_small(size, rows or 1)
-            rows = rows or max(1, min(fitting, total))
+            roomy = 2 * window <= size - self._ahead and self._fitting(size, window) >= (rows or 1)
+            self._holds_window = self._holds_window and roomy
+            rows = rows or max(1, min(self._fitting(size, window if self._holds_window else 0), total))
         self.rows = rows
         self.count = total // self.rows if drop_last else -(-total // self.rows)
-        self.order = _order(shuffle, total, width, window, seed)
-        self.settings: dict[str, Any] = {
-            "rows": self.rows,
-            "shuffle": shuffle,
-            "seed": seed,
-            "drop_last": drop_last,
-            "shape": list(array.shape),
-            "dtype": str(array.dtype),
-        }
-        held = 0
-        if isinstance(self.order, BlockShuffled):
-            self.settings |= {"block": self.order.block, "window": self.order.window}
-            held = self.order.window_rows * width
-        size = min(self.rows, total) * width
-        self.in_flight = self._buffers * size + held + self._ahead
+        held = min(self.rows, total)
+        self.in_flight = held * self._row_cost + (window if self._holds_window else 0) + self._ahead
         # Each row being placed costs some 100 bytes beside itself: offsets, targets, requests.
         self._piece = min(2**15, max(256, self._ahead // 128))
-        self.buffers = Buffers(size, most=self._buffers)
+        self.buffers = Buffers(held * array.row_nbytes, most=self._buffers)
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
         self._untried = True
         self._window = -1
         self._window_rows = np.empty((0, *array.shape[1:]), array.dtype)
+        self._picks: Ints = np.empty(0, np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings alone: what was read can be read again."""
         return {**self.__dict__, "_ring": [], "_window": -1, "_window_rows": self._window_rows[:0]}
 
-    def _shares(self, budget: int) -> tuple[int, int, int]:
-        """How a budget is divided: bytes of hints, bytes of a window of blocks, rows a buffer may hold."""
-        width = max(1, self.array.row_nbytes)
+    def _fitting(self, budget: int, window: int = 0) -> int:
+        """Rows that each buffer may hold beside the hints and a window of so many bytes."""
         ahead = min(AHEAD, budget // 4)
-        # A window holds one row at least, however small its share is.
-        window = max(width, min(_WINDOW, (budget - ahead) // 2)) if self._blocks else 0
-        return ahead, window, (budget - ahead - window) // (width * self._buffers)
+        return (budget - ahead - window) // max(1, self._row_cost)
 
     def _too_small(self, size: int, rows: int) -> BudgetError:
-        least = bisect_left(range(2**62), rows, key=lambda budget: self._shares(budget)[2])
+        least = bisect_left(range(2**62), rows, key=self._fitting)
         what = "one row" if rows == 1 else f"chunks of {rows} rows"
         return BudgetError(
             f"{self.array.path}: a budget of {format_size(size)} ({size} bytes) is too small for {what} of "
@@ -220,7 +256,25 @@ class _Plan:
             f"{least} bytes ({format_size(least)}), or less with a lower prefetch"
         )
 
-    def chunk(self, number: int) -> npt.NDArray[Any]:
+    def item(self, number: int) -> Any:
+        """What the iterator gives: a chunk, or its rows' numbers and the chunk."""
+        chunk = self._chunk(number)
+        return (self._numbers(number), chunk) if self._with_rows else chunk
+
+    def item_at_once(self, number: int) -> Any | None:
+        """The same if it can be had by a plain copy from the page cache."""
+        chunk = self._chunk_at_once(number)
+        return (self._numbers(number), chunk) if self._with_rows and chunk is not None else chunk
+
+    def _numbers(self, number: int) -> Ints:
+        start, stop = self._bounds(number)
+        numbers = np.empty(stop - start, np.int64)
+        for first in range(start, stop, self._piece):
+            last = min(stop, first + self._piece)
+            numbers[first - start : last - start] = self.order(first, last)
+        return numbers
+
+    def _chunk(self, number: int) -> npt.NDArray[Any]:
         """Make one chunk. Called by one thread at a time, mostly in order."""
         start, stop = self._bounds(number)
         out = self._buffer(number, stop - start)
@@ -230,19 +284,18 @@ class _Plan:
         for first in range(start, stop, self._piece):
             last = min(stop, first + self._piece)
             part = out[first - start : last - start]
-            if isinstance(self.order, BlockShuffled):
+            if isinstance(self.order, BlockShuffled) and self._holds_window:
                 self._read_from_windows(self.order, first, last, part)
             else:
                 self.array.read_ordered(self.order, first, last, part, self._ahead)
         return out
 
-    def chunk_at_once(self, number: int) -> npt.NDArray[Any] | None:
-        """One chunk if it can be had by a plain copy from the page cache."""
-        if isinstance(self.order, Shuffled) and (self._untried or self.array.was_cached):
-            self._untried = False  # the first must be waited for anyway, and tells about the others
-            return self.chunk(number)
+    def _chunk_at_once(self, number: int) -> npt.NDArray[Any] | None:
         if not isinstance(self.order, Sequential):
-            return None
+            if self._holds_window or not (self._untried or self.array.was_cached):
+                return None
+            self._untried = False  # the first must be waited for anyway, and tells about the others
+            return self._chunk(number)
         start, stop = self._bounds(number)
         out = self._buffer(number, stop - start)
         return out if self.array.stream(start, stop, out, wait=False) else None
@@ -267,7 +320,7 @@ class _Plan:
             if window != self._window:
                 self._load_window(order, window)
             end = min(stop, last)
-            picked = order.window_shuffle(window)(start - first, end - first)
+            picked = self._picks[start - first : end - first]
             np.take(self._window_rows, picked, axis=0, out=out[done : done + len(picked)], mode="clip")
             done += len(picked)
             start = end
@@ -285,15 +338,20 @@ class _Plan:
             until = at + len(starts) * run
             self.array.read_runs(starts, run, self._window_rows[at:until], self._ahead)
             at = until
+        self._picks = order.window_shuffle(window)(0, at)  # once, and not for every chunk again
         self._window = window
 
 
-def _order(shuffle: Shuffle, total: int, width: int, window: int, seed: int) -> Order:
-    if shuffle is False:
-        return Sequential(total)
-    if shuffle is True:
-        return Shuffled(total, seed)
-    if shuffle == "blocks":
-        block = max(1, min(_BLOCK, window // _BLOCKS_A_WINDOW) // max(1, width))
-        return BlockShuffled(total, block, max(1, window // max(1, block * width)), seed)
+def _checked(shuffle: object) -> Shuffle:
+    """NumPy's booleans, and 0 and 1 from a command line, are booleans too."""
+    if isinstance(shuffle, str) and shuffle == "blocks":
+        return "blocks"
+    if isinstance(shuffle, bool | int | np.bool_ | np.integer) and shuffle in (0, 1):
+        return bool(shuffle)
     raise ArgumentError(f"shuffle must be False, True or 'blocks', got {shuffle!r}")
+
+
+def _order(shuffle: Shuffle, total: int, seed: int) -> Order:
+    if shuffle == "blocks":
+        return BlockShuffled(total, _BLOCK, _BLOCKS_A_WINDOW, seed)
+    return Shuffled(total, seed) if shuffle else Sequential(total)

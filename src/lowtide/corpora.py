@@ -17,6 +17,7 @@ from lowtide.files import Cache, ReaderName
 from lowtide.formats import tokens
 from lowtide.formats.documents import Documents
 from lowtide.formats.tokens import Tokens
+from lowtide.readonly import ReadOnly
 from lowtide.shards import Shards
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ def corpus(
     return Corpus(tokens.find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
 
 
-class Corpus:
+class Corpus(ReadOnly):
     """One long array of tokens, over one shard or ten thousand. Reads give ndarrays of their own."""
+
+    _remedy = "open the corpus again with lowtide.corpus and other arguments"
 
     def __init__(
         self,
@@ -64,9 +67,8 @@ class Corpus:
             raise ArgumentError(f"eos is {eos}, but the corpus itself says that it is {found.eos}")
         self._found = found
         self._settings = {"eos": eos, "reader": reader, "cache": cache}
-        self.eos = found.eos if eos is None else eos
-        """The token that ends a document (that begins one, in llm.c's shards), where known."""
-        self.shards = Shards(found.segments, found.dtype, reader=reader, cache=cache)
+        self._eos = found.eos if eos is None else eos
+        self._shards = Shards(found.segments, found.dtype, reader=reader, cache=cache)
         self._closed = False
 
     # What it is
@@ -76,6 +78,16 @@ class Corpus:
         """The first file, or the folder of several."""
         first = self._found.segments[0].path if self._found.segments else "corpus"
         return first if len(self._found.segments) == 1 else os.path.dirname(first)
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a document (that begins one, in llm.c's shards), where known."""
+        return self._eos
+
+    @property
+    def shards(self) -> Shards:
+        """The files with the tokens, one after another."""
+        return self._shards
 
     @property
     def format(self) -> str:

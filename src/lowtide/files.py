@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lowtide import aio, errors
 from lowtide.descriptors import Entry, File
 from lowtide.dropping import drop, drop_range
-from lowtide.extents import AHEAD, Extents
+from lowtide.extents import AHEAD, Extents, of_records
 from lowtide.identity import Identity
 from lowtide.mapped import MappedReader
 
@@ -67,6 +67,9 @@ class Reader(Protocol):
 
     def check(self) -> None:
         """Raise if the file was replaced or written to since it was opened."""
+
+    def read(self, offset: int, out: Bytes) -> None:
+        """Fill ``out`` from ``offset`` on, as one read somewhere in the file."""
 
     def close(self) -> None:
         """Give the descriptor back; a later read would open it again."""
@@ -114,6 +117,16 @@ class PreadReader:
             if self._drop:
                 drop_range(entry.fd, offset, offset + len(out))
         return True
+
+    def read(self, offset: int, out: Bytes) -> None:
+        if self._drop:
+            self.fill(of_records(np.array([offset]), len(out)), out)
+            return
+        # One read has nothing to overlap with: what `fill` does for many would take longer than the read.
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            self._read_rest(entry.fd, offset, out)
+            self._file.check(entry.fd)
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):

@@ -25,6 +25,29 @@ _RECORDS = 2**16  # offsets computed at once, so that a huge index needs no huge
 _THROUGH = 4 * 2**20  # buffer for reading through
 
 
+def run_of(
+    index: Any, shape: tuple[int, ...], strides: tuple[int, ...], in_columns: bool
+) -> tuple[int, int, tuple[int, ...]] | None:
+    """First byte, bytes and shape of what integers select, if it is one run of bytes; else None.
+
+    Single rows and elements are asked for in loops: for them ``Selection`` takes longer than the read.
+    """
+    items = index if type(index) is tuple else (index,)
+    axis = start = 0
+    if len(items) > len(shape):
+        return None
+    for item in items:
+        number = item if type(item) is int else int(item) if isinstance(item, np.integer) else None
+        size = shape[axis]
+        if number is None or not -size <= number < size:
+            return None  # something else, or for Selection to say what is wrong
+        start += (number if number >= 0 else number + size) * strides[axis]
+        axis += 1
+    if not axis or (in_columns and axis < len(shape)):
+        return None
+    return start, min(strides) if in_columns else strides[axis - 1], shape[axis:]
+
+
 @dataclass(slots=True)
 class _Axis:
     """An axis of the result: ``count`` steps of ``stride`` bytes, or bytes given one by one."""
@@ -46,6 +69,8 @@ class Selection:
     start: int
     axes: list[_Axis]
     itemsize: int
+    is_scalar: bool
+    """Whether NumPy gives a scalar and not an array: all axes are gone, and there is no ``...``."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +121,8 @@ class Selection:
                 places += array
             gathered = _Axis(places.size, places=places.ravel(), shape=places.shape)
             axes.insert(0 if apart or seat is None else seat, gathered)
-        return cls(start, axes, itemsize)
+        dotted = index is Ellipsis or (isinstance(index, tuple) and any(item is Ellipsis for item in index))
+        return cls(start, axes, itemsize, is_scalar=not axes and not dotted)
 
     def read(self, reader: Reader, offset: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """The selection as a new array; the array's first byte is at ``offset`` of the file."""

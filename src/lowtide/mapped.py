@@ -55,8 +55,11 @@ class MappedReader:
 
     def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
         if wait:  # else: a mapping cannot tell whether it would have to
-            self.fill(of_records(np.array([offset]), len(out)), out)
+            self.read(offset, out)
         return wait
+
+    def read(self, offset: int, out: Bytes) -> None:
+        self.fill(of_records(np.array([offset]), len(out)), out)
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
         if not len(extents):

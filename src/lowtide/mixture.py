@@ -17,6 +17,7 @@ from lowtide.corpora import Corpus
 from lowtide.errors import ArgumentError
 from lowtide.extents import Ints
 from lowtide.orders import key_of
+from lowtide.readonly import ReadOnly
 
 _FINEST = 10**5  # of so many parts: then one table of at most this length repeats for ever
 
@@ -37,17 +38,19 @@ def mix(corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights])
     return Mixture(corpora, weights)
 
 
-class Mixture:
+class Mixture(ReadOnly):
     """Corpora and their weights."""
+
+    _remedy = "make another mixture with lowtide.mix"
 
     def __init__(self, corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights]) -> None:
         if not corpora:
             raise ArgumentError("a mixture needs at least one corpus")
         kinds = {name: str(corpus.dtype) for name, corpus in corpora.items()}
-        self.dtype: np.dtype[Any] = np.result_type(*[corpus.dtype for corpus in corpora.values()])
+        self._dtype: np.dtype[Any] = np.result_type(*[corpus.dtype for corpus in corpora.values()])
         if self.dtype.kind not in "iu":
             raise ArgumentError(f"the corpora's dtypes have no common integer type: {kinds}")
-        self.corpora = dict(corpora)
+        self._corpora = dict(corpora)
         by_step: Mapping[Any, Any] = weights
         if not by_step or not all(isinstance(value, Mapping) for value in by_step.values()):
             by_step = {0: weights}
@@ -55,8 +58,21 @@ class Mixture:
             raise ArgumentError(
                 f"weights that change must begin at step 0, got steps {sorted(by_step, key=str)}"
             )
-        self.weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
+        self._weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    @property
+    def corpora(self) -> dict[str, Corpus]:
+        """The corpora by name."""
+        return dict(self._corpora)
+
+    @property
+    def weights(self) -> dict[int, dict[str, Fraction]]:
         """For each step at which they change, the weights as exact fractions that sum to one."""
+        return self._weights
 
     def batches(
         self,

@@ -145,6 +145,7 @@ class BlockShuffled:
         # The last block may be short. Wherever it falls, places after it move up by what it lacks.
         self._lack = self._blocks * block - n
         self._short = int(self._order.places(np.array([self._blocks - 1]))[0]) if n else 0
+        self._last: tuple[int, Ints] = (-1, np.empty(0, np.int64))
 
     def __call__(self, start: int, stop: int) -> Ints:
         parts = [np.empty(0, np.int64)]
@@ -152,10 +153,24 @@ class BlockShuffled:
             window = self.window_at(start)
             first, last = self.window_bounds(window)
             end = min(stop, last)
-            runs = [(starts[:, None] + np.arange(run)).ravel() for starts, run in self.window_runs(window)]
-            parts.append(np.concatenate(runs)[self.window_shuffle(window)(start - first, end - first)])
+            parts.append(self._part(window, start - first, end - first))
             start = end
         return np.concatenate(parts)
+
+    def _part(self, window: int, first: int, last: int) -> Ints:
+        """The rows at places ``first`` to ``last`` of a window."""
+        if self.window_rows > _SMALL:
+            return self._unshuffled(window)[self.window_shuffle(window)(first, last)]
+        # Small batches ask for the same window many times, and to derive it takes longer than to read them.
+        number, rows = self._last  # both at once, since several threads may ask
+        if number != window:
+            rows = self._unshuffled(window)[self.window_shuffle(window)(0, self.window_rows)]
+            self._last = (window, rows)
+        return rows[first:last]
+
+    def _unshuffled(self, window: int) -> Ints:
+        runs = [(starts[:, None] + np.arange(run)).ravel() for starts, run in self.window_runs(window)]
+        return np.concatenate(runs)
 
     def at(self, places: Ints) -> Ints:
         """The rows that come at some places, here and there."""
@@ -163,9 +178,8 @@ class BlockShuffled:
         result = np.empty(len(places), np.int64)
         for window in np.unique(windows).tolist():
             mine = windows == window
-            runs = [(starts[:, None] + np.arange(run)).ravel() for starts, run in self.window_runs(window)]
             within = places[mine] - self.window_bounds(window)[0]
-            result[mine] = np.concatenate(runs)[self.window_shuffle(window).at(within)]
+            result[mine] = self._unshuffled(window)[self.window_shuffle(window).at(within)]
         return result
 
     def places(self, rows: Ints) -> Ints:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide import errors
 from lowtide.array import Array
@@ -80,7 +79,7 @@ class _Unopened:
         except OSError as error:
             raise errors.reading(array.path, error) from error
 
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> Any:
         with self._open() as array:
             return array[index]
 

@@ -1,0 +1,77 @@
+"""Public attributes cannot be assigned: a shape that was would be believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide
+
+
+@pytest.fixture
+def things(tmp_path: Path) -> dict[str, Any]:
+    np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
+    np.arange(1000, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    array, corpus = lowtide.open(tmp_path / "a.npy"), lowtide.corpus(tmp_path / "train.bin", eos=7)
+    return {
+        "array": array,
+        "chunks": array.chunks(2),
+        "corpus": corpus,
+        "batches": corpus.batches(2, 8),
+        "mixture": lowtide.mix({"a": corpus}, {"a": 1}),
+    }
+
+
+KINDS = ["array", "chunks", "corpus", "batches", "mixture"]
+
+
+def public_names(thing: Any) -> list[str]:
+    return [name for name in dir(thing) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_public_name_can_be_assigned_or_deleted(things: dict[str, Any], kind: str) -> None:
+    thing = things[kind]
+    before = {name: getattr(thing, name) for name in public_names(thing) if name != "documents"}
+    for name in public_names(thing):
+        with pytest.raises(AttributeError, match=rf"\.{name} is read-only; \w+"):
+            setattr(thing, name, 5)
+        with pytest.raises(AttributeError, match=f"{name} is read-only"):
+            delattr(thing, name)
+    after = {name: getattr(thing, name) for name in before}
+    assert str(after) == str(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_does_not_exist_is_refused(things: dict[str, Any], kind: str) -> None:
+    with pytest.raises(AttributeError, match="shpae does not exist"):
+        things[kind].shpae = 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "remedy"),
+    [
+        ("array", "shape", "open the file again"),
+        ("array", "dtype", r"array\[:\]"),
+        ("array", "row_nbytes", "open the file again"),
+        ("chunks", "rows", r"array\.chunks"),
+        ("corpus", "eos", r"lowtide\.corpus"),
+        ("batches", "length", r"corpus\.batches"),
+        ("mixture", "weights", r"lowtide\.mix"),
+    ],
+)
+def test_the_error_says_what_to_do(things: dict[str, Any], kind: str, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=remedy):
+        setattr(things[kind], name, 5)
+
+
+def test_rows_are_right_after_a_refused_assignment(things: dict[str, Any]) -> None:
+    array = things["array"]
+    with pytest.raises(AttributeError):
+        array.shape = (3, 4)
+    with pytest.raises(AttributeError):
+        array.dtype = np.dtype("f8")
+    assert array[1].tolist() == [3, 4, 5]
