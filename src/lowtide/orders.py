@@ -67,11 +67,9 @@ class Shuffled:
     def __init__(self, n: int, seed: int = 0) -> None:
         self.n = n
         if n <= _SMALL:
-            # On so few rows a Feistel network favours some permutations; sorting by a hash does not.
-            self._table = np.argsort(
-                mix(np.arange(n, dtype=np.uint64) + np.uint64(key_of(seed, 0))), kind="stable"
-            )
-            self._inverse = np.argsort(self._table)
+            # On so few rows a Feistel network favours some permutations; sorting by a hash does not. The hashes
+            # all differ, since `mix` is a bijection: every way to sort gives the same table.
+            self._table = np.argsort(mix(np.arange(n, dtype=np.uint64) + np.uint64(key_of(seed, 0))))
             return
         self._a = np.uint64(math.isqrt(n - 1) + 1)
         self._b = np.uint64(-(-n // int(self._a)))
@@ -90,7 +88,7 @@ class Shuffled:
 
     def places(self, rows: Ints) -> Ints:
         if self.n <= _SMALL:
-            return self._inverse[rows]
+            return np.argsort(self._table)[rows]
         return self._walk(np.array(rows, np.uint64), self._back)
 
     def _walk(self, values: _U64, step: Callable[[_U64], _U64]) -> Ints:
