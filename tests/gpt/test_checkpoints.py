@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from lowtide.errors import ArgumentError, DiskFullError, FormatError, NotFoundError, TruncatedFileError
-from lowtide.gpt import checkpoints
+from lowtide.gpt import checkpoints, optimisers
 from lowtide.gpt.checkpoints import Checkpoint
 from lowtide.gpt.model import GPT
 from lowtide.gpt.train import model_config
@@ -46,7 +48,7 @@ def test_a_checkpoint_cut_short_says_so(path: str, keep: int) -> None:
     made().save(path)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:keep])
-    with pytest.raises(TruncatedFileError, match=r"checkpoint\.pt: .*cut short or damaged"):
+    with pytest.raises(TruncatedFileError, match=r"checkpoint\.pt: .*truncated or damaged"):
         checkpoints.load(path)
 
 
@@ -63,16 +65,115 @@ def test_code_in_a_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
 
 def test_files_of_others_are_told_apart(path: str) -> None:
     torch.save({"model": {}}, path)
-    with pytest.raises(FormatError, match="is a PyTorch file, but no checkpoint of lowtide train"):
+    with pytest.raises(FormatError, match="is a PyTorch file, but not a checkpoint of lowtide train"):
         checkpoints.load(path)
     torch.save({"format": checkpoints.FORMAT, "version": 9}, path)
-    with pytest.raises(FormatError, match="version 9 is not known, 1 is"):
+    with pytest.raises(FormatError, match=r"version of the checkpoint is not known \(9, expected 1\)"):
         checkpoints.load(path)
     torch.save({"format": checkpoints.FORMAT, "version": 1, "settings": {"n_layer": 1}, "config": {}}, path)
     with pytest.raises(FormatError, match="does not hold what a checkpoint has"):
         checkpoints.load(path)
     with pytest.raises(NotFoundError, match="no checkpoint there"):
         checkpoints.load(path + ".no")
+
+
+def deep(depth: int = 100_000) -> list[Any]:
+    tower: list[Any] = []
+    for _ in range(depth):
+        tower = [tower]
+    return tower
+
+
+def endless() -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    state["again"] = state
+    return state
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "a text for the step": {"step": "3"},
+    "a step that is not a number": {"step": float("nan")},
+    "a negative step": {"step": -1},
+    "a step beyond PyTorch's integers": {"step": 10**30},
+    "a tensor for the version": {"version": torch.ones(2)},
+    "a best loss of text": {"best_val_loss": "low"},
+    "no model": {"model": None},
+    "weights that are lists": {"model": {"embedding.weight": [1.0]}},
+    "weights of another name": {"model": {"x": torch.ones(2)}},
+    "weights of integers": {"model": {"embedding.weight": torch.ones(31, 16, dtype=torch.int64)}},
+    "settings that are a tower": {"settings": {"data": deep()}},
+    "settings that are a list": {"settings": [1]},
+    "batches that hold themselves": {"batches": endless()},
+    "batches that are a tower": {"batches": {"step": deep()}},
+    "batches with tensors": {"batches": {"step": torch.ones(2)}},
+    "a scaler of text": {"scaler": "x"},
+    "an optimiser of text": {"optimiser": "x"},
+    "a vocabulary beyond memory": {"config": {"vocab_size": 10**12}},
+    "layers without end": {"config": {"n_layer": 10**9}},
+    "a window beyond memory": {"config": {"block_size": 10**12}},
+    "a width beyond integers": {"config": {"n_embd": 2**70}},
+    "no heads": {"config": {"n_head": 0}},
+    "a bias of text": {"config": {"bias": "yes"}},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_whole_file_with_values_that_cannot_be_is_refused(lie: str, path: str) -> None:
+    made().save(path)
+    content = torch.load(path, weights_only=True)
+    for name, value in LIES[lie].items():
+        content[name] = {**content[name], **value} if name == "config" else value
+    try:
+        torch.save(content, path)
+    except RecursionError:  # PyTorch cannot write towers; a stranger's program can
+        Path(path).write_bytes(_saved_deep(content, path))
+    with pytest.raises(FormatError) as caught:
+        checkpoints.load(path)
+    assert path in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def _saved_deep(content: dict[str, Any], path: str) -> bytes:
+    """The file with each tower written as a pickle's opcodes for one."""
+    marker = "tower-goes-here"
+    for name in ("settings", "batches"):
+        if isinstance(content[name], dict):
+            content[name] = {k: marker if isinstance(v, list) and v else v for k, v in content[name].items()}
+    torch.save(content, path)
+    tower = b"]" * 100_000 + b"a" * 99_999
+    files = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            files[name] = archive.read(name)
+    text = b"X" + len(marker).to_bytes(4, "little") + marker.encode()
+    assert any(text in data for data in files.values())
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data.replace(text, tower))
+    return made.getvalue()
+
+
+def test_weights_that_share_their_bytes_take_no_more_memory_than_the_file(path: str) -> None:
+    made(n_layer=4, n_embd=64).save(path)
+    content = torch.load(path, weights_only=True)
+    whole = content["model"]["blocks.0.feed_forward.up.weight"].flatten()
+    content["model"] = {
+        name: whole[: tensor.numel()].view(tensor.shape) for name, tensor in content["model"].items()
+    }
+    torch.save(content, path)
+    with pytest.raises(FormatError, match=r"is damaged \(\d+ weights, expected at most"):
+        checkpoints.load(path)
+
+
+def test_a_checkpoint_without_the_state_of_a_run_cannot_be_resumed(path: str) -> None:
+    made().save(path)
+    saved = checkpoints.load(path)
+    with pytest.raises(FormatError, match=r"holds weights alone, as best\.pt does"):
+        checkpoints.restore(optimisers.Optimiser([]), saved, path)
+    saved = dataclasses.replace(saved, optimiser={"parts": [1, 2, 3]}, batches={})
+    with pytest.raises(FormatError, match=r"checkpoint\.pt: not the state of this optimiser"):
+        checkpoints.restore(optimisers.Optimiser([]), saved, path)
 
 
 def test_another_architecture_is_refused_by_what_differs(path: str) -> None:
@@ -124,6 +225,16 @@ def _first(model: GPT) -> float:
 
 def _first_of(saved: Checkpoint) -> float:
     return float(saved.model["embedding.weight"][0, 0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"data": "corpus", "n_layer": 1e400}', '{"n_layer": [[[]]]}', "[]", '{"nope": 1}', "\0"],
+)
+def test_damaged_settings_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(FormatError, match=r"settings\.json: .*settings of a run"):
+        checkpoints.read_settings(tmp_path)
 
 
 def test_settings_that_are_no_settings(tmp_path: Path) -> None:

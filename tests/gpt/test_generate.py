@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, DivergedError
 from lowtide.gpt.generate import TextStream, generate, narrowed
 from lowtide.gpt.model import GPT
 from lowtide.preparing import tokenizers
@@ -136,3 +136,11 @@ def test_no_half_character_is_shown() -> None:
     ]
     stream.add(0xE2)
     assert stream.end() == "\ufffd"
+
+
+def test_scores_that_are_not_numbers_are_told_as_such() -> None:
+    damaged = model("modern")
+    with torch.no_grad():
+        damaged.embedding.weight.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="weights are damaged or have diverged"):
+        list(generate(damaged, [1], max_new_tokens=1, generator=torch.Generator()))

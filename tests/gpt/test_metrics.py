@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from lowtide.errors import NotFoundError
 from lowtide.gpt import metrics, picture
 from lowtide.gpt.metrics import Log, Metrics
 
@@ -61,6 +64,41 @@ def test_a_line_that_was_written_in_part_goes(tmp_path: Path) -> None:
     assert steps(path) == list(range(1, 7))
 
 
+GOOD = json.dumps(asdict(made(3))).encode()
+DAMAGED = {
+    "a tower": b"[" * 100_000,
+    "bytes": b"\0\xff\xfe",
+    "a list": b"[3]",
+    "a text for the step": GOOD.replace(b'"step": 3', b'"step": "3"'),
+    "an infinite step": GOOD.replace(b'"step": 3', b'"step": Infinity'),
+    "a negative step": GOOD.replace(b'"step": 3', b'"step": -3'),
+    "no loss": GOOD.replace(b"train_loss", b"main_loss"),
+    "a number without end": GOOD.replace(b"300.0", b"1" + b"0" * 400),
+    "a list for the memory": GOOD.replace(b"300.0", b"[300.0]"),
+    "more than a line": b" " * 200_000 + GOOD,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_line_is_left_out_and_the_others_stay(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    written(path, 6)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = DAMAGED[damage] + b"\n"
+    path.write_bytes(b"".join(lines))
+    rest = [3] if damage == "more than a line" else []
+    assert steps(path) == [1, 2, *rest, 4, 5, 6]
+    written(path, 7, start=5)
+    assert steps(path) == [1, 2, *rest, 4, 5, 6, 7]
+    picture.draw(str(path), str(tmp_path / "training.png"))
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_missing_file_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no such file.*metrics\.jsonl"):
+        steps(tmp_path / "metrics.jsonl")
+
+
 def test_a_new_run_begins_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     written(path, 5)
@@ -74,6 +112,19 @@ class TestPicture:
         picture.draw(str(tmp_path / "metrics.jsonl"), str(tmp_path / "training.png"), budget=2**30)
         assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
         assert sorted(one.name for one in tmp_path.iterdir()) == ["metrics.jsonl", "training.png"]
+
+    @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e308, -1e308, 1e-320, 0.0])
+    def test_is_drawn_whatever_the_losses_are(self, loss: float, tmp_path: Path) -> None:
+        path = tmp_path / "metrics.jsonl"
+        log = Log(str(path), 0)
+        for step in range(1, 12):
+            log.add(made(step, loss if step % 5 == 0 else 3.0))
+        log.close()
+        assert len(steps(path)) == 11
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            picture.draw(str(path), str(tmp_path / "training.png"), budget=2**63 - 1)
+        assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
 
     def test_a_long_run_takes_no_more_points(self) -> None:
         thin = picture._Thin()

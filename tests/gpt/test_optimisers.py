@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, StateError
 from lowtide.gpt.model import GPT
 from lowtide.gpt.optimisers import Muon, Optimiser, make, orthogonal
 from tests.gpt.models import ids, model
@@ -135,3 +135,38 @@ def test_the_learning_rate_reaches_every_part_by_its_scale() -> None:
 def test_an_optimiser_that_is_not_there() -> None:
     with pytest.raises(ArgumentError, match="optimiser must be one of adamw, muon, got 'sgd'"):
         optimiser(model(), "sgd")
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda part: part["state"].update({99: {}}),
+        lambda part: part["state"].update({0: 1}),
+        lambda part: part["state"][0].update(more=torch.ones(1)),
+        lambda part: part["state"][0].update(dict.fromkeys(part["state"][0], torch.ones(3))),
+        lambda part: part["state"][0].update(dict.fromkeys(part["state"][0], "x")),
+        lambda part: part.update(state=[]),
+        lambda part: part.update(param_groups=[]),
+        lambda part: part["param_groups"][0].update(lr=float("nan")),
+        lambda part: part["param_groups"][0].update(lr="fast"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(name: str, damage: Any) -> None:
+    gpt = model("modern")
+    made = optimiser(gpt, name)
+    train(gpt, made, range(2))
+    state = made.state_dict()
+    damage(state["parts"][-1])
+    with pytest.raises(StateError):
+        optimiser(gpt, name).load_state_dict(state)
+
+
+def test_a_step_that_is_not_a_number_is_refused() -> None:
+    gpt = model("modern")
+    made = optimiser(gpt, "adamw")
+    train(gpt, made, range(2))
+    state = made.state_dict()
+    state["parts"][0]["state"][0]["step"] = torch.tensor(float("nan"))
+    with pytest.raises(StateError, match="step of parameter 0 is nan"):
+        made.load_state_dict(state)

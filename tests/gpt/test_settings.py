@@ -11,7 +11,7 @@ import pytest
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 from lowtide.gpt import model, optimisers
 from lowtide.gpt.presets import ARCHITECTURES, OPTIMISERS
-from lowtide.gpt.settings import FIELDS, SIZES, Settings, changeable, checked, kind_of, resolve
+from lowtide.gpt.settings import FIELDS, SIZES, Settings, changeable, checked, kind_of, read_file, resolve
 from lowtide.gpt.train import model_config
 
 GIVEN = {"data": "corpus", "device": "cpu"}
@@ -123,7 +123,7 @@ def test_errors_name_the_file_that_they_are_in(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match=said):
             resolve(GIVEN, str(path))
     path.write_text("n_layer: 3")
-    with pytest.raises(FormatError, match=r"run\.toml: is no valid TOML"):
+    with pytest.raises(FormatError, match=r"run\.toml: is not valid TOML"):
         resolve(GIVEN, str(path))
     with pytest.raises(NotFoundError, match=r"none\.toml"):
         resolve(GIVEN, str(tmp_path / "none.toml"))
@@ -183,3 +183,19 @@ def test_the_guide_has_every_setting() -> None:
         (name, "may change" if one.metadata["may_change"] else "", one.metadata["help"])
         for name, one in FIELDS.items()
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n_layer = " + "9" * 30, "n_layer = " + "9" * 5000, "learning_rate = " + "9" * 400,
+     "a = " + "[" * 10_000,
+     "x" * 20_000 + " = 1", 'preset = ["modern"]', "\0", "#" * 2**21, "memory_budget = '" + "9" * 5000 + "'",
+     "memory_budget = '99999999999999999999TiB'"],
+    ids=lambda text: text[:18],
+)  # fmt: skip
+def test_damaged_files_are_refused_in_few_words(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises((ArgumentError, FormatError), match=r"run\.toml") as caught:
+        read_file(str(path))
+    assert len(str(caught.value)) < 1000

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from lowtide import errors
 from lowtide.gpt.weights import from_gpt2, to_gpt2
@@ -109,7 +110,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         ("layer_norm_epsilon", 1e-6, "layer_norm_epsilon is 1e-06"),
         ("activation_function", "silu", "activation_function is 'silu'; only gelu_new"),
         ("n_layer", 4, "lacks 12 of the model's tensors, blocks.3.attention.out.bias among them"),
-        ("n_layer", 2, "has transformer.h.2.attn.c_attn.bias, which is no part"),
+        ("n_layer", 2, "has transformer.h.2.attn.c_attn.bias twice, or it is not part"),
         (
             "vocab_size",
             51,
@@ -129,21 +130,73 @@ def test_damaged_folders(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match=r"config\.json"):
         from_gpt2(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(errors.FormatError, match="is no configuration of a GPT-2"):
+    with pytest.raises(errors.FormatError, match="cannot read the configuration of a GPT-2"):
         from_gpt2(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(errors.FormatError, match="KeyError: 'vocab_size'"):
+    with pytest.raises(errors.FormatError, match="no integer for vocab_size, n_layer"):
         from_gpt2(tmp_path)
     small_gpt2().save_pretrained(tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-100])
-    with pytest.raises(errors.FormatError, match="is no whole safetensors file"):
+    with pytest.raises(errors.FormatError, match="is not a whole safetensors file"):
         from_gpt2(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(errors.FormatError, match=r"has no model\.safetensors"):
         from_gpt2(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../a.safetensors"}}')
-    with pytest.raises(errors.FormatError, match="which is not in its folder"):
+    with pytest.raises(errors.FormatError, match=r"should be \.safetensors files in its folder"):
+        from_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"vocab_size": 10**12},
+        {"n_layer": 10**9},
+        {"n_embd": 2**62, "n_head": 1},
+        {"n_positions": 10**15},
+        {"n_head": 0},
+        {"n_embd": -24},
+        {"n_layer": "3"},
+        {"n_head": 4.0},
+        {"vocab_size": True},
+        {"tie_word_embeddings": "no"},
+        {"activation_function": ["gelu"]},
+        {"n_inner": [[]] * 5000},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_configuration_that_lies_is_refused_before_memory_is_taken(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_gpt2().save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**told, **changed}))
+    monkeypatch.setattr("lowtide.gpt.weights.GPT", lambda config: pytest.fail("a model was made"))
+    with pytest.raises((errors.FormatError, errors.UnsupportedError)) as caught:
+        from_gpt2(tmp_path)
+    assert "config.json" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_weights_that_are_not_floating_point_are_refused(tmp_path: Path) -> None:
+    small_gpt2().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    name = "transformer.wpe.weight"
+    save_file({**tensors, name: tensors[name].to(torch.int32)}, path)
+    with pytest.raises(errors.UnsupportedError, match=r"wpe\.weight is of I32, expected one of F64"):
+        from_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "index", ['{"weight_map": {"a": "config.json"}}', '{"weight_map": {}}', "[" * 10_000]
+)
+def test_an_index_that_is_not_one_is_refused(index: str, tmp_path: Path) -> None:
+    small_gpt2().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(errors.FormatError, match=r"index\.json"):
         from_gpt2(tmp_path)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowtide.errors import FormatError, NotFoundError, WriteError
 from lowtide.memory import dat, document
-from lowtide.memory.recording import Point, Recording
+from lowtide.memory.peaks import Peak
+from lowtide.memory.recording import KEEP, Point, Recording
 from lowtide.memory.verdict import judge
 
 MIB = 2**20
@@ -63,6 +67,9 @@ def test_a_rising_dat_file_grows_and_names_no_cause() -> None:
         (b"MEM nan 1.0\n", "makes no sense"),
         (b"MEM -5 1.0\n", "makes no sense"),
         (b"MEM 1e999 1.0\n", "makes no sense"),
+        (b"MEM 1e308 1.0\n", "makes no sense"),
+        (b"MEM 1.0 1e300\n", "makes no sense"),
+        (b"MEM 1.0 -1.0\n", "makes no sense"),
     ],
 )
 def test_a_wrong_file_says_where_it_is_wrong(text: bytes, message: str) -> None:
@@ -73,7 +80,7 @@ def test_a_wrong_file_says_where_it_is_wrong(text: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not the JSON"),
+        ("{", "cannot read the JSON of `lowtide profile --json`"),
         ("{}", "lowtide_profile is None"),
         ('{"lowtide_profile": 99}', "99"),
         ('{"lowtide_profile": 1}', "'verdict' should be a str"),
@@ -92,6 +99,104 @@ def test_a_wrong_document_says_what_is_wrong(text: str, message: str, tmp_path: 
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
         document.load(str(path))
+
+
+def test_times_that_run_backwards_are_sorted() -> None:
+    recording = dat.parse(b"MEM 3 30\nCHLD 1 7 25\nMEM 1 10\nMEM 2 20\n", "x.dat")
+    assert [(point.time, point.anon // MIB) for point in recording.points] == [(0, 1), (10, 9), (20, 3)]
+
+
+def test_many_samples_are_thinned_and_the_peak_and_the_end_stay() -> None:
+    lines = [b"MEM %d %d" % (5000 if index == 12_345 else 5, index) for index in range(100_001)]
+    recording = dat.parse_lines(lines, "x.dat")
+    assert len(recording.points) <= KEEP
+    assert max(point.anon for point in recording.points) == 5000 * MIB
+    assert recording.points[-1].time == 100_000
+    assert recording.interval == 1
+
+
+def test_a_command_may_hold_any_character() -> None:
+    assert dat.parse("CMDLINE a\u2028b\x0cc \x85\nMEM 1 1\n".encode(), "x.dat").command == ["a", "b", "c"]
+
+
+VALID = document.document(dat.parse(FOREIGN, "x.dat"))
+
+
+def test_a_document_of_lowtide_is_valid(tmp_path: Path) -> None:
+    document.save(str(tmp_path / "x.json"), VALID)
+    assert document.load(str(tmp_path / "x.json")) == json.loads(json.dumps(VALID))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({name: "x"} for name in ("grows", "base_mib", "peak_mib", "bytes_read", "mib_per_gib_read")),
+        *({name: "x"} for name in ("page_cache_growth_mib", "started", "seconds", "status", "processes")),
+        *({name: []} for name in ("budget", "cgroup_limit", "cause", "split", "verdict")),
+        *({name: None} for name in ("grows", "base_mib", "peak_mib", "bytes_read", "samples", "mappings")),
+        {"started": 10**17},
+        {"started": -1},
+        {"not_seen": [1]},
+        {"not_seen": "all"},
+        {"mappings": [1]},
+        {"mappings": [{"path": []}]},
+        {"mappings": [{"path": "x", "resident": "y"}]},
+        {"mappings": [{"path": "x", "size": -1}]},
+        {"samples": [{**VALID["samples"][0], "time": True}]},
+        {"samples": [{**VALID["samples"][0], "heap": 10**30}]},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_document_with_values_that_cannot_be_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({**VALID, **changed}))
+    with pytest.raises(FormatError, match=rf"x\.json: .*{next(iter(changed))[:6]}.*; write it again"):
+        document.load(str(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 10**6, '{"lowtide_profile": NaN}', '{"lowtide_profile": 1, "a": 1e999}']
+)
+def test_a_document_that_is_not_json_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"a":' + text if text.startswith("[") else text)
+    with pytest.raises(FormatError, match=r"x\.json: cannot read the JSON of `lowtide profile --json`"):
+        document.load(str(path))
+
+
+def test_files_beyond_the_limits_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for head, limit in ((b'{"lowtide_profile": 1}', document.MAX_JSON), (b"MEM 1 1\n", document.MAX_DAT)):
+        path.write_bytes(head)
+        os.truncate(path, limit + 1)
+        peak = Peak()
+        with pytest.raises(FormatError, match=rf"{limit + 1} bytes, expected at most {limit}"):
+            document.load(str(path))
+        assert peak.read() - peak.base < 8 * MIB
+        peak.close()
+
+
+def test_a_path_that_is_not_utf8_is_written_and_read_again(tmp_path: Path) -> None:
+    document.save(str(tmp_path / "x.json"), {**VALID, "command": ["cat", os.fsdecode(b"\xff.txt")]})
+    assert document.load(str(tmp_path / "x.json"))["command"] == ["cat", "?.txt"]
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"\n<!DOCTYPE html>", "an HTML page, perhaps a report already"),
+        (b"memray\x00", "a capture file of memray"),
+        (b'{"step": 1, "train_loss": 3.0}\n{', "the metrics of a training run"),
+        (b'{"traceEvents": []}', "a trace for Chrome"),
+        (b'{\n "format": "lowtide corpus",', "the index of a token corpus"),
+    ],
+)
+def test_a_file_of_something_else_is_named(head: bytes, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(head)
+    with pytest.raises(FormatError, match=rf"x: is {kind}.*, not a recording of memory; pass the JSON of"):
+        document.load(str(tmp_path / "x"))
 
 
 def test_a_missing_file_and_an_unwritable_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -188,3 +189,28 @@ def test_odd_recordings_have_a_page_too(name: str, made: Recording, tmp_path: Pa
         browser.wait("document.getElementById('chart').dataset.ready")
         assert browser.errors == [], name
         assert browser.requests == [path.as_uri()]
+
+
+def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
+    found = document.document(recording())
+    for index, sample in enumerate(found["samples"]):
+        sample["time"] = (0.0, 5e-324, -3.0)[index % 3]
+        sample["bytes_read"] = 2**64 * (index % 2)
+    data = report._chart_data(found)
+    assert all(math.isfinite(value) for row in data["rows"] for value in row.values())
+    assert "NaN" not in report._script_json(data)
+
+
+def test_a_page_is_made_where_figures_are_null() -> None:
+    found = document.document(recording())
+    names = (
+        "started",
+        "seconds",
+        "processes",
+        "page_cache_growth_mib",
+        "mib_per_gib_read",
+        "not_seen",
+        "budget",
+    )
+    text = report.render({**found, **dict.fromkeys(names), "grows": False})
+    assert "1970-01-01" in text

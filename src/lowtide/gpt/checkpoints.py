@@ -9,9 +9,9 @@
     RUN/tokenizer.json    the corpus' own, so that the folder alone can be sampled from
     RUN/training.png      loss and memory
 
-Checkpoints are PyTorch's files, read by its restricted unpickler (``weights_only=True``) and never by a free
-one. They hold no random state: weights come from the seed once, and dropout is seeded anew at every step from
-the seed, the step and the rank, as the batch of a step is. So a run goes on exactly, on any number of ranks.
+Checkpoints are PyTorch's files, read by ``gpt/archive.py``: what is in one is verified and never run. They
+hold no random state: weights come from the seed once, and dropout is seeded again at every step from the
+seed, the step and the rank, as the batch of a step is. So a run resumes exactly, on any number of ranks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ import dataclasses
 import errno
 import json
 import os
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
-from lowtide import errors
+from lowtide import errors, jsonfiles
 from lowtide.corpora import Corpus
-from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, TruncatedFileError
-from lowtide.gpt.model import GPT, ModelConfig, torch
+from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, StateError
+from lowtide.formats.layout import brief
+from lowtide.gpt import archive
+from lowtide.gpt.model import GPT, ModelConfig, skeleton, torch
+from lowtide.gpt.optimisers import Optimiser
 from lowtide.gpt.settings import Settings
 from lowtide.publish import Pace, Partial, write_all, write_file
 
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 LAST, BEST = "checkpoint.pt", "best.pt"
 SETTINGS, METRICS, TOKENIZER, PICTURE = "settings.json", "metrics.jsonl", "tokenizer.json", "training.png"
 FORMAT, VERSION = "lowtide checkpoint", 1
+_MAX_SETTINGS = 2**20  # bytes
+_MOST_VALUES = 10_000  # of one level of a state
 Which = Literal["best", "last"]
 
 
@@ -97,56 +103,99 @@ class _File:
 def load(path: str) -> Checkpoint:
     """A checkpoint from its file; the errors say what is wrong with it."""
     try:
-        with open(path, "rb") as file:
-            content = torch.load(file, map_location="cpu", weights_only=True)
+        content = archive.load(path)
+        size = os.path.getsize(path)
     except FileNotFoundError:
         raise NotFoundError(
-            errno.ENOENT, "no checkpoint there; name the folder of a run that has begun", path
+            errno.ENOENT, "no checkpoint there; pass the folder of a run that was started", path
         ) from None
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # PyTorch looks before the beginning of a file that lacks its end
-            raise _damaged(path, "its end is missing") from error
-        raise errors.reading(path, error) from error
-    except pickle.UnpicklingError as error:
-        said = str(error).partition("\n")[0]
-        raise FormatError(
-            f"{path}: holds something else than tensors and plain values, and is not loaded: {said}; lowtide "
-            "does not write such files"
-        ) from error
-    except (RuntimeError, EOFError, KeyError, ValueError) as error:
-        said = str(error).partition("\n")[0].partition(":")[2].strip() or type(error).__name__
-        raise _damaged(path, said) from error
-    return _checked(path, content)
-
-
-def _damaged(path: str, said: str) -> TruncatedFileError:
-    return TruncatedFileError(
-        f"{path}: cannot be read as a checkpoint, it is cut short or damaged ({said}; "
-        f"{os.path.getsize(path)} bytes); restore it, or begin the run again"
-    )
+    saved = _checked(path, content)
+    _check_weights(path, saved, size)
+    return saved
 
 
 def _checked(path: str, content: Any) -> Checkpoint:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise FormatError(f"{path}: is a PyTorch file, but no checkpoint of lowtide train")
-    if content.get("version") != VERSION:
         raise FormatError(
-            f"{path}: version {content.get('version')!r} is not known, {VERSION} is; written by a newer "
-            "lowtide: update this one"
+            f"{path}: is a PyTorch file, but not a checkpoint of lowtide train; pass the folder of a run"
+        )
+    version = content.get("version")
+    if type(version) is not int or version != VERSION:
+        raise FormatError(
+            f"{path}: the version of the checkpoint is not known ({brief(version)}, expected {VERSION}); "
+            "update lowtide"
         )
     try:
-        settings, config = Settings(**content["settings"]), ModelConfig(**content["config"])
-        rest = {
-            name: content[name]
-            for name in Checkpoint.__dataclass_fields__
-            if name not in ("settings", "config")
-        }
-        return Checkpoint(settings=settings, config=config, **rest)
+        parts = {name: content[name] for name in Checkpoint.__dataclass_fields__}
+        _check_parts(parts)
+        parts["settings"], parts["config"] = Settings(**parts["settings"]), ModelConfig(**parts["config"])
+        return Checkpoint(**parts)
     except (KeyError, TypeError, LowtideError) as error:
         raise FormatError(
-            f"{path}: does not hold what a checkpoint has ({type(error).__name__}: {error}); written by "
-            "another version of lowtide"
+            f"{path}: does not hold what a checkpoint has ({type(error).__name__}: "
+            f"{brief(str(error), 500)[1:-1]}); load it with the version of lowtide that wrote it, or start "
+            "the run again"
         ) from error
+
+
+def _check_parts(parts: Mapping[str, Any]) -> None:
+    """Refuse values of other types than ``save`` writes."""
+    step, best = parts["step"], parts["best_val_loss"]
+    if type(step) is not int or not 0 <= step < 2**32:
+        raise TypeError(f"step is {brief(step)}, expected an integer >= 0")
+    if type(best) not in (int, float, NoneType):
+        raise TypeError(f"best_val_loss is {brief(best)}, expected a number")
+    for name, depth in (("settings", 1), ("config", 1), ("scaler", 1), ("batches", 10)):
+        if not (_is_plain(parts[name], depth) or (parts[name] is None and name in ("scaler", "batches"))):
+            raise TypeError(f"{name} is {brief(parts[name])}, expected a dict of plain values")
+    if not isinstance(parts["optimiser"], dict | NoneType):
+        raise TypeError(f"optimiser is {brief(parts['optimiser'])}, expected a dict")
+    weights = parts["model"]
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        for name, tensor in weights.items()
+    ):
+        raise TypeError("model must be a dict of tensors")
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether it is a dict of plain values, ``depth`` levels deep: a pickle can hold itself, or a tower."""
+    if not isinstance(value, dict):
+        return False
+    level: list[Any] = [value]
+    for _ in range(depth + 1):
+        if not all(isinstance(one, dict | list | tuple | str | int | float | NoneType) for one in level):
+            return False
+        if not all(isinstance(key, str) for one in level if isinstance(one, dict) for key in one):
+            return False
+        inside = (one.values() if isinstance(one, dict) else one for one in level if _holds(one))
+        level = list(islice(chain.from_iterable(inside), _MOST_VALUES + 1))
+        if len(level) > _MOST_VALUES:
+            return False
+    return not level
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple)
+
+
+def _check_weights(path: str, saved: Checkpoint, size: int) -> None:
+    """Refuse weights of other shapes than the architecture has, before memory is taken for a model."""
+    numbers = size // 2  # at most: a tensor may lie in another one's bytes
+    model = skeleton(saved.config, len(saved.model), numbers, path)
+    expected = model.state_dict()
+    for name in sorted({*expected, *saved.model}):
+        found, right = (tuple(one[name].shape) if name in one else None for one in (saved.model, expected))
+        if found != right:
+            raise FormatError(
+                f"{path}: its weights do not fit its own architecture ({brief(name)} has the shape {found}, "
+                f"expected {right}); restore another copy of the file, or start the run again"
+            )
+    if (count := sum(one.numel() for one in model.parameters())) > numbers:
+        raise FormatError(
+            f"{path}: is damaged ({count} weights, expected at most {numbers} in {size} bytes); restore "
+            "another copy of the file, or start the run again"
+        )
 
 
 def fill(model: GPT, saved: Checkpoint, path: str) -> None:
@@ -164,6 +213,21 @@ def fill(model: GPT, saved: Checkpoint, path: str) -> None:
         lines = [line.strip() for line in str(error).splitlines()[1:4]]
         raise FormatError(
             f"{path}: its weights do not fit its own architecture: {' '.join(lines)}"
+        ) from error
+
+
+def restore(optimiser: Optimiser, saved: Checkpoint, path: str) -> None:
+    """Put a checkpoint's state into an optimiser, if it is the state of such a one."""
+    if saved.optimiser is None or saved.batches is None:
+        raise FormatError(
+            f"{path}: holds weights alone, as {BEST} does, and not the state of a run; restore {LAST}, or "
+            "start another run"
+        )
+    try:
+        optimiser.load_state_dict(saved.optimiser)
+    except StateError as error:
+        raise FormatError(
+            f"{path}: {error}; restore another copy of the file, or start the run again"
         ) from error
 
 
@@ -241,12 +305,15 @@ def load_tokenizer(run: str | os.PathLike[str]) -> Tokenizer:
 
 
 def read_settings(run: str | os.PathLike[str]) -> Settings:
-    """The settings that a run was begun with, and those that were changed when it went on."""
+    """The settings that a run was started with, and those that were changed when it was resumed."""
     path = os.path.join(os.fspath(run), SETTINGS)
+    found = jsonfiles.load(path, limit=_MAX_SETTINGS, what="settings of a run")
     try:
-        with open(path, "rb") as file:
-            return Settings(**json.load(file))
-    except OSError as error:
-        raise errors.reading(path, error) from error
+        if not isinstance(found, dict):
+            raise TypeError(f"found {brief(found)}, expected an object")
+        return Settings(**found)
     except (ValueError, TypeError) as error:
-        raise FormatError(f"{path}: does not hold the settings of a run: {error}") from error
+        raise FormatError(
+            f"{path}: does not hold the settings of a run ({brief(str(error), 500)[1:-1]}); restore the "
+            "file, or start the run again"
+        ) from error

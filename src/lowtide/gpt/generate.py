@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, DivergedError
 from lowtide.gpt.model import GPT, Cache, torch
 from lowtide.sizes import whole
 
@@ -57,6 +57,11 @@ def generate(
         if temperature == 0:
             return int(scores.argmax())
         chances = torch.softmax(narrowed(scores / temperature, top_k, top_p), dim=0)
+        if not torch.isfinite(chances).all():
+            raise DivergedError(
+                "the model's scores are not finite numbers: its weights are damaged or have diverged, or the "
+                "temperature is too low; sample from an earlier checkpoint, or pass a higher temperature"
+            )
         return int(torch.multinomial(chances, 1, generator=generator))
 
     return _tokens(model, prompt, max_new_tokens, choose, stop, cache)

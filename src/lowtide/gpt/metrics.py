@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lowtide import errors
+
+_MAX_LINE = 2**16  # bytes; those that are written have some 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,13 @@ class Log:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """The lines of a file, up to one that was written in part."""
-    for line, _ in _lines(os.fspath(path)):
-        yield line
+    """The lines of a file, without those that a kill left in part or a disk damaged."""
+    path = os.fspath(path)
+    try:
+        for line, _ in _lines(path):
+            yield line
+    except OSError as error:
+        raise errors.reading(path, error) from error
 
 
 def _end_of(path: str, step: int) -> int:
@@ -88,13 +94,29 @@ def _lines(path: str) -> Iterator[tuple[dict[str, Any], int]]:
     """Each whole line, and where it ends."""
     end = 0
     with open(path, "rb") as file:
-        for data in file:
+        while data := file.readline(_MAX_LINE):
             end += len(data)
-            try:
-                line = json.loads(data)
-                int(line["step"])
-            except (ValueError, TypeError, KeyError):
-                return
-            if not data.endswith(b"\n"):
-                return
-            yield line, end
+            line = _parsed(data)
+            if line is not None:
+                yield line, end
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    """The metrics in a line, or None where it is damaged."""
+    if not data.endswith(b"\n"):
+        return None
+    try:
+        line = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] < 2**32:
+        return None
+    for name in (field.name for field in fields(Metrics)):
+        value = line.get(name, "missing")
+        if not (
+            type(value) is float
+            or (type(value) is int and abs(value) < 2**63)
+            or (value is None and name == "val_loss")
+        ):
+            return None
+    return line

@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lowtide.errors import ArgumentError, MissingExtraError
+from lowtide.errors import ArgumentError, FormatError, MissingExtraError
+from lowtide.formats.layout import brief
 from lowtide.sizes import whole
 
 try:
@@ -27,6 +28,8 @@ Positions = Literal["learned", "rotary"]
 Activation = Literal["gelu", "gelu_tanh", "relu2"]
 
 _CHOICES = {"norm": Norm, "positions": Positions, "activation": Activation}
+
+_MOST_TURNS = 2**24  # numbers
 
 IGNORED = -1
 """A target that counts for no loss."""
@@ -58,6 +61,9 @@ class ModelConfig:
                 raise ArgumentError(
                     f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}"
                 )
+        for name in ("bias", "qk_norm", "tied", "zero_init"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if not 0 <= self.dropout < 1:
             raise ArgumentError(f"dropout must be at least 0 and below 1, got {self.dropout!r}")
         if self.n_embd % self.n_head:
@@ -242,6 +248,29 @@ class GPT(nn.Module):
         if targets is None:
             return logits, None
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def skeleton(config: ModelConfig, tensors: int, numbers: int, path: str) -> GPT:
+    """A model without memory for its weights: the shapes that the tensors of a file should have.
+
+    The file ``path`` has so many tensors and numbers. A configuration that asks for many times more is
+    refused, and not even time is spent on it; the caller compares the shapes.
+    """
+    width, layers = config.n_embd, config.n_layer
+    needed = width * (config.vocab_size + 12 * layers * width)
+    turns = 0
+    if config.positions == "learned":
+        needed += config.block_size * width
+    else:  # computed, so that a small model may have a longer window than its weights would hold
+        turns = config.block_size * config.head_size
+    if needed > 16 * numbers or layers > 16 * tensors or turns > numbers + _MOST_TURNS:
+        raise FormatError(
+            f"{path}: its configuration does not fit its weights ({brief(max(needed, turns))} numbers in "
+            f"{brief(layers)} layers, and the weights have {numbers} in {tensors} tensors); get the "
+            "files again, all from one place"
+        )
+    with torch.device("meta"):
+        return GPT(config)
 
 
 def turns_of(length: int, head_size: int, base: float = 10_000.0) -> Tensor:

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, StateError
+from lowtide.formats.layout import brief
 from lowtide.gpt.model import GPT, torch
 
 Name = Literal["adamw", "muon"]
@@ -40,8 +41,69 @@ class Optimiser:
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for part, saved in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(saved)
+        """Resume with the state of such an optimiser. Of its groups only the learning rate is taken."""
+        parts = state.get("parts")
+        if not isinstance(parts, list) or len(parts) != len(self.parts):
+            raise StateError(f"not the state of this optimiser: expected {len(self.parts)} parts")
+        for part, saved in zip(self.parts, parts, strict=True):
+            known = saved.get("state") if isinstance(saved, dict) else None
+            _check(known, _shapes(part))
+            groups = part.state_dict()["param_groups"]
+            for group, rate in zip(groups, _rates(saved.get("param_groups"), len(groups)), strict=True):
+                group["lr"] = rate
+            part.load_state_dict({"state": known, "param_groups": groups})
+
+
+_Shapes = dict[int, dict[str, tuple[int, ...]]]
+
+
+def _shapes(part: torch.optim.Optimizer) -> _Shapes:
+    """The tensors that an optimiser keeps for its parameters, which it counts through all groups."""
+    shapes: _Shapes = {}
+    count = 0
+    for group in part.param_groups:
+        parameters = group["params"]
+        for number, parameter in enumerate(parameters, count):
+            shape = tuple(parameter.shape)
+            if not isinstance(part, Muon):
+                shapes[number] = {"step": (), "exp_avg": shape, "exp_avg_sq": shape}
+            elif number == count:
+                shapes[number] = {"momenta": (len(parameters), *shape)}
+        count += len(parameters)
+    return shapes
+
+
+def _check(state: Any, expected: _Shapes) -> None:
+    """PyTorch takes whatever a state holds, and fails at the next step or computes nonsense."""
+    if not isinstance(state, dict) or not state.keys() <= expected.keys():
+        raise StateError(f"not the state of this optimiser: expected one of {len(expected)} parameters")
+    for number, tensors in state.items():
+        found = {
+            name: tuple(tensor.shape)
+            for name, tensor in (tensors.items() if isinstance(tensors, dict) else ())
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        }
+        if found != expected[number] or len(tensors) != len(found):
+            raise StateError(
+                f"not the state of this optimiser: parameter {number} has {brief(found)}, expected "
+                f"{expected[number]}"
+            )
+        if "step" in tensors and not 0 <= float(tensors["step"]) < math.inf:
+            raise StateError(f"the optimiser's step of parameter {number} is {float(tensors['step'])}")
+
+
+def _rates(groups: Any, count: int) -> list[float]:
+    """The learning rates of a state's groups."""
+    rates: list[Any] = [
+        group.get("lr") if isinstance(group, dict) else None
+        for group in (groups if isinstance(groups, list) else ())
+    ]
+    if len(rates) != count or not all(type(rate) is float and 0 <= rate < math.inf for rate in rates):
+        raise StateError(
+            f"not the state of this optimiser: its learning rates are {brief(rates)}, expected "
+            f"{count} numbers"
+        )
+    return rates
 
 
 class Muon(torch.optim.Optimizer):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
 from lowtide.gpt import metrics
-from lowtide.publish import Partial
+from lowtide.publish import write_file
 from lowtide.sizes import format_size
 
+_MOST = 1e15  # a loss or size beyond it, or one that is not a number, cannot be drawn beside the others
 _POINTS = 2000  # more than a screen has; a run of millions of steps is drawn in as much memory as a short one
 
 
@@ -22,13 +23,12 @@ def available() -> bool:
 def draw(log: str, path: str, budget: int | None = None) -> None:
     """Draw ``metrics.jsonl`` to a PNG."""
     import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     train, val, memory = _courses(metrics.read(log))
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, (loss, resident) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(11, 4), layout="constrained")
+        loss, resident = figure.subplots(1, 2)
         loss.plot(*train, color="#9fb8cc", linewidth=1, label="training batch")
         if val[0]:
             best = min(val[1])
@@ -47,11 +47,9 @@ def draw(log: str, path: str, budget: int | None = None) -> None:
         resident.set(xlabel="step", ylabel="MiB resident")
         resident.set_title("Memory", loc="left", fontweight="bold")
         resident.set_ylim(0, 1.15 * resident.get_ylim()[1])
-        partial = Partial(path)
-        with os.fdopen(os.dup(partial.fd), "wb") as file:
-            figure.savefig(file, dpi=130, format="png")
-        partial.publish()
-        plt.close(figure)
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=130, format="png")
+    write_file(path, picture.getvalue())
 
 
 Course = tuple[list[float], list[float]]
@@ -76,6 +74,8 @@ class _Thin:
         self._every, self._seen = 1, 0
 
     def add(self, step: float, value: float) -> None:
+        if not abs(value) < _MOST:
+            return
         if self._seen % self._every == 0:
             if len(self.course[0]) == _POINTS:
                 for column in self.course:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-from lowtide import errors
-from lowtide.errors import ArgumentError, FormatError
+from lowtide.errors import ArgumentError, FormatError, LowtideError
+from lowtide.formats.layout import brief
+from lowtide.formats.source import opened
 from lowtide.gpt.presets import ARCHITECTURES, OPTIMISERS
 from lowtide.sizes import parse_size
 
+MOST = 2**32 - 1
+"""The largest integer: seeds and steps together must fit into PyTorch's 64 bits."""
+MAX_FILE = 2**20
+"""Bytes of a TOML file that are read."""
 COMMAND_LINE = "on the command line"
 
 
@@ -147,28 +152,32 @@ def checked(name: str, value: Any, origin: str) -> Any:
     if name not in FIELDS:
         near = difflib.get_close_matches(name, FIELDS, 3, 0.5)
         meant = f"; did you mean {' or '.join(near)}?" if near else f"; known are {', '.join(FIELDS)}"
-        raise ArgumentError(f"there is no setting {name!r} ({origin}){meant}")
+        raise ArgumentError(f"there is no setting {brief(name)} ({origin}){meant}")
     kind, choices, optional = kind_of(name)
     if value is None and optional:
         return None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int and abs(value) <= MOST:
         value = float(value)
     wanted = f"one of {', '.join(choices)}" if choices else _WORDS[kind]
     fits = type(value) is kind and (not choices or value in choices)
     least = FIELDS[name].metadata["least"]
     if least is not None:
         wanted += f" from {least}"
-        fits = fits and value >= least and math.isfinite(value)
+        if fits and kind is int and value > MOST:
+            wanted += f" to {MOST}"
+        fits = fits and least <= value <= (MOST if kind is int else sys.float_info.max)
     if name in ("dropout", "beta1", "beta2"):
         wanted += " and below 1"
         fits = fits and value < 1
     if not fits:
-        raise ArgumentError(f"{name} must be {wanted}, got {value!r} {origin}")
+        raise ArgumentError(f"{name} must be {wanted}, got {brief(value)} {origin}")
     if name == "memory_budget":
         try:
-            parse_size(value)
-        except ArgumentError as error:
-            raise ArgumentError(f"{name}: {error} (got {origin})") from None
+            too_much = parse_size(value) >= 2**63
+        except ValueError as error:
+            raise ArgumentError(f"{name}: {brief(str(error))[1:-1]} (got {origin})") from None
+        if too_much:
+            raise ArgumentError(f"{name} must be below 2**63 bytes, got {brief(value)} {origin}")
     return value
 
 
@@ -183,12 +192,19 @@ def read_file(path: str) -> dict[str, Any]:
     {'n_layer': 2, 'learning_rate': 0.001}
     """
     try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file)
-    except OSError as error:
-        raise errors.reading(path, error) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: is no valid TOML: {error}; write lines such as n_layer = 4") from error
+        with opened(path) as source:
+            if source.size > MAX_FILE:
+                raise FormatError(
+                    f"{path}: too large for settings ({source.size} bytes, expected at most {MAX_FILE}); "
+                    "pass a TOML file with lines such as n_layer = 4"
+                )
+            found = tomllib.loads(source.read(0, source.size, "settings").decode())
+    except LowtideError:
+        raise
+    except (ValueError, RecursionError) as error:  # also of integers with more digits than Python converts
+        raise FormatError(
+            f"{path}: is not valid TOML ({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
+        ) from error
     return {name: checked(name, value, f"in {path}") for name, value in found.items()}
 
 

@@ -297,12 +297,11 @@ class Trainer:
 
     def _restore(self, saved: Checkpoint) -> None:
         path = os.path.join(self.out, checkpoints.LAST)
-        assert saved.optimiser is not None
-        assert saved.batches is not None
         checkpoints.fill(self.model, saved, path)
-        self.optimiser.load_state_dict(saved.optimiser)
+        checkpoints.restore(self.optimiser, saved, path)
         if self.scaler.is_enabled() and saved.scaler:
             self.scaler.load_state_dict(dict(saved.scaler))
+        assert saved.batches is not None  # or restore would have said so
         self.data.stream.load_state_dict(saved.batches)
         self.step, self.best_val_loss = saved.step, saved.best_val_loss
 

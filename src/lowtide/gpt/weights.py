@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from lowtide import errors
+from lowtide import errors, jsonfiles
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError
-from lowtide.gpt.model import GPT, ModelConfig, torch
+from lowtide.formats.layout import brief
+from lowtide.formats.source import opened
+from lowtide.gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide.publish import sync_folder
 
+_T = TypeVar("_T")
+_MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line for each tensor
+_SUFFIX = ".safetensors"
+_DTYPES = ("F64", "F32", "F16", "BF16")
 # Their names and ours. Matrices inside their blocks lie the other way round.
 _OUTSIDE = {"wte": "embedding", "wpe": "positions", "ln_f": "norm"}
 _INSIDE = {
@@ -40,22 +47,46 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
     folder = os.fspath(source)
     if not os.path.isdir(folder):
         folder = _downloaded(folder)
-    model = GPT(_config(os.path.join(folder, "config.json"), dropout))
-    wanted = dict(model.named_parameters())
+    config = _config(os.path.join(folder, "config.json"), dropout)
+    files = _files(folder)
+    _check(folder, files, config)
+    model = GPT(config)
+    parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for path in _files(folder):
-            for name, tensor in _tensors(path):
-                mine, turned = _name(name)
-                if mine not in wanted:
-                    if mine == "head.weight" and model.config.tied:
-                        continue  # the embedding, saved once more
-                    raise FormatError(
-                        f"{path}: has {name}, which is no part of a GPT-2 as its config.json says"
-                    )
-                _fill(wanted.pop(mine), tensor.T if turned else tensor, f"{path}: {name}")
-    if wanted:
-        raise FormatError(f"{folder}: lacks {len(wanted)} of the model's tensors, {min(wanted)} among them")
+        for path in files:
+            for name, tensor in _tensors(path, lambda file, name: file.get_tensor(name)):
+                ours, transposed = _name(name)
+                if ours in parameters:  # or it is the embedding, saved once more
+                    parameters[ours].copy_(tensor.T if transposed else tensor)
     return model.eval()
+
+
+def _check(folder: str, files: list[str], config: ModelConfig) -> None:
+    """Refuse tensors that are not those of the configuration, by the files' headers: no memory is taken."""
+    shapes = [(path, name, shape) for path in files for name, shape in _tensors(path, _shape)]
+    numbers = sum(math.prod(shape) for _, _, shape in shapes)
+    model = skeleton(config, len(shapes), numbers, os.path.join(folder, "config.json"))
+    missing = dict(model.named_parameters())
+    for path, name, shape in shapes:
+        ours, transposed = _name(name)
+        if ours == "head.weight" and config.tied:
+            continue
+        if ours not in missing:
+            raise FormatError(
+                f"{path}: has {brief(name)[1:-1]} twice, or it is not part of a GPT-2 as its config.json "
+                "says; get the folder again"
+            )
+        expected = tuple(missing.pop(ours).shape)
+        if (shape[::-1] if transposed else shape) != expected:
+            raise FormatError(
+                f"{path}: {name} has the shape {shape}, and by config.json it should be "
+                f"{expected[::-1] if transposed else expected}; get the folder again"
+            )
+    if missing:
+        raise FormatError(
+            f"{folder}: lacks {len(missing)} of the model's tensors, {min(missing)} among them; get the "
+            "folder again"
+        )
 
 
 def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
@@ -92,38 +123,44 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
 
 
 def _config(path: str, dropout: float) -> ModelConfig:
-    try:
-        with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        sizes = {name: told[name] for name in ("vocab_size", "n_layer", "n_head", "n_embd")}
-        block_size = told["n_positions"]
-    except OSError as error:
-        raise errors.reading(path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
+    told = jsonfiles.load(path, limit=_MAX_JSON, what="configuration of a GPT-2")
+    names = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
+    if not isinstance(told, dict) or not all(type(told.get(name)) is int for name in names):
+        found = [name for name in names if not isinstance(told, dict) or type(told.get(name)) is not int]
         raise FormatError(
-            f"{path}: is no configuration of a GPT-2 ({type(error).__name__}: {error})"
-        ) from error
+            f"{path}: is not a configuration of a GPT-2 (no integer for {', '.join(found)}); pass a "
+            "folder that save_pretrained() wrote"
+        )
+    sizes = {name: told[name] for name in names[:4]}
     fixed = {**_FIXED, "n_inner": 4 * sizes["n_embd"]}
     for name, value in fixed.items():
         if (said := told.get(name)) not in (None, value):
-            raise UnsupportedError(f"{path}: {name} is {said!r}; only GPT-2's own, {value!r}, can be loaded")
+            raise UnsupportedError(
+                f"{path}: {name} is {brief(said)}; only GPT-2's own, {value!r}, can be loaded"
+            )
     activation = told.get("activation_function", "gelu_new")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise UnsupportedError(
-            f"{path}: activation_function is {activation!r}; only {', '.join(_ACTIVATIONS)} can be loaded"
+            f"{path}: activation_function is {brief(activation)}; only {', '.join(_ACTIVATIONS)} can be "
+            "loaded"
         )
-    return ModelConfig(
-        **sizes,
-        block_size=block_size,
-        dropout=dropout,
-        bias=True,
-        norm="layernorm",
-        positions="learned",
-        activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
-        qk_norm=False,
-        tied=told.get("tie_word_embeddings", True),
-        zero_init=False,
-    )
+    try:
+        return ModelConfig(
+            **sizes,
+            block_size=told["n_positions"],
+            dropout=dropout,
+            bias=True,
+            norm="layernorm",
+            positions="learned",
+            activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
+            qk_norm=False,
+            tied=told.get("tie_word_embeddings", True),
+            zero_init=False,
+        )
+    except ArgumentError as error:
+        raise FormatError(
+            f"{path}: is not a configuration of a GPT-2 ({brief(str(error))[1:-1]}); get the folder again"
+        ) from error
 
 
 def _exported(config: ModelConfig) -> dict[str, Any]:
@@ -199,15 +236,6 @@ def _name(theirs: str) -> tuple[str, bool]:
     return name, False
 
 
-def _fill(parameter: torch.Tensor, tensor: torch.Tensor, what: str) -> None:
-    if parameter.shape != tensor.shape:
-        raise FormatError(
-            f"{what} has the shape {tuple(tensor.shape)}, and by config.json it should be "
-            f"{tuple(parameter.shape)}"
-        )
-    parameter.copy_(tensor)
-
-
 def _files(folder: str) -> list[str]:
     """The file of the weights, or those that an index names."""
     whole = os.path.join(folder, "model.safetensors")
@@ -218,29 +246,50 @@ def _files(folder: str) -> list[str]:
         raise FormatError(
             f"{folder}: has no model.safetensors; load it with transformers and save_pretrained() it again"
         )
-    try:
-        with open(index, encoding="utf-8") as file:
-            named = {str(name) for name in json.load(file)["weight_map"].values()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{index}: is no index of weights ({type(error).__name__}: {error})") from error
-    if strange := [name for name in named if os.path.basename(name) != name]:
-        raise FormatError(f"{index}: names {min(strange)!r}, which is not in its folder")
+    found = jsonfiles.load(index, limit=_MAX_JSON, what="index of weights")
+    names = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(names, dict) or not names:
+        raise FormatError(f"{index}: is not an index of weights (no weight_map); get the folder again")
+    named = set(map(str, names.values()))
+    # Nothing outside the folder is read, and no file for its name alone.
+    if strange := [name for name in named if os.path.basename(name) != name or not name.endswith(_SUFFIX)]:
+        raise FormatError(
+            f"{index}: the weights should be {_SUFFIX} files in its folder, found {brief(min(strange))}; get "
+            "the folder again"
+        )
     return [os.path.join(folder, name) for name in sorted(named)]
 
 
-def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _shape(file: Any, name: str) -> tuple[int, ...]:
+    part = file.get_slice(name)
+    if part.get_dtype() not in _DTYPES:
+        raise UnsupportedError(
+            f"{name} is of {part.get_dtype()}, expected one of {', '.join(_DTYPES)}; save the model as "
+            "float32"
+        )
+    return tuple(part.get_shape())
+
+
+def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T]]:
+    """What ``get`` takes of each tensor in a safetensors file."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise _missing("safetensors") from error
+    with opened(path):  # a regular file that can be read
+        pass
     try:
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is no dict
+            for name in file.keys():  # noqa: SIM118 - it is not a dict
                 # Early versions of transformers saved their masks too.
                 if not name.endswith((".attn.bias", ".attn.masked_bias")):
-                    yield name, file.get_tensor(name)
+                    yield name, get(file, name)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: {error}") from None
     except SafetensorError as error:
-        raise FormatError(f"{path}: is no whole safetensors file ({error}); get it again") from error
+        raise FormatError(
+            f"{path}: is not a whole safetensors file ({brief(str(error))[1:-1]}); get it again"
+        ) from error
     except OSError as error:
         raise errors.reading(path, error) from error
 

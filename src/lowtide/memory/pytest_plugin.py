@@ -145,7 +145,8 @@ def _run_isolated(item: pytest.Item) -> list[pytest.TestReport]:
         lines = []
         if os.path.exists(target):
             with open(target, encoding="utf-8") as file:
-                lines = file.read().splitlines()
+                # A process that is killed meanwhile leaves its last line in part.
+                lines = [line for line in file if line.endswith("\n")]
     reports = [
         item.config.hook.pytest_report_from_serializable(config=item.config, data=json.loads(line))
         for line in lines

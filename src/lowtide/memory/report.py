@@ -47,13 +47,13 @@ def render(found: Document) -> str:
     parts = {
         "title": html.escape(f"{found['verdict'].split(':')[0]} – {_command(found)[:60]}"),
         "command": html.escape(_command(found)),
-        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(found.get("started", 0))),
+        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(found.get("started") or 0)),
         "state": "grows" if found.get("grows") else "bounded",
         "verdict": html.escape(found["verdict"]),
         "words": html.escape(_words(found)),
         "tiles": _tiles(found),
         "mappings": _table(found),
-        "not_seen": "".join(f"<li>{html.escape(line)}</li>" for line in found.get("not_seen", [])),
+        "not_seen": "".join(f"<li>{html.escape(line)}</li>" for line in found.get("not_seen") or []),
         "library": _library(),
         "data": _script_json(_chart_data(found)),
     }
@@ -90,7 +90,7 @@ def _words(found: Document) -> str:
         said = f"Memory stayed within {peak:.0f} MiB of where it was when reading began"
         was_read = found["mib_per_gib_read"] is not None
         said += f", over {format_size(found['bytes_read'])} read." if was_read else "."
-        if found.get("page_cache_growth_mib", 0) >= 64:
+        if (found.get("page_cache_growth_mib") or 0) >= 64:
             said += " Page cache filled up beside it; the kernel takes that back when memory is needed."
         return said
     return _ADVICE.get(
@@ -116,8 +116,8 @@ def _tiles(found: Document) -> str:
             "slope of memory over bytes read",
         ),
         ("read", format_size(found["bytes_read"]) if found.get("split", True) else "–", "calls and mappings"),
-        ("time", _duration(found.get("seconds", 0)), f"ended with {ended}" if status is not None else ""),
-        ("processes", str(found.get("processes", 1)), "at once, at most"),
+        ("time", _duration(found.get("seconds") or 0), f"ended with {ended}" if status is not None else ""),
+        ("processes", str(found.get("processes") or 1), "at once, at most"),
     ]
     return "".join(
         f'<div class="tile"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>'
@@ -162,8 +162,10 @@ def _chart_data(found: Document) -> dict[str, Any]:
     for before, now in zip([None, *samples], samples, strict=False):
         row = {name: now[name] for name in ("time", "bytes_read", "heap", "mapped", "page_cache")}
         span = now["time"] - before["time"] if before else 0.0
-        row["rate"] = (now["bytes_read"] - before["bytes_read"]) / span if before and span > 0 else 0.0
-        row["faults"] = (now["major_faults"] - before["major_faults"]) / span if before and span > 0 else 0.0
+        # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
+        rated = before is not None and span > 1e-6
+        row["rate"] = (now["bytes_read"] - before["bytes_read"]) / span if before and rated else 0.0
+        row["faults"] = (now["major_faults"] - before["major_faults"]) / span if before and rated else 0.0
         rows.append(row)
     return {
         "rows": rows,
