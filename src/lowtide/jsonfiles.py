@@ -72,8 +72,8 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     except (ValueError, RecursionError) as error:
         problem = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FormatError(
-            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}; copy or write the file "
-            "again"
+            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}; copy or "
+            "write the file again"
         ) from None
     return value
 
