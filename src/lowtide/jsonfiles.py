@@ -52,7 +52,8 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     lowtide.errors.FormatError: index.json: cannot read the index (invalid JSON: the key 'a' occurs ...
     """
     where = f"{os.fspath(path)}: cannot read the {what}"
-    memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * len(data)
+    width = 1 if data.isascii() else 4  # one character beyond the BMP makes all of a str as wide as itself
+    memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + (1 + width) * len(data)
     if memory > MAX_MEMORY:
         raise FormatError(
             f"{where} (its values take about {memory} bytes of memory, expected at most {MAX_MEMORY}); "
@@ -72,8 +73,8 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     except (ValueError, RecursionError) as error:
         problem = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FormatError(
-            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}; copy or write the file "
-            "again"
+            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}: damaged or "
+            "still being written; copy or write it again"
         ) from None
     return value
 

@@ -18,8 +18,8 @@ from lowtide.formats import npy
 from lowtide.formats.layout import Layout
 from lowtide.formats.source import Source
 
-MAX_DIRECTORY = 2**24
-"""Bytes of directory that are read: over a hundred thousand members, in some hundred MB of memory."""
+MAX_DIRECTORY = 4 * 2**20
+"""Bytes of the largest directory that is read: some 60,000 members."""
 
 _SIGNATURE = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s2xHH16xHH")  # signature, flags, method, length of the name, of the extra field

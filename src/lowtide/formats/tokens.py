@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -136,7 +137,7 @@ def _listed(paths: Iterable[Path], dtype: npt.DTypeLike | None) -> Tokens:
     if not names:
         raise ArgumentError("the list of files is empty; name one at least")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        [(twice, _)] = Counter(names).most_common(1)
         raise ArgumentError(f"{twice}: is in the list more than once; name each file once")
     return _files(names, dtype)
 
