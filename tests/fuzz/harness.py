@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import json
 import os
 import random
@@ -112,7 +113,8 @@ def _read_valid(target: Target, valid: Path) -> None:
     """The undamaged files must be readable, or no damaged one would be read far enough."""
     copy = valid.parent / "copy"
     shutil.copytree(valid, copy)
-    target.read(copy)
+    with contextlib.redirect_stdout(io.StringIO()):
+        target.read(copy)
     shutil.rmtree(copy)
     gc.collect()
 
@@ -142,7 +144,7 @@ def run_case(target: Target, valid: Path, folder: Path, case: int) -> str | None
     start = time.process_time()
     problem = None
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(io.StringIO()):
             target.read(folder)
     except LowtideError as error:
         if len(str(error)) > 10_000:

@@ -15,6 +15,7 @@ from typing import IO, cast
 
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 from lowtide.formats import npy
+from lowtide.formats.foreign import in_zip
 from lowtide.formats.layout import Layout
 from lowtide.formats.source import Source
 
@@ -70,6 +71,12 @@ class Archive:
         if name + ".npy" in self._entries:
             return name
         return name.removesuffix(".npy") if name in self._entries else None
+
+    def empty(self) -> str:
+        """The message for a file without arrays: mostly it is another kind of zip."""
+        if not self._entries:
+            return f"{self._source.path}: the zip holds no array, and 1 or more were expected"
+        return in_zip(list(self._entries)).message(self._source.path, tokens=False)
 
     def locate(self, name: str) -> Layout:
         """Where the array ``name`` lies."""

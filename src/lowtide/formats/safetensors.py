@@ -93,6 +93,10 @@ class Tensors:
         """``name``, or None if there is no such tensor."""
         return name if name in self._tensors else None
 
+    def empty(self) -> str:
+        """The message for a file without tensors."""
+        return f"{self._path}: the safetensors file holds no array, and 1 or more were expected"
+
     def locate(self, name: str) -> Layout:
         """Where the tensor ``name`` lies."""
         tensor = self._tensors[name]
