@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-import h5py
 import numpy as np
-import safetensors.numpy
 
 import lowtide
 from lowtide.cli import info
@@ -30,11 +28,15 @@ def _make_npz(folder: Path) -> None:
 
 
 def _make_safetensors(folder: Path) -> None:
+    import safetensors.numpy
+
     tensors = {"w": np.arange(12, dtype="<f4").reshape(4, 3), "b": np.zeros(3, np.uint8)}
     safetensors.numpy.save_file(tensors, folder / "x.safetensors", {"format": "np"})
 
 
 def _make_hdf5(folder: Path) -> None:
+    import h5py
+
     with h5py.File(folder / "x.h5", "w") as file:
         file["x"] = np.arange(12).reshape(4, 3)
         file["group/fields"] = np.zeros(3, [("a", "<f4"), ("b", "S5")])
@@ -42,6 +44,16 @@ def _make_hdf5(folder: Path) -> None:
         file["text"] = "variable"
         file["link"] = h5py.SoftLink("/x")
         file["x"].attrs["unit"] = "m"
+    with h5py.File(folder / "types.h5", "w", userblock_size=512) as file:
+        file["enum"] = np.zeros(3, h5py.enum_dtype({"a": 0, "b": 1}, "<i2"))
+        file.create_dataset("strings", data=["a", "bc"], dtype=h5py.string_dtype())
+        file.create_dataset("arrays", (4,), np.dtype("(2, 3)<f4"))
+        file.create_dataset("external", (5,), "<i4", external=[("x.raw", 0, 20)])
+        file.create_dataset("grown", data=np.arange(6).reshape(2, 3), maxshape=(None, 3), shuffle=True)
+        file["external link"] = h5py.ExternalLink("x.h5", "/x")
+        parts = h5py.VirtualLayout((4, 3), "<i8")
+        parts[:] = h5py.VirtualSource("x.h5", "x", (4, 3))
+        file.create_virtual_dataset("virtual", parts)
     with h5py.File(folder / "new.h5", "w", libver="latest") as file:
         file["x"] = np.arange(12).reshape(4, 3)
         for i in range(9):  # more than fit into the group itself
@@ -53,17 +65,28 @@ def _make_raw(folder: Path) -> None:
 
 
 def _open(folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        for name in [member.name for member in members(path)][:5]:
-            with suppress(LowtideError):
-                _read(lowtide.open(path, name=name))
-        show(path)
+    path = newest(folder)
+    for name in [member.name for member in members(path)][:5]:
+        with suppress(LowtideError):
+            _read(lowtide.open(path, name=name))
+    show(path)
 
 
-def show(path: Path, *options: str) -> None:
+def show(path: Path, eos: int | None = None, dtype: str | None = None) -> None:
     """``lowtide info`` without the program around it, which would hide exceptions."""
-    with info.command.make_context("info", [str(path), "--json", *options]) as context:
-        info.command.invoke(context)
+    raw = {"dtype": dtype, "shape": None, "offset": None, "member": None}
+    command = info.command.callback
+    assert command is not None
+    command(path=str(path), as_json=True, split="train", eos=eos, scan=False, verify=False, **raw)
+
+
+def newest(folder: Path) -> Path:
+    """The file or folder that was damaged: the others are copies, with the times of the originals."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if not files:
+        return folder / "deleted"
+    damaged = max(files, key=lambda path: path.stat().st_mtime_ns)
+    return folder / damaged.relative_to(folder).parts[0]
 
 
 def _open_raw(folder: Path) -> None:

@@ -16,10 +16,10 @@ from lowtide import scanning
 from lowtide.batches import OrderName
 from lowtide.errors import LowtideError
 from lowtide.formats import checksums, llmc
-from tests.formats import test_litdata, test_mds, test_megatron
-from tests.formats.corpora import Files, put
-from tests.fuzz.arrays import show
+from tests.fuzz.arrays import newest, show
 from tests.fuzz.harness import Target
+
+Files = dict[str, bytes]
 
 _COUNT = 60
 _TOKENS = np.arange(_COUNT, dtype="<u2")
@@ -43,17 +43,21 @@ _DATATROVE: Files = {
     "x.ds.index": _ENDS.tobytes(),
     "x.ds.metadata": f"gpt2|2\n{_COUNT}\n60.00 T".encode(),
 }
-_MEGATRON: Files = {
-    "x.bin": _TOKENS.tobytes(),
-    "x.idx": test_megatron.index([10] * 6, [0, 2, 3, 6]),
-}
 _ITEMS = [[list(range(i, i + 10)) for i in range(4)], [list(range(i)) for i in range(5, 9)]]
 _ORDERS: tuple[OrderName, ...] = ("random", "packed")  # the quick ones on tiny corpora
 _MDS_ROWS = [{"tokens": _TOKENS[:8], "name": "a"}, {"tokens": _TOKENS[:10], "name": "bc"}]
 
 
 def _make(files: Files, folder: Path) -> None:
-    put(folder, files)
+    folder.mkdir(exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def _make_megatron(folder: Path) -> None:
+    from tests.formats.test_megatron import index  # pytest and hypothesis take a while to import
+
+    _make({"x.bin": _TOKENS.tobytes(), "x.idx": index([10] * 6, [0, 2, 3, 6])}, folder)
 
 
 def _make_npy(folder: Path) -> None:
@@ -62,13 +66,17 @@ def _make_npy(folder: Path) -> None:
 
 
 def _make_mds(folder: Path) -> None:
-    put(folder / "even", test_mds.made({"tokens": "ndarray:uint16:8"}, [{"tokens": _TOKENS[:8]}] * 4))
-    put(folder / "uneven", test_mds.made({"tokens": "ndarray", "name": "str"}, _MDS_ROWS, _MDS_ROWS))
+    from tests.formats.test_mds import made
+
+    _make(made({"tokens": "ndarray:uint16:8"}, [{"tokens": _TOKENS[:8]}] * 4), folder / "even")
+    _make(made({"tokens": "ndarray", "name": "str"}, _MDS_ROWS, _MDS_ROWS), folder / "uneven")
 
 
 def _make_litdata(folder: Path) -> None:
-    put(folder / "flat", test_litdata.made(_ITEMS))
-    put(folder / "sized", test_litdata.made(_ITEMS, sized=True))
+    from tests.formats.test_litdata import made
+
+    _make(made(_ITEMS), folder / "flat")
+    _make(made(_ITEMS, sized=True), folder / "sized")
 
 
 def _make_own(folder: Path) -> None:
@@ -96,8 +104,7 @@ def _read(folder: Path, eos: int | None = None, dtype: str | None = None) -> Non
             with suppress(LowtideError):
                 corpus.batches(2, 4, order=order, prefetch=0)[0]
         pickle.loads(pickle.dumps(corpus)).close()
-    options = [*(["--eos", str(eos)] if eos else []), *(["--dtype", dtype] if dtype else [])]
-    show(folder, *options)
+    show(folder, eos, dtype)
 
 
 def _read_documents(corpus: lowtide.Corpus) -> None:
@@ -111,9 +118,7 @@ def _read_documents(corpus: lowtide.Corpus) -> None:
 
 
 def _read_each(folder: Path) -> None:
-    for inner in sorted(folder.iterdir()):
-        with suppress(LowtideError):
-            _read(inner)
+    _read(newest(folder))
 
 
 def _read_own(folder: Path) -> None:
@@ -133,7 +138,7 @@ def _read_scanned(folder: Path) -> None:
 TARGETS = [
     Target("nanogpt", partial(_make, _NANOGPT), partial(_read, eos=7)),
     Target("llm.c", partial(_make, _LLMC), _read),
-    Target("megatron", partial(_make, _MEGATRON), _read),
+    Target("megatron", _make_megatron, _read),
     Target("datatrove", partial(_make, _DATATROVE), _read),
     Target("olmo", partial(_make, _OLMO), partial(_read, dtype="uint16")),
     Target("npy-tokens", _make_npy, partial(_read, eos=7)),

@@ -7,6 +7,7 @@ Checksums are not verified, for that would read the whole member.
 
 from __future__ import annotations
 
+import bisect
 import errno
 import struct
 import zipfile
@@ -60,6 +61,7 @@ class Archive:
         # ZipInfo.is_dir would do, if it did not fail on an empty name.
         files = [entry for entry in archive.infolist() if not entry.filename.endswith("/")]
         self._entries = {entry.filename: entry for entry in files}
+        self._starts = sorted({entry.header_offset for entry in archive.infolist()})
         self._copies = Counter(entry.filename for entry in files)
 
     def names(self) -> list[str]:
@@ -89,6 +91,13 @@ class Archive:
             raise TruncatedFileError(
                 f"{where}: {entry.file_size} bytes from byte {begin} would reach beyond the zip's directory "
                 f"at byte {self._directory_start}: damaged; copy or write it again"
+            )
+        # Members that share bytes are a way to make a small file look huge.
+        after = bisect.bisect_right(self._starts, entry.header_offset)
+        if after < len(self._starts) and end > self._starts[after]:
+            raise FormatError(
+                f"{where}: {entry.file_size} bytes from byte {begin} would overlap the member at byte "
+                f"{self._starts[after]}: damaged; copy or write it again"
             )
         header = npy.read_header(self._source, begin, end, where)
         expected = header.data_offset - begin + header.nbytes
