@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -14,6 +15,12 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingError, NotFoundError
 from tests.support.corpora import numbered
+
+
+def npy_of(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 @given(
@@ -134,6 +141,27 @@ def test_the_scan_is_kept_beside_the_corpus_and_made_anew_when_it_changed(tmp_pa
     assert lowtide.corpus(paths, dtype="<u2", eos=3).documents.count == 2
     np.array([1, 0, 2, 0, 3, 0], "<u2").tofile(paths[0])
     assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 3
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"not an array",
+        npy_of(np.zeros((2, 2), "<u8")),
+        npy_of(np.zeros(2)),
+        npy_of(np.array([2], "<u8")),
+    ],
+    ids=["empty", "text", "shape", "dtype", "end"],
+)
+def test_a_damaged_index_of_a_scan_is_made_again(tmp_path: Path, damaged: bytes) -> None:
+    paths, _ = text(tmp_path, [[1, 2], [3]], eos=0)
+    assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 2
+    [index] = tmp_path.glob(".lowtide-documents-*")
+    valid = index.read_bytes()
+    index.write_bytes(damaged)
+    assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 2
+    assert index.read_bytes() == valid
 
 
 def test_where_the_folder_may_not_be_written_the_users_cache_is_used(

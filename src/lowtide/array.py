@@ -40,8 +40,10 @@ def open(
     path: str | os.PathLike[str],
     dtype: npt.DTypeLike | None = None,
     shape: int | tuple[int, ...] | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     *,
+    mode: Literal["r"] = "r",
+    order: Literal["C", "F"] = "C",
     name: str | None = None,
     reader: ReaderName = "auto",
     cache: Cache = "keep",
@@ -49,12 +51,34 @@ def open(
     """Open an array on disk; nothing but its header is read.
 
     ``.npy``, members of ``.npz`` that are stored (``np.savez``), ``.safetensors`` and contiguous HDF5
-    datasets are recognised by their content; ``name`` picks the member. With ``dtype`` the file is taken as
-    raw, in ``np.memmap``'s words: ``shape`` may hold one ``-1``, ``offset`` is in bytes.
+    datasets are recognised by their content. With ``dtype`` the file is raw, in ``np.memmap``'s words.
 
-    ``reader`` is ``pread`` (the default where the system has it), ``remap``, ``advise`` or ``memmap``;
-    ``cache="drop"`` leaves nothing of the file behind in the page cache.
+    Parameters
+    ----------
+    path
+        The file.
+    dtype
+        What the elements of a raw file are. A file that has a header needs ``offset`` too: its header is not
+        data.
+    shape
+        The shape of a raw file, of which one length may be ``-1``; by default one axis to the file's end.
+    offset
+        Byte at which the data of a raw file starts. An explicit ``0`` reads all bytes of a file, even of one
+        that starts like an NPY, NPZ, safetensors or HDF5 file.
+    mode
+        ``"r"``, for those who come from ``np.memmap``: arrays are read here, and written by
+        :func:`lowtide.create`.
+    order
+        ``"F"`` for a raw file whose first axis varies fastest.
+    name
+        The member of an NPZ, safetensors or HDF5 file; may be left out when there is only one.
+    reader
+        ``"pread"`` (the default where the system has it), ``"remap"``, ``"advise"`` or ``"memmap"``.
+    cache
+        ``"drop"`` leaves nothing of the file behind in the page cache.
 
+    Examples
+    --------
     >>> import numpy as np, lowtide
     >>> np.save(tmp / "squares.npy", np.arange(12).reshape(4, 3) ** 2)
     >>> a = lowtide.open(tmp / "squares.npy")
@@ -62,8 +86,17 @@ def open(
     ((4, 3), array([ 81, 100, 121]), array([49,  1]))
     >>> lowtide.open(tmp / "squares.npy", dtype="int64", offset=128, shape=(-1, 2)).shape
     (6, 2)
+    >>> lowtide.open(tmp / "squares.npy", dtype="int64")
+    Traceback (most recent call last):
+    lowtide.errors.ArgumentError: ...: is an NPY file ...; leave dtype out, or pass offset= too: ...
     """
-    return Array(formats.inspect(path, dtype, shape, offset, name=name), reader=reader, cache=cache)
+    if mode not in ("r", "readonly"):
+        raise ArgumentError(
+            f"mode must be 'r', got {mode!r}: lowtide.open reads; write with lowtide.create, which adds rows "
+            "to a file with append=True"
+        )
+    layout = formats.inspect(path, dtype, shape, offset, order=order, name=name)
+    return Array(layout, reader=reader, cache=cache)
 
 
 class Array(ArrayOperators):

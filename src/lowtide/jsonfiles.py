@@ -22,8 +22,9 @@ MAX_DEPTH = 100
 
 # What each of these characters adds at most, as CPython 3.11 allocates while json.loads runs: a list or dict,
 # an element and its pointer, a key with its pair and its place in the table.
-_COSTS = {b"[": 120, b"{": 120, b",": 72, b":": 160}
+_COSTS = {b"[": 120, b"{": 120, b",": 72, b":": 240}
 _MAX_DIGITS = 100
+_WIDE = re.compile(rb"[\xf0-\xf4]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -52,7 +53,9 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     lowtide.errors.FormatError: index.json: cannot read the index (invalid JSON: the key 'a' occurs ...
     """
     where = f"{os.fspath(path)}: cannot read the {what}"
-    memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * len(data)
+    # A str is as wide as its widest character, and there are two: the text, and its parts; the bytes too.
+    width = 1 if data.isascii() else 4 if _WIDE.search(data) else 2
+    memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * (1 + width) * len(data)
     if memory > MAX_MEMORY:
         raise FormatError(
             f"{where} (its values take about {memory} bytes of memory, expected at most {MAX_MEMORY}); "
@@ -72,8 +75,8 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     except (ValueError, RecursionError) as error:
         problem = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FormatError(
-            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}; copy or "
-            "write the file again"
+            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}: damaged or "
+            "still being written; copy or write it again"
         ) from None
     return value
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.errors import LowtideError, WriteError
+from lowtide import errors
+from lowtide.errors import FormatError, LowtideError, UnsupportedError, WriteError
 from lowtide.extents import Ints
 from lowtide.formats import inspect
 from lowtide.formats.documents import Column, Documents
@@ -50,9 +51,18 @@ def scan(corpus: Corpus) -> Documents:
 
 
 def _open(path: str, tokens: int) -> Documents | None:
+    """The documents that an earlier scan found; None if there are none, or what is there is damaged."""
     if not os.path.exists(path):
         return None
-    return Documents("scanned", [Column(inspect(path), "the documents found by a scan")], [tokens])
+    try:
+        layout = inspect(path)
+        if layout.dtype != np.dtype("<u8") or len(layout.shape) != 1:
+            return None
+        documents = Documents("scanned", [Column(layout, "the documents found by a scan")], [tokens])
+        documents.at(tokens - 1)  # so the last document ends where the tokens do
+    except (FormatError, UnsupportedError):
+        return None
+    return documents
 
 
 def _ends(corpus: Corpus) -> Iterator[Ints]:
@@ -80,7 +90,10 @@ def _marked(corpus: Corpus) -> Iterator[Ints]:
 def _digest(corpus: Corpus) -> str:
     digest = hashlib.blake2b(f"{corpus.eos} {corpus.found.marks} {corpus.dtype}".encode(), digest_size=10)
     for segment in corpus.found.segments:
-        changed = os.stat(segment.path).st_mtime_ns
+        try:
+            changed = os.stat(segment.path).st_mtime_ns
+        except OSError as error:
+            raise errors.reading(segment.path, error) from error
         digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}\n".encode())
     return digest.hexdigest()
 

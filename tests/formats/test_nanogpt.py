@@ -118,11 +118,15 @@ HOSTILE: dict[str, tuple[bytes, type[LowtideError], str]] = {
     "dup": (b"\x80\x02}20.", UnsupportedError, "DUP"),
     "not-a-dict": (pickle.dumps("text"), FormatError, "found 'text'"),
     "keys": (pickle.dumps({1: 2}), FormatError, "names for keys"),
-    "cut": (pickle.dumps(META)[:-5], FormatError, "no valid pickle"),
-    "empty": (b"", FormatError, "no valid pickle"),
-    "text": (b"vocab_size: 65\n", FormatError, "no valid pickle"),
-    "stack": (b"\x80\x02s.", FormatError, "no valid pickle"),
-    "size-lies": (b"\x80\x02X\xff\xff\xff\x7fabc.", FormatError, "no valid pickle"),
+    "dict-twice": (b"\x80\x02}q\x00X\x01\x00\x00\x00a}q\x01sX\x01\x00\x00\x00bh\x01s.", FormatError, "twice"),
+    "dict-in-itself": (b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.", FormatError, "twice"),
+    "many-dicts": (b"\x80\x02" + b"}" * 1000 + b".", FormatError, "more than 50 dicts"),
+    "surrogate": (pickle.dumps({"a": "\ud800"}), FormatError, "surrogates"),
+    "cut": (pickle.dumps(META)[:-5], FormatError, "not a valid pickle"),
+    "empty": (b"", FormatError, "not a valid pickle"),
+    "text": (b"vocab_size: 65\n", FormatError, "not a valid pickle"),
+    "stack": (b"\x80\x02s.", FormatError, "not a valid pickle"),
+    "size-lies": (b"\x80\x02X\xff\xff\xff\x7fabc.", FormatError, "not a valid pickle"),
 }
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from lowtide.formats import inspect, members
-from lowtide.formats.npy import MAX_HEADER, make_header, read_header
+from lowtide.formats.npy import _PYTHON2_LONG, MAX_HEADER, make_header, read_header
 from lowtide.formats.source import opened
 from tests.formats.helpers import assert_honest, assert_same, damaged, refused, write
 
@@ -418,6 +418,12 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+@pytest.mark.parametrize("text", ["'", "'a", '"', "1", "1 ", "\\'", "'\\"])
+def test_integers_of_python_2_are_found_in_linear_time(text: str) -> None:
+    long = text * 10**6  # a hundred times the longest header: seconds became days
+    assert _PYTHON2_LONG.sub(lambda found: found[1] or found[2], long) == long
 
 
 @settings(max_examples=300, deadline=2000)

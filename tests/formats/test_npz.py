@@ -258,6 +258,17 @@ def test_the_directory_and_the_local_header_must_agree(tmp_path: Path) -> None:
         inspect(write(path, bytes(lying)), name="x")
 
 
+def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
+    data = bytearray(zipped({"x.npy": npy(X), "y.npy": npy(X)}))
+    second = data.index(b"PK\3\4", 4)
+    skipped = second  # the first member's data: that of the second, past an extra field that is as long
+    data[28:30] = struct.pack("<H", skipped)
+    path = write(tmp_path / "a.npz", bytes(data))
+    with refused(FormatError, f"{path}['x']", "overlap", f"member at byte {second}", "damaged"):
+        inspect(path, name="x")
+    assert_same(inspect(path, name="y"), X)
+
+
 def test_names_in_any_script(tmp_path: Path) -> None:
     savez(tmp_path / "a.npz", {"größe": X, "高さ": Y})
     assert_same(inspect(tmp_path / "a.npz", name="高さ"), Y)

@@ -69,6 +69,21 @@ def changed(path: str, value: Any, manifest: Manifest = MANIFEST) -> Files:
     return {**FILES, "corpus.json": json.dumps(content).encode()}
 
 
+def test_a_manifest_that_could_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "MAX_INDEX", 500)
+    with refused(FormatError, "corpus.json", "expected at most 500", "fewer"):
+        MANIFEST.to_json()
+
+
+def test_a_file_that_is_listed_twice_among_many() -> None:
+    names = [*map(str, range(100_000)), "99999"]  # to count each name in the list of all took hours
+    content = json.loads(MANIFEST.to_json())
+    entry = {"tokens": 1, "sha256": DIGEST, "documents": None, "ends": None, "ends_sha256": None}
+    content["splits"] = {"train": [{"file": name, **entry} for name in names]}
+    with refused(FormatError, "'99999' twice"):
+        Manifest.from_json(content, "corpus.json")
+
+
 def test_a_corpus_of_shards(tmp_path: Path) -> None:
     put(tmp_path, FILES)
     for path in (tmp_path, tmp_path / "corpus.json"):
@@ -157,7 +172,7 @@ def without(name: str) -> Files:
 
 
 LIES: dict[str, Lie] = {
-    "json": ({**FILES, "corpus.json": b'{"format": '}, FormatError, ("no valid JSON",)),
+    "json": ({**FILES, "corpus.json": b'{"format": '}, FormatError, ("invalid JSON",)),
     "list": ({**FILES, "corpus.json": b"[]"}, FormatError, ("JSON object",)),
     "twice": ({**FILES, "corpus.json": b'{"format": 1, "format": 2}'}, FormatError, ("'format' occurs",)),
     "format": (changed("format", "lowtide array"), FormatError, ("'lowtide corpus'", "'lowtide array'")),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lowtide
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from lowtide.formats import inspect
 from lowtide.formats.raw import locate
@@ -69,10 +70,43 @@ def test_one_length_may_be_left_open(path: Path, shape: Any, offset: int, expect
     assert inspect(path, "<i4", shape, offset).shape == expected
 
 
-def test_with_a_dtype_every_file_is_raw(tmp_path: Path) -> None:
+def test_with_a_dtype_and_an_offset_every_file_is_raw(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npy"
     np.save(path, np.zeros(4))
-    assert inspect(path, "u1").shape == (160,)
+    assert inspect(path, "u1", offset=0).shape == (160,)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (-1, 4, 5), (3, 20), (60,), (60, 1), 60, None], ids=str)
+def test_fortran_order_is_that_of_memmap(tmp_path: Path, shape: Any) -> None:
+    np.arange(60, dtype="<i4").tofile(tmp_path / "a.bin")
+    found = lowtide.open(tmp_path / "a.bin", "<i4", shape, order="F")
+    known = tuple(3 if length == -1 else length for length in shape) if isinstance(shape, tuple) else shape
+    expected = np.memmap(tmp_path / "a.bin", "<i4", "r", shape=known, order="F")
+    assert np.array_equal(found[:], expected)
+    assert np.array_equal(found[-1], expected[-1])
+
+
+def test_order_and_mode_are_checked(path: Path) -> None:
+    with refused(ArgumentError, path, "order must be 'C' or 'F'", "'A'"):
+        lowtide.open(path, "<i4", order="A")  # type: ignore[arg-type]
+    with refused(UnsupportedError, path, "base dtype"):
+        lowtide.open(path, "(3,)<i4", order="F")
+    with refused(ArgumentError, path, "order='F'", "dtype"):
+        lowtide.open(path, order="F")
+    assert lowtide.open(path, "<i4", mode="r").shape == (60,)
+    for mode in ("r+", "w+", "c", None):
+        with refused(ArgumentError, repr(mode), "lowtide.create", "append=True"):
+            lowtide.open(path, "<i4", mode=mode)  # type: ignore[arg-type]
+
+
+def test_the_third_argument_of_memmap_is_told_from_a_shape(path: Path) -> None:
+    with refused(ArgumentError, path, "'r'", "mode third", "by name"):
+        lowtide.open(path, "<i4", "r")  # type: ignore[arg-type]
+
+
+def test_a_file_object_is_not_a_path(path: Path) -> None:
+    with path.open("rb") as file, refused(ArgumentError, "file object", "pass its name"):
+        lowtide.open(file, "<i4")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

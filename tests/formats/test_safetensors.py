@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import FormatError, LowtideError, MemberError, TruncatedFileError, UnsupportedError
 from lowtide.formats import inspect, members
-from lowtide.formats.safetensors import DTYPES
+from lowtide.formats.safetensors import DTYPES, MAX_HEADER
 from tests.formats.helpers import assert_honest, assert_same, damaged, refused, write
 
 
@@ -108,17 +108,17 @@ DAMAGED = "damaged"
 LIES = [
     Lie("length-cut", b"\x10\0\0", TruncatedFileError, ("8 bytes", "byte 3", "cut short")),
     Lie("length-only", struct.pack("<Q", 10), TruncatedFileError, ("byte 8", "cut short")),
-    Lie("length-absurd", made({}, length=2**63), FormatError, (2**63, 100_000_000, "dtype=")),
-    Lie("length-over", made({}, length=100_000_001), FormatError, (100_000_001, 100_000_000, "dtype=")),
+    Lie("length-absurd", made({}, length=2**63), FormatError, (2**63, MAX_HEADER, "dtype=")),
+    Lie("length-over", made({}, length=MAX_HEADER + 1), FormatError, (MAX_HEADER + 1, "dtype=")),
     Lie("length-beyond", made({}, length=1000), TruncatedFileError, ("1000 bytes", "byte 10", "cut short")),
     Lie("length-0", made(b""), FormatError, ("b'{'", "b''", "0 bytes", "dtype=")),
     Lie("list", made([]), FormatError, ("b'{'", "b'[]'", "dtype=")),
     Lie("leading-space", made(b" {}"), FormatError, ("b'{'", "b' {}'")),
-    Lie("no-json", made(b"{nope}"), FormatError, ("no valid JSON", "{nope}", DAMAGED)),
-    Lie("no-utf8", made(b'{"\xff": 1}'), FormatError, ("no valid JSON", DAMAGED)),
-    Lie("deep", made(b'{"a":' + b"[" * 200_000), FormatError, ("no valid JSON", DAMAGED)),
-    Lie("endless-integer", made(b'{"a":' + b"9" * 5000 + b"}"), FormatError, ("no valid JSON", DAMAGED)),
-    Lie("behind", made(b"{} {}"), FormatError, ("no valid JSON", DAMAGED)),
+    Lie("no-json", made(b"{nope}"), FormatError, ("invalid JSON", "{nope}", DAMAGED)),
+    Lie("no-utf8", made(b'{"\xff": 1}'), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("deep", made(b'{"a":' + b"[" * 200_000), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("endless-integer", made(b'{"a":' + b"9" * 5000 + b"}"), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("behind", made(b"{} {}"), FormatError, ("invalid JSON", DAMAGED)),
     Lie("key-twice", made(b'{"w": 1, "v": 2, "w": 3}'), FormatError, ("'w' occurs more than once",)),
     Lie(
         "key-twice-inside", made(b'{"w": {"dtype": "U8", "dtype": "F32"}}'), FormatError, ("'dtype' occurs",)
@@ -134,7 +134,7 @@ LIES = [
     Lie("shape-float", made({"w": tensor(shape=[2.0])}), FormatError, ("['w']", "2.0", "integers")),
     Lie("shape-overflow", made({"w": tensor(shape=[2**62, 4])}), FormatError, (2**62, "2**63 - 1")),
     Lie("shape-hidden", made({"w": tensor(shape=[2**62, 4, 0])}), FormatError, (2**62, "2**63 - 1")),
-    Lie("shape-long", made({"w": tensor(shape=[10**4000] * 65)}), FormatError, ("65 dimensions", 64)),
+    Lie("shape-long", made({"w": tensor(shape=[10**99] * 65)}), FormatError, ("65 dimensions", 64)),
     Lie(
         "offsets-three",
         made({"w": {**tensor(), "data_offsets": [0, 1, 2]}}),

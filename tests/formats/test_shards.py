@@ -127,9 +127,17 @@ def test_numbers_sort_by_value() -> None:
     assert in_order(["b10", "b9", "a", "b09", "10", "9"]) == ["9", "10", "a", "b09", "b9", "b10"]
 
 
+def test_a_file_that_an_index_lists_twice(tmp_path: Path) -> None:
+    write(tmp_path / "a.bin", b"")
+    inside = Inside(str(tmp_path / "index.json"))
+    inside.stat("a.bin", "shards[0]")
+    with refused(FormatError, tmp_path / "index.json", "shards[1]", "'a.bin'", "listed before"):
+        inside.stat("a.bin", "shards[1]")
+
+
 def test_an_index_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "MAX_INDEX", 10)
-    with refused(FormatError, "11 bytes", "limit of 10"):
+    with refused(FormatError, "11 bytes", "at most 10"):
         read_json(str(write(tmp_path / "index.json", b'{"a": 1234}')))
 
 
@@ -138,5 +146,5 @@ def test_an_index_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_an_index_that_is_no_json(tmp_path: Path, data: bytes) -> None:
     path = write(tmp_path / "index.json", data)
-    with refused(FormatError, path, "no valid JSON"):
+    with refused(FormatError, path, "invalid JSON"):
         read_json(str(path))

@@ -1,25 +1,116 @@
-"""Array files."""
+"""Array files, made by the libraries that people make them with."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 import lowtide
+from lowtide.cli import info
+from lowtide.errors import LowtideError
+from lowtide.formats import members
 from tests.fuzz.harness import Target
+
+_SMALL = 2**20  # bytes that are read
 
 
 def _make_npy(folder: Path) -> None:
     np.save(folder / "x.npy", np.arange(12, dtype="<f4").reshape(4, 3))
+    np.save(folder / "fortran.npy", np.asfortranarray(np.arange(12).reshape(4, 3)))
+    np.save(folder / "fields.npy", np.zeros(3, [("a", "<f4"), ("b", "S5", (2, 3)), ("c", [("d", "<i2")])]))
+
+
+def _make_npz(folder: Path) -> None:
+    np.savez(folder / "x.npz", x=np.arange(12).reshape(4, 3), y=np.zeros(3, "<f4"))
+    np.savez_compressed(folder / "compressed.npz", x=np.arange(12))
+
+
+def _make_safetensors(folder: Path) -> None:
+    import safetensors.numpy
+
+    tensors = {"w": np.arange(12, dtype="<f4").reshape(4, 3), "b": np.zeros(3, np.uint8)}
+    safetensors.numpy.save_file(tensors, folder / "x.safetensors", {"format": "np"})
+
+
+def _make_hdf5(folder: Path) -> None:
+    import h5py
+
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["x"] = np.arange(12).reshape(4, 3)
+        file["group/fields"] = np.zeros(3, [("a", "<f4"), ("b", "S5")])
+        file.create_dataset("chunked", data=np.arange(100), chunks=(10,), compression="gzip")
+        file["text"] = "variable"
+        file["link"] = h5py.SoftLink("/x")
+        file["x"].attrs["unit"] = "m"
+    with h5py.File(folder / "types.h5", "w", userblock_size=512) as file:
+        file["enum"] = np.zeros(3, h5py.enum_dtype({"a": 0, "b": 1}, "<i2"))
+        file.create_dataset("strings", data=["a", "bc"], dtype=h5py.string_dtype())
+        file.create_dataset("arrays", (4,), np.dtype("(2, 3)<f4"))
+        file.create_dataset("external", (5,), "<i4", external=[("x.raw", 0, 20)])
+        file.create_dataset("grown", data=np.arange(6).reshape(2, 3), maxshape=(None, 3), shuffle=True)
+        file["external link"] = h5py.ExternalLink("x.h5", "/x")
+        parts = h5py.VirtualLayout((4, 3), "<i8")
+        parts[:] = h5py.VirtualSource("x.h5", "x", (4, 3))
+        file.create_virtual_dataset("virtual", parts)
+    with h5py.File(folder / "new.h5", "w", libver="latest") as file:
+        file["x"] = np.arange(12).reshape(4, 3)
+        for i in range(9):  # more than fit into the group itself
+            file[f"group/{i}"] = np.zeros(i)
+
+
+def _make_raw(folder: Path) -> None:
+    np.arange(12, dtype="<f4").tofile(folder / "x.bin")
 
 
 def _open(folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        with lowtide.open(path) as array:
-            repr(array)
-            if array.nbytes < 2**20:
-                array[...]
+    path = newest(folder)
+    for name in [member.name for member in members(path)][:5]:
+        with suppress(LowtideError):
+            _read(lowtide.open(path, name=name))
+    show(path)
 
 
-TARGETS = [Target("npy", _make_npy, _open)]
+def show(path: Path, eos: int | None = None, dtype: str | None = None) -> None:
+    """``lowtide info`` without the program around it, which would hide exceptions."""
+    raw = {"dtype": dtype, "shape": None, "offset": None, "member": None}
+    command = info.command.callback
+    assert command is not None
+    command(path=str(path), as_json=True, split="train", eos=eos, scan=False, verify=False, **raw)
+
+
+def newest(folder: Path) -> Path:
+    """The file or folder that was damaged: the others are copies, with the times of the originals."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if not files:
+        return folder / "deleted"
+    damaged = max(files, key=lambda path: path.stat().st_mtime_ns)
+    return folder / damaged.relative_to(folder).parts[0]
+
+
+def _open_raw(folder: Path) -> None:
+    path = folder / "x.bin"
+    for shape in (None, (-1, 3), (4, 3)):
+        with suppress(LowtideError):
+            _read(lowtide.open(path, "<f4", shape))
+
+
+def _read(array: lowtide.Array) -> None:
+    with array:
+        repr(array)
+        if array.nbytes < _SMALL:
+            np.asarray(array)
+            if array.shape and len(array):
+                array[-1], array[:2], array.take([0, -1])
+                for _ in array.chunks(2, prefetch=0):
+                    pass
+
+
+TARGETS = [
+    Target("npy", _make_npy, _open),
+    Target("npz", _make_npz, _open),
+    Target("safetensors", _make_safetensors, _open),
+    Target("hdf5", _make_hdf5, _open, share=0.1),
+    Target("raw", _make_raw, _open_raw),
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from lowtide.errors import LowtideError
 from tests.fuzz.mutations import mutate
 
 _ADDRESS_SPACE = 4 * 2**30  # above what the process has at the start: protects the machine
-_HANG = 60  # seconds until a case that does not return is ended
+_HANG = 60.0  # seconds, or a quarter less, until a case that does not return is ended
 _DEATHS = 5  # after so many the rest of the cases is not run
 
 
@@ -90,7 +91,8 @@ def run(target: Target, cases: int, first: int = 0) -> list[Finding]:
 
 def run_inside(target: Target, first: int, last: int) -> None:
     """Run cases in this process; prints each case's number before it, and findings as they come."""
-    with tempfile.TemporaryDirectory(prefix="lowtide-fuzz-") as name:
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # hundreds of thousands of files come and go
+    with tempfile.TemporaryDirectory(prefix="lowtide-fuzz-", dir=memory) as name:
         folder = Path(name)
         valid = folder / "valid"
         valid.mkdir()
@@ -101,18 +103,27 @@ def run_inside(target: Target, first: int, last: int) -> None:
         limit = pages * resource.getpagesize() + _ADDRESS_SPACE
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         warnings.simplefilter("error")
+        armed = -_HANG
         for case in range(first, last):
+            if (
+                time.monotonic() - armed > _HANG / 4
+            ):  # not for each case, which would take as long as the case
+                # A loop in C hears no signal: then the process ends, with the stack for the finding.
+                faulthandler.dump_traceback_later(_HANG, exit=True)
+                armed = time.monotonic()
             print(json.dumps({"case": case}), flush=True)
             problem = run_case(target, valid, folder / "case", case)
             if problem is not None:
                 print(json.dumps({"finding": asdict(Finding(target.name, case, problem))}), flush=True)
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _read_valid(target: Target, valid: Path) -> None:
     """The undamaged files must be readable, or no damaged one would be read far enough."""
     copy = valid.parent / "copy"
     shutil.copytree(valid, copy)
-    target.read(copy)
+    with contextlib.redirect_stdout(io.StringIO()):
+        target.read(copy)
     shutil.rmtree(copy)
     gc.collect()
 
@@ -137,12 +148,10 @@ def run_case(target: Target, valid: Path, folder: Path, case: int) -> str | None
     descriptors = len(os.listdir("/proc/self/fd"))
     _reset_peak()
     before = _memory("VmRSS")
-    # A loop in C hears no signal: then the process ends, with the stack for the finding.
-    faulthandler.dump_traceback_later(_HANG, exit=True)
     start = time.process_time()
     problem = None
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(io.StringIO()):
             target.read(folder)
     except LowtideError as error:
         if len(str(error)) > 10_000:
@@ -151,7 +160,6 @@ def run_case(target: Target, valid: Path, folder: Path, case: int) -> str | None
         where = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"{type(error).__name__}: {str(error)[:300]} ({where.filename}:{where.lineno})"
     took = time.process_time() - start
-    faulthandler.cancel_dump_traceback_later()
     grown = _memory("VmHWM") - before
     if problem is None and took > target.seconds:
         problem = f"took {took:.1f} s, expected at most {target.seconds} s"

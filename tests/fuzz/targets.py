@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fuzz import arrays, runs
+from tests.fuzz import arrays, runs, tokens
 from tests.fuzz.harness import Target
 
-TARGETS: dict[str, Target] = {target.name: target for target in [*arrays.TARGETS, *runs.TARGETS]}
+_LISTS = (arrays.TARGETS, tokens.TARGETS, runs.TARGETS)
+TARGETS: dict[str, Target] = {target.name: target for targets in _LISTS for target in targets}

@@ -63,7 +63,7 @@ class Source:
     path: str
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
-    offset: int = 0
+    offset: int | None = None
     member: str | None = None
 
     def layout(self) -> Layout:
@@ -79,10 +79,8 @@ def source_options(function: F) -> F:
         click.option(
             "--offset",
             type=int,
-            default=0,
-            show_default=True,
             metavar="BYTES",
-            help="Where the data of a raw file begins.",
+            help="Where the data of a raw file starts [default: 0]; needed for a file with a header.",
         ),
         click.option(
             "--shape", type=Shape(), help="The shape of a raw file, as in 1000,256; one length may be -1."

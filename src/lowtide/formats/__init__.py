@@ -1,7 +1,7 @@
 """The file formats that lowtide reads in place.
 
 ``inspect`` turns a path into a ``Layout``, ``members`` lists what a file holds. A file is known by its first
-bytes and not by its name, and a file that comes with a dtype is raw whatever its bytes are, as for np.memmap.
+bytes and not by its name, and a file that comes with a dtype is raw, as for np.memmap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedError
-from lowtide.formats.detect import detect
+from lowtide.formats.detect import detect, refuse_header
 from lowtide.formats.layout import Layout, Member, brief
 from lowtide.formats.source import Source, opened
 from lowtide.identity import SAMPLE, sample
@@ -22,7 +22,7 @@ from lowtide.identity import SAMPLE, sample
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from lowtide.formats.raw import Shape
+    from lowtide.formats.raw import Order, Shape
 
 __all__ = ["Layout", "Member", "inspect", "members"]
 
@@ -40,19 +40,24 @@ class _Container(Protocol):
 
     def locate(self, name: str) -> Layout: ...
 
+    def empty(self) -> str:
+        """The message for a file without arrays."""
+
 
 def inspect(
     path: str | os.PathLike[str],
     dtype: npt.DTypeLike | None = None,
     shape: Shape = None,
-    offset: int = 0,
+    offset: int | None = None,
     *,
+    order: Order = "C",
     name: str | None = None,
 ) -> Layout:
     """Where the array of a file lies: its offset, dtype, shape and order.
 
-    With ``dtype`` the file is raw; without, it says itself what it is. ``name`` picks a member of an NPZ,
-    safetensors or HDF5 file and may be left out when there is only one.
+    With ``dtype`` the file is raw; without, it says itself what it is. One that does so is not taken as raw
+    unless ``offset`` is given: its header is not data. ``name`` picks a member of an NPZ, safetensors or HDF5
+    file and may be left out when there is only one.
 
     >>> import tempfile
     >>> import numpy as np
@@ -71,12 +76,16 @@ def inspect(
                     f"{source.path}: name {name!r} was given together with dtype, and a file that is read as "
                     "raw has no members; leave out the one or the other"
                 )
-            return _identified(source, raw.locate(source, dtype, shape, offset))
-        if shape is not None or offset != 0:
+            if offset is None:
+                refuse_header(source)
+            layout = raw.locate(source, dtype, shape, 0 if offset is None else offset, order)
+            return _identified(source, layout)
+        if shape is not None or offset not in (None, 0) or order != "C":
             raise ArgumentError(
-                f"{source.path}: shape and offset (got shape={shape!r}, offset={offset!r}) describe a raw "
-                f"file, and that needs dtype too: lowtide.open({source.path!r}, dtype=..., shape=..., "
-                "offset=...); without all three the file is asked what it holds"
+                f"{source.path}: shape, offset and order (got shape={shape!r}, offset={offset!r}, "
+                f"order={order!r}) describe a raw file, and that needs dtype too: "
+                f"lowtide.open({source.path!r}, dtype=..., shape=..., offset=...); without dtype the file is "
+                "asked what it holds"
             )
         format = detect(source)
         if format == "npy":
@@ -157,9 +166,7 @@ def _pick(path: str, container: _Container, name: str | None) -> str:
         if len(names) == 1:
             return names[0]
         if not names:
-            raise MemberError(
-                f"{path}: the {container.format} file holds no array, and 1 or more were expected"
-            )
+            raise MemberError(container.empty())
         raise MemberError(
             f"{path}: the {container.format} file holds {len(names)} arrays, and none was named: "
             f"{_listing(names)}; pick one, as in lowtide.open({path!r}, name={names[0]!r})"

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lowtide import errors
 from lowtide.errors import FormatError
 from lowtide.formats import own
+from lowtide.formats.source import opened
 
 _SHOWN = 5  # files that an error lists
 
@@ -66,8 +66,5 @@ def _files(manifest: own.Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _sum(path: str) -> tuple[str, int]:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise errors.reading(path, error) from error
+    with opened(path) as source:
+        return hashlib.file_digest(source.file, "sha256").hexdigest(), source.size

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from lowtide.errors import FormatError, TruncatedFileError
+from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
+from lowtide.formats import foreign
 from lowtide.formats.source import Source
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -16,9 +17,7 @@ ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 """A zip with members, and one without."""
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 SAFETENSORS_MAX_HEADER = 100_000_000
-"""The limit of the reference implementation."""
-
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
+"""Bytes of the longest header by which a file is recognised: the limit of the reference implementation."""
 
 
 def detect(source: Source) -> str:
@@ -48,7 +47,30 @@ def detect(source: Source) -> str:
         return "safetensors"
     if _is_hdf5(source, head):
         return "hdf5"
-    raise FormatError(_unknown(source.path, head, suffix))
+    kind = foreign.identify(source)
+    raise FormatError(
+        _unknown(source.path, head, suffix) if kind is None else kind.message(source.path, tokens=False)
+    )
+
+
+def refuse_header(source: Source) -> None:
+    """Raise for a file that says itself what it is, where its header would be read as raw data."""
+    if source.size == 0:
+        return
+    head = source.read(0, min(source.size, 16), "first bytes")
+    found = {
+        "an NPY": head.startswith(NPY_MAGIC),
+        "a zip or NPZ": head.startswith(ZIP_MAGICS),
+        "an HDF5": head.startswith(HDF5_MAGIC),
+        "a safetensors": _plausible_safetensors(head, source.size),
+    }
+    for name, is_one in found.items():
+        if is_one:
+            raise ArgumentError(
+                f"{source.path}: is {name} file (it starts with {head[:9]!r}), and dtype= alone would read "
+                "its header as data; leave dtype out, or pass offset= too: the first byte of the data, or 0 "
+                "for all bytes"
+            )
 
 
 def _plausible_safetensors(head: bytes, size: int) -> bool:
@@ -67,12 +89,6 @@ def _is_hdf5(source: Source, head: bytes) -> bool:
 
 
 def _unknown(path: str, head: bytes, suffix: str) -> str:
-    for magic, kind in _COMPRESSED.items():
-        if head.startswith(magic):
-            return (
-                f"{path}: begins with {magic!r}, so it is compressed ({kind}) and cannot be read in place; "
-                f"decompress it first"
-            )
     hint = ""
     if suffix == ".npy":
         hint = " (OLMo and Dolma name raw token files .npy: theirs is 'uint16' or 'uint32')"

@@ -85,6 +85,10 @@ class Datasets:
                     return None
         return "/".join(parts)
 
+    def empty(self) -> str:
+        """The message for a file without datasets."""
+        return f"{self._source.path}: the HDF5 file holds no array, and 1 or more were expected"
+
     def locate(self, name: str) -> Layout:
         """Where the dataset ``name`` lies."""
         where = f"{self._source.path}[{name!r}]"

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 NAMES = ("train.bin", "val.bin")
-MAX_META = 16 * 2**20
-"""Largest ``meta.pkl`` that is read: a vocabulary of some 100,000 entries."""
+MAX_META = 4 * 2**20
+"""Bytes of the largest ``meta.pkl`` that is read: a vocabulary of some 150,000 entries."""
+MAX_DICTS = 50
+"""Dicts in it, of which nanoGPT's has three."""
 
 # What str, int and dict need, as pickle protocols 2 to 5 write them. Of these none calls, imports or copies.
 _PLAIN = {
@@ -91,6 +93,7 @@ def read_meta(path: str) -> dict[str, object]:
         data = source.read(0, source.size, "pickle")
     try:
         argument: Any
+        dicts = 0
         for step, argument, at in pickletools.genops(data):
             if step.name not in _PLAIN or (step.name == "LONG1" and not -(2**63) <= argument < 2**64):
                 raise UnsupportedError(
@@ -98,19 +101,38 @@ def read_meta(path: str) -> dict[str, object]:
                     "str, int and dict are admitted: a pickle from a stranger may run any code or take all "
                     f"memory; {remedy}"
                 )
+            dicts += step.name == "EMPTY_DICT"
+            if dicts > MAX_DICTS:
+                raise FormatError(f"{path}: holds more than {MAX_DICTS} dicts; {remedy}")
             # The memo is an array, and a number of 2**32 would make one of that length.
             if step.name.endswith("BINPUT") and argument > len(data):
                 raise FormatError(f"{path}: the pickle's memo asks for place {argument}; {remedy}")
         meta = _Plain(io.BytesIO(data)).load()
+        _check_tree(meta)
     except (FormatError, UnsupportedError):
         raise
     except Exception as error:  # the unpickler says whatever Python says to nonsense
         raise FormatError(
-            f"{path}: is no valid pickle ({type(error).__name__}: {brief(str(error))}): damaged; {remedy}"
+            f"{path}: is not a valid pickle ({type(error).__name__}: {brief(str(error))}): damaged; {remedy}"
         ) from None
     if not isinstance(meta, dict) or not all(isinstance(key, str) for key in meta):
         raise FormatError(f"{path}: must hold a dict with names for keys, found {brief(meta)}; {remedy}")
     return meta
+
+
+def _check_tree(meta: object) -> None:
+    """Refuse a dict that is in two places or in itself, which could take forever to show, and surrogates."""
+    seen: set[int] = set()
+    waiting = [meta]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            value.encode("utf8")
+        elif isinstance(value, dict):
+            if id(value) in seen:
+                raise ValueError("the same dict is in it twice")
+            seen.add(id(value))
+            waiting += [*value.keys(), *value.values()]
 
 
 def _beside(path: str) -> str:

@@ -36,8 +36,9 @@ _KEYS = {"descr", "fortran_order", "shape"}
 # What a type string may look like. NumPy's own parser takes far more ("(2,)f8,O", "\0"), and none of it is
 # ever written by np.save.
 _TYPE = re.compile(r"[<>|=]?(\?|[A-Za-z][A-Za-z0-9_]*)(\[[0-9A-Za-z/]+\])?")
-# Python 2 wrote long integers as 3L. Strings match first so that a field named "3L" is left alone.
-_PYTHON2_LONG = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\d+)L\b")
+# Python 2 wrote long integers as 3L. Strings match first so that a field named "3L" is left alone. What has
+# no closing quote or no L matches too: so each character is looked at once, and not once per start.
+_PYTHON2_LONG = re.compile(r"('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)|(\d+)(?:L\b)?")
 
 
 @dataclass(frozen=True, slots=True)

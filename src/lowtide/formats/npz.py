@@ -7,6 +7,7 @@ Checksums are not verified, for that would read the whole member.
 
 from __future__ import annotations
 
+import bisect
 import errno
 import struct
 import zipfile
@@ -15,11 +16,12 @@ from typing import IO, cast
 
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 from lowtide.formats import npy
+from lowtide.formats.foreign import in_zip
 from lowtide.formats.layout import Layout
 from lowtide.formats.source import Source
 
-MAX_DIRECTORY = 2**24
-"""Bytes of directory that are read: over a hundred thousand members, in some hundred MB of memory."""
+MAX_DIRECTORY = 4 * 2**20
+"""Bytes of the largest directory that is read: some 60,000 members."""
 
 _SIGNATURE = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s2xHH16xHH")  # signature, flags, method, length of the name, of the extra field
@@ -59,6 +61,7 @@ class Archive:
         # ZipInfo.is_dir would do, if it did not fail on an empty name.
         files = [entry for entry in archive.infolist() if not entry.filename.endswith("/")]
         self._entries = {entry.filename: entry for entry in files}
+        self._starts = sorted({entry.header_offset for entry in archive.infolist()})
         self._copies = Counter(entry.filename for entry in files)
 
     def names(self) -> list[str]:
@@ -71,6 +74,12 @@ class Archive:
             return name
         return name.removesuffix(".npy") if name in self._entries else None
 
+    def empty(self) -> str:
+        """The message for a file without arrays: mostly it is another kind of zip."""
+        if not self._entries:
+            return f"{self._source.path}: the zip holds no array, and 1 or more were expected"
+        return in_zip(list(self._entries)).message(self._source.path, tokens=False)
+
     def locate(self, name: str) -> Layout:
         """Where the array ``name`` lies."""
         entry = self._entries[name + ".npy" if name + ".npy" in self._entries else name]
@@ -82,6 +91,13 @@ class Archive:
             raise TruncatedFileError(
                 f"{where}: {entry.file_size} bytes from byte {begin} would reach beyond the zip's directory "
                 f"at byte {self._directory_start}: damaged; copy or write it again"
+            )
+        # Members that share bytes are a way to make a small file look huge.
+        after = bisect.bisect_right(self._starts, entry.header_offset)
+        if after < len(self._starts) and end > self._starts[after]:
+            raise FormatError(
+                f"{where}: {entry.file_size} bytes from byte {begin} would overlap the member at byte "
+                f"{self._starts[after]}: damaged; copy or write it again"
             )
         header = npy.read_header(self._source, begin, end, where)
         expected = header.data_offset - begin + header.nbytes

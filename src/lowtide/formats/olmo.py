@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from lowtide.formats.documents import Ints
 
 _BLOCK = 2**16  # documents given at once
-_MAX_LINE = 2**20  # a line holds two numbers, an id and a path
+_MAX_LINE = 2**16  # a line holds two numbers, an id and a path
+_MAX_EMPTY = 1000  # lines beyond one for each token
 
 
 def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
@@ -81,6 +82,13 @@ def _ends(path: str, size: int) -> Iterator[Ints]:
     block: list[int] = []
     last = 0
     for number, line in enumerate(_lines(path), 1):
+        if number > size + _MAX_EMPTY:  # megabytes of empty lines compress to a few bytes
+            raise FormatError(
+                f"{path}: has more than {size + _MAX_EMPTY} lines for {size} tokens: damaged, or of another "
+                "file; write both again"
+            )
+        if line.isspace():
+            continue
         start, end = _row(path, number, line)
         if start != last or not start <= end <= size:
             raise FormatError(
@@ -107,9 +115,8 @@ def _lines(path: str) -> Iterator[bytes]:
             with gzip.GzipFile(fileobj=source.file) as file:
                 while line := file.readline(_MAX_LINE):
                     if len(line) == _MAX_LINE:
-                        raise FormatError(f"{path}: a line is longer than {_MAX_LINE} bytes: no such table")
-                    if line.strip():
-                        yield line
+                        raise FormatError(f"{path}: a line has more than {_MAX_LINE} bytes: not such a table")
+                    yield line
         except EOFError:
             raise TruncatedFileError(
                 f"{path}: the compressed table ends in the middle: cut short; copy it again"

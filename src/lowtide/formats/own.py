@@ -34,11 +34,12 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
+from lowtide import jsonfiles
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 from lowtide.formats import llmc
 from lowtide.formats.documents import Column, Documents
 from lowtide.formats.layout import Layout, brief
-from lowtide.formats.shards import Inside, agree, look, read_json, whole
+from lowtide.formats.shards import MAX_INDEX, Inside, agree, look, read_json, whole
 from lowtide.formats.tokens import Segment, Tokens
 
 if TYPE_CHECKING:
@@ -110,7 +111,13 @@ class Manifest:
         """The text of ``corpus.json``; checked first, so that nothing is written that cannot be read."""
         content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        Manifest.from_json(json.loads(text), NAME)
+        encoded = text.encode()
+        if len(encoded) > MAX_INDEX:
+            raise FormatError(
+                f"{NAME}: is too large ({len(encoded)} bytes, expected at most {MAX_INDEX}); write fewer, "
+                "larger shards, from fewer inputs"
+            )
+        Manifest.from_json(cast("dict[str, object]", jsonfiles.parse(encoded, NAME, "index")), NAME)
         return text
 
     @classmethod
@@ -157,10 +164,11 @@ class Manifest:
         ]
         if layout == "nanogpt" and any(len(shards) != 1 for shards in made.splits.values()):
             raise FormatError(f"{where}: the layout 'nanogpt' has one file a split, found {brief(names)}")
-        present = [name for name in names if name is not None]
-        if len(set(present)) != len(present):
-            twice = next(name for name in present if present.count(name) > 1)
-            raise FormatError(f"{where}: splits list the file {twice!r} twice; each may come once")
+        seen: set[str | None] = set()
+        for name in names:
+            if name is not None and name in seen:
+                raise FormatError(f"{where}: splits list the file {brief(name)} twice; each may come once")
+            seen.add(name)
         return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Shape = int | Sequence[int] | None
+Order = Literal["C", "F"]
 
 
 def locate(
-    source: Source, dtype: npt.DTypeLike | None = None, shape: Shape = None, offset: int = 0
+    source: Source,
+    dtype: npt.DTypeLike | None = None,
+    shape: Shape = None,
+    offset: int = 0,
+    order: Order = "C",
 ) -> Layout:
     """The array that a raw file holds from byte ``offset``; ``shape`` may have one -1, as in reshape.
 
+    With ``order="F"`` the first axis varies fastest, as in Fortran and MATLAB.
     Without a shape it is one axis to the end of the file. With one, bytes behind it are left alone.
 
     >>> import tempfile
@@ -37,6 +43,8 @@ def locate(
     """
     if dtype is None:
         raise ArgumentError(missing_dtype(source.path))
+    if order not in ("C", "F"):
+        raise ArgumentError(f"{source.path}: order must be 'C' or 'F', got {order!r}")
     base, inner = _element(dtype, source.path)
     offset = _integer(offset, "offset", source.path)
     if offset < 0:
@@ -49,7 +57,14 @@ def locate(
     itemsize = base.itemsize * math.prod(inner)
     outer = _fit(source.path, shape, itemsize, size - offset, offset)
     full = checked_shape(outer + inner, base.itemsize, f"{source.path}: the shape")
-    return Layout(source.path, "raw", offset, base, full, file_size=size)
+    if order == "F" and inner:
+        raise UnsupportedError(
+            f"{source.path}: dtype {dtype!r} has axes of its own, which are in C order whatever order= says; "
+            "pass its base dtype and the whole shape"
+        )
+    # Both orders are the same bytes unless two axes are longer than 1.
+    fortran = order == "F" and 0 not in full and sum(length > 1 for length in full) > 1
+    return Layout(source.path, "raw", offset, base, full, fortran, file_size=size)
 
 
 def missing_dtype(path: str) -> str:
@@ -96,6 +111,11 @@ def _integer(value: object, what: str, path: str) -> int:
 def _fit(path: str, shape: Shape, itemsize: int, available: int, offset: int) -> tuple[int, ...]:
     """``shape`` with its -1 worked out, if the bytes are enough for it."""
     given: Sequence[object] = shape if isinstance(shape, (tuple, list)) else (-1 if shape is None else shape,)
+    if isinstance(shape, str):
+        raise ArgumentError(
+            f"{path}: shape must be integers, got {shape!r}; np.memmap takes mode third, and "
+            "lowtide.open takes shape third: pass mode= and offset= by name"
+        )
     lengths = tuple(_integer(length, "each length in shape", path) for length in given)
     if any(length < -1 for length in lengths) or lengths.count(-1) > 1:
         raise ArgumentError(f"{path}: shape may have one -1 and no other negative length, got {lengths}")

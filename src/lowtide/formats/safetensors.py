@@ -6,17 +6,20 @@ hole or an overlap, and end where the file ends. So no byte is hidden and none i
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide import jsonfiles
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
-from lowtide.formats.detect import SAFETENSORS_MAX_HEADER as MAX_HEADER
 from lowtide.formats.layout import Layout, brief, checked_shape, raw_call
 from lowtide.formats.source import Source
+
+MAX_HEADER = 16 * 2**20
+"""Bytes of the largest header that is read, some 130,000 tensors. The safetensors package takes 100 MB, which
+would need a gigabyte of memory and half a minute; the headers of the largest models have a few megabytes."""
 
 DTYPES = {
     "BOOL": "|b1",
@@ -90,6 +93,10 @@ class Tensors:
         """``name``, or None if there is no such tensor."""
         return name if name in self._tensors else None
 
+    def empty(self) -> str:
+        """The message for a file without tensors."""
+        return f"{self._path}: the safetensors file holds no array, and 1 or more were expected"
+
     def locate(self, name: str) -> Layout:
         """Where the tensor ``name`` lies."""
         tensor = self._tensors[name]
@@ -138,37 +145,22 @@ def _read_header(source: Source) -> tuple[dict[str, object], int]:
     length: int = struct.unpack("<Q", source.read(0, 8, "safetensors header's length"))[0]
     if length > MAX_HEADER:
         raise FormatError(
-            f"{source.path}: the safetensors header says that it is {length} bytes long, and the limit is "
-            f"{MAX_HEADER} (as in the safetensors package): damaged, or no safetensors file; for a raw file "
-            "pass dtype="
+            f"{source.path}: the safetensors header is too large ({length} bytes, expected at most "
+            f"{MAX_HEADER}): damaged, or not a safetensors file; split it into files of fewer tensors, or "
+            "pass dtype= and offset=0 if it is raw"
         )
-    # The first byte tells before up to 100 MB are read.
+    # The first byte tells before megabytes are read.
     if length < 2 or source.read(8, 1, "safetensors header") != b"{":
         found = source.read(8, min(length, source.size - 8, 8), "safetensors header")
         raise FormatError(
             f"{source.path}: a safetensors header begins with b'{{' at byte 8, found {found!r} in a header "
-            f"of {length} bytes: damaged, or no safetensors file; for a raw file pass dtype="
+            f"of {length} bytes: damaged, or not a safetensors file; if it is raw, pass dtype= and "
+            "offset=0"
         )
     text = source.read(8, length, "safetensors header")
-    try:
-        header = json.loads(text.decode("utf8"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{source.path}: the safetensors header of {length} bytes is no valid JSON ({error}), found "
-            f"{brief(text)}: damaged, or no safetensors file; for a raw file pass dtype="
-        ) from None
-    return header, 8 + length  # it begins with { and is valid, so it is a dict
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {brief(key)} occurs more than once")
-            seen.add(key)
-    return made
+    header = jsonfiles.parse(text, source.path, "safetensors header")
+    assert isinstance(header, dict)  # it begins with { and is valid
+    return header, 8 + length
 
 
 def _tensor(where: str, entry: object) -> _Tensor:

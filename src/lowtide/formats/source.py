@@ -61,6 +61,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
     lowtide.errors.ArgumentError: path must be a str or os.PathLike of str, got b'x.npy'; use os.fsdecode
     """
     # An int would be a descriptor to os.stat, and bytes would make every message a mixture.
+    if hasattr(path, "read"):
+        raise ArgumentError(f"path must be a str or os.PathLike, got the file object {path!r}; pass its name")
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise ArgumentError(f"path must be a str or os.PathLike of str, got {path!r}; use os.fsdecode")

@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Literal
 
 from lowtide import errors
 from lowtide.errors import ArgumentError, FormatError
-from lowtide.formats.detect import NPY_MAGIC
+from lowtide.formats import foreign
+from lowtide.formats.detect import HDF5_MAGIC, NPY_MAGIC, ZIP_MAGICS
 from lowtide.formats.layout import brief
 from lowtide.formats.shards import Look, TokenDtype, in_order, look, read_json
-from lowtide.formats.source import absolute
+from lowtide.formats.source import absolute, opened
 from lowtide.identity import Identity
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ _MODULES = {
     "raw": "nanogpt",
 }
 _BY_SUFFIX = {".idx": "megatron", ".ds": "datatrove", ".npy": "olmo"}
+_ARRAYS = {**dict.fromkeys(ZIP_MAGICS, "a zip or NPZ file"), HDF5_MAGIC: "an HDF5 file"}
 _LISTED = 5  # names that an error shows
 
 
@@ -139,7 +142,7 @@ def _listed(paths: Iterable[Path], dtype: npt.DTypeLike | None) -> Tokens:
     if not names:
         raise ArgumentError("the list of files is empty; name one at least")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        [(twice, _)] = Counter(names).most_common(1)
         raise ArgumentError(f"{twice}: is in the list more than once; name each file once")
     return _files(names, dtype)
 
@@ -189,10 +192,12 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = 
     if not kinds:
         if split in folders and not named:
             return _folder(os.path.join(folder, split), split, dtype, named=True)
+        step = "name the files, and their dtype if they are raw"
+        if any(name.endswith(foreign.PREPARED) for name in files):
+            step = f"tokenize text with `lowtide prepare {folder} OUT`, or {step}"
         raise FormatError(
             f"{folder}: holds no token corpus (corpus.json, index.json, or files that end in "
-            f"{', '.join(_SUFFIXES)}), found {_some(in_order(files + folders)) or 'nothing'}; name the "
-            "files, and their dtype if they are raw"
+            f"{', '.join(_SUFFIXES)}), found {_some(in_order(files + folders)) or 'nothing'}; {step}"
         )
     [(suffix, names)] = kinds.items()
     names = _of_split(names, split, folder, named)
@@ -275,9 +280,32 @@ def _files(paths: list[str], dtype: npt.DTypeLike | None) -> Tokens:
                 f"{one.path}: looks like {kind}, and {seen[0].path} like {first}: files of one corpus are of "
                 "one kind; name those that belong together"
             )
+    if first in ("raw", "olmo"):
+        _refuse_foreign(seen[0], dtype)
     # Imported here so that nobody waits for what is not needed.
     found: Tokens = import_module(f"lowtide.formats.{_MODULES[first]}").find(seen, dtype)
     return found
+
+
+def _refuse_foreign(seen: Look, dtype: npt.DTypeLike | None) -> None:
+    """Raise for a file that holds no tokens; with a dtype only if its name is not that of a file of tokens.
+
+    Tokens may be any bytes, so a file called ``train.bin`` may start like a zip.
+    """
+    if dtype is not None and seen.path.endswith(_SUFFIXES):
+        return
+    with opened(seen.path) as source:
+        if not source.size:
+            return
+        for magic, name in _ARRAYS.items():
+            if seen.head.startswith(magic):
+                raise FormatError(
+                    f"{seen.path}: is {name}, and a corpus is made of other files; save its tokens with "
+                    f"np.save, or open its arrays with lowtide.open({seen.path!r})"
+                )
+        kind = foreign.identify(source)
+    if kind is not None:
+        raise FormatError(kind.message(seen.path, tokens=True))
 
 
 def _of_prefix(path: str) -> str:
