@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from lowtide.cli.options import Count
-
-INTERRUPTED = 130
-"""What a shell says of a program that Ctrl-C ended."""
 
 
 @click.command("prepare")
@@ -112,7 +108,6 @@ def command(sources: tuple[str, ...], out: str, split_on: str | None, **options:
     try:
         with showing() as progress:
             summary = lowtide.prepare(list(sources), out, split_on=split_on, progress=progress, **options)
-    except KeyboardInterrupt:
-        click.echo(f"lowtide: interrupted; run the same command again to go on in {out}", err=True)
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"run the same command again to resume in {out}") from error
     click.echo(str(summary))

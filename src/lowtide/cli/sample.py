@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import click
+
+from lowtide.printable import printable
 
 
 @click.command()
@@ -66,8 +69,10 @@ def command(
         device=device,
         tokenizer=tokenizer,
     )
+    obeyed = sys.stdout.isatty()  # a model writes control characters too
     for part in parts:
-        click.echo(part, nl=False)  # which flushes: the text appears as it is made
+        # Flushes: the text appears as it is made.
+        click.echo(printable(part, keep="\n\t") if obeyed else part, nl=False)
     click.echo()
 
 
