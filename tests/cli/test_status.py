@@ -227,7 +227,7 @@ def test_exit_statuses_are_those_of_the_guide(files: Path) -> None:
     documented = {
         int(number) for cell in re.findall(r"^\| ([\d, ]+) \|", table, re.M) for number in cell.split(",")
     }
-    endings = {
+    endings: dict[int, list[object]] = {
         0: ["--version"],
         1: ["info", files / "a.npy"],
         2: ["info"],

@@ -71,9 +71,10 @@ def command(
     )
     obeyed = sys.stdout.isatty()  # a model writes control characters too
     for part in parts:
-        # Flushes: the text appears as it is made.
-        click.echo(printable(part, keep="\n\t") if obeyed else part, nl=False)
-    click.echo()
+        # Not by click.echo, which takes sequences that look like colours out of what goes to a file.
+        sys.stdout.write(printable(part, keep="\n\t") if obeyed else part)
+        sys.stdout.flush()  # the text appears as it is made
+    sys.stdout.write("\n")
 
 
 def text(

@@ -173,7 +173,9 @@ def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
     """
     from lowtide.publish import write_file
 
-    write_file(os.path.join(os.fspath(folder), NAME), manifest.to_json().encode())
+    # A source whose name has bytes that are not UTF-8: backslashreplace writes them as JSON does.
+    text = manifest.to_json().encode(errors="backslashreplace")
+    write_file(os.path.join(os.fspath(folder), NAME), text)
 
 
 def read(path: str | os.PathLike[str]) -> Manifest:
