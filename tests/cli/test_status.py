@@ -259,9 +259,44 @@ def test_errors_of_the_system_start_with_the_path() -> None:
     assert status.explain(OSError(28, "No space left", "b.json")) == "b.json: No space left"
 
 
-def test_settings_are_named_as_options() -> None:
-    command = click.Command(
-        "x", params=[click.Option(["--val-fraction"]), click.Option(["--name", "member"])]
-    )
-    said = status.in_options("take a larger `val_fraction`, `name` or `shape`, as in `lowtide x`", command)
-    assert said == "take a larger --val-fraction, --name or `shape`, as in `lowtide x`"
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("pass it: lowtide.open('/a b.bin', dtype='uint16')", "pass it: --dtype uint16"),
+        (
+            "as lowtide.open('a', dtype='<u2', shape=(2, 3), offset=72)",
+            "as --dtype <u2 --shape 2,3 --offset 72",
+        ),
+        ("lowtide.open('a', dtype=..., shape=...)", "--dtype ... --shape ..."),
+        ("pick one, as in lowtide.open('a.npz', name='x')", "pick one, as in --name x"),
+        ("lowtide.corpus('a', split='val')", "lowtide.corpus('a', split='val')"),
+        ("or pass dtype=, or copy it again", "or pass --dtype, or copy it again"),
+        ("pass errors='replace' to read", "pass --errors replace to read"),
+        ("errors='other'", "errors='other'"),
+        ("take a larger val_fraction", "take a larger --val-fraction"),
+        ("the field (val_fraction)", "the field (--val-fraction)"),
+        ("/data/val_fraction/x: 'val_fraction'", "/data/val_fraction/x: 'val_fraction'"),
+        ("pass overwrite (--overwrite) to", "pass --overwrite to"),
+        ("x=1, reader='remap'", "x=1, reader='remap'"),
+    ],
+)
+def test_settings_are_named_as_options(said: str, shown: str) -> None:
+    flags = ["--dtype", "--shape", "--offset", "--val-fraction", "--overwrite"]
+    options = [click.Option([flag]) for flag in flags]
+    options += [click.Option(["--name", "member"])]
+    options += [click.Option(["--errors"], type=click.Choice(["strict", "replace"]))]
+    assert status.in_options(said, click.Command("x", params=[*options])) == shown
+    assert status.in_options(said, None).replace("pass --overwrite", "pass overwrite (--overwrite)") == said
+
+
+def test_errors_speak_of_options(tmp_path: Path) -> None:
+    (tmp_path / "a.raw").write_bytes(bytes(64))
+    assert "--dtype uint16" in refusal("info", tmp_path / "a.raw")
+    np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(3))
+    assert "--name x" in refusal("shuffle", tmp_path / "a.npz", tmp_path / "b.npy")
+    (tmp_path / "a.jsonl").write_text('{"content": "tide"}\n')
+    assert "--text-field" in refusal("prepare", tmp_path / "a.jsonl", "-o", tmp_path / "out")
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    assert "--errors replace" in refusal("prepare", tmp_path / "a.txt", "-o", tmp_path / "new")
+    said = refusal("train", "--data", tmp_path / "a.raw", "--out", tmp_path / "run")
+    assert "--dtype uint16" not in said, "which is another setting there"

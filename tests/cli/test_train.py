@@ -59,7 +59,7 @@ def test_resuming_needs_the_folder_alone(data: Path, tmp_path: Path) -> None:
     assert len(losses(out)) == 5
     refused = invoke(out, resume=True, n_layer=4)
     assert refused.exit_code == 1
-    assert "n_layer was 1 and is 4 on the command line" in refused.stderr
+    assert "--n-layer was 1 and is 4 on the command line" in refused.stderr
 
 
 def test_resuming_what_is_not_there(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_training_goes_on_from_gpt2s_weights(data: Path, tmp_path: Path) -> None
     assert (found.settings.n_layer, found.settings.block_size, found.settings.vocab_size) == (2, 12, 40)
     assert invoke(tmp_path / "run", resume=True, max_iters=3).exit_code == 0
     for wrong, said in (
-        ({"n_layer": 3}, "n_layer is 3 on the command line, and the weights of --init have 2"),
-        ({"block_size": 17}, "block_size is 17, and the weights of --init look back on 16 tokens"),
+        ({"n_layer": 3}, "--n-layer is 3 on the command line, and the weights of --init have 2"),
+        ({"block_size": 17}, "--block-size is 17, and the weights of --init look back on 16 tokens"),
     ):
         done = invoke(tmp_path / "other", data=data, **options, **wrong)
         assert done.exit_code == 1

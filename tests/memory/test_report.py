@@ -192,7 +192,8 @@ def test_odd_recordings_have_a_page_too(name: str, made: Recording, tmp_path: Pa
 
 def test_control_characters_in_names_are_written_out() -> None:
     made = recording(command=["python", "a\x1b[31m\u202e\udcff\n.py"])
-    made.details[-1].mapped["/data/b\x9b\u2028.bin"] = 2**30
+    grown = {**made.details[-1].mapped, "/data/b\x9b\u2028.bin": 2**30}
+    made.details[-1] = made.details[-1]._replace(mapped=grown)
     text = report.render(document.document(made)).split("<script>")[0]
     assert r"python a\x1b[31m\u202e\udcff\n.py" in text
     assert r"b\x9b\u2028.bin" in text

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from lowtide.cli.options import Count
+from lowtide.cli.status import in_options
 
 
 @click.command("prepare")
@@ -86,7 +87,10 @@ from lowtide.cli.options import Count
     "--workers", type=int, metavar="N", help="How many processes work; one for each core unless told."
 )
 @click.option("--dask", metavar="ADDRESS", help="Work on this Dask cluster instead, as in tcp://host:8786.")
-def command(sources: tuple[str, ...], out: str, split_on: str | None, **options: Any) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, /, sources: tuple[str, ...], out: str, split_on: str | None, **options: Any
+) -> None:
     """Turn text into a token corpus in the folder DIR.
 
     A SOURCE is a text file, JSON lines (both also .gz and .zst), Parquet, a folder of them, a data set
@@ -110,4 +114,4 @@ def command(sources: tuple[str, ...], out: str, split_on: str | None, **options:
             summary = lowtide.prepare(list(sources), out, split_on=split_on, progress=progress, **options)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"run the same command again to resume in {out}") from error
-    click.echo(str(summary))
+    click.echo(in_options(str(summary), ctx.command))

@@ -18,6 +18,10 @@ INTERRUPTED = 130
 UNREAD = 141
 """What a shell reports of a program that writes to a pipe which nobody reads any more."""
 
+_CALL = re.compile(r"lowtide\.(?:open|corpus)\((?:'[^']*'|\"[^\"]*\"|\.\.\.), ((?:[^()]|\([^()]*\))*)\)")
+_SETTING = re.compile(r"(?<![\w/.-])(?P<name>[a-z]\w*)=(?P<value>'[^']*'|\"[^\"]*\"|\([^()]*\)|[\w.-]+)?")
+_NAME = re.compile(r"(?<![\w/.'\"=-])[a-z]+(?:_[a-z]+)+(?![\w/.'\"=(-])")
+
 
 def explain(error: BaseException, command: click.Command | None = None) -> str:
     """What an error says, as one safe line in the words of the command line."""
@@ -30,19 +34,35 @@ def explain(error: BaseException, command: click.Command | None = None) -> str:
 
 
 def in_options(text: str, command: click.Command | None) -> str:
-    """``text`` with settings in backticks, as the library names them, as the options of a command.
+    """``text`` with the settings that it names in Python's words as the options of a command.
 
-    >>> shuffle = click.Command("shuffle", params=[click.Option(["--text-field"])])
-    >>> in_options("specify `text_field`, or `dask`", shuffle)
-    'specify --text-field, or `dask`'
+    >>> source = click.Command("x", params=[click.Option(["--dtype"]), click.Option(["--text-field"])])
+    >>> in_options("pass it, as in lowtide.open('a.bin', dtype='uint16'), or name text_field", source)
+    'pass it, as in --dtype uint16, or name --text-field'
     """
-    flags = {flag for parameter in command.params for flag in parameter.opts} if command else set()
+    options = {flag: option for option in command.params for flag in option.opts} if command else {}
 
-    def flag_or_same(match: re.Match[str]) -> str:
-        flag = "--" + match[1].replace("_", "-")
-        return flag if flag in flags else match[0]
+    def option(match: re.Match[str]) -> str:
+        flag = "--" + match["name"].replace("_", "-")
+        value = (match["value"] or "").strip("'\"()").replace(", ", ",").rstrip(",")
+        known = options.get(flag)
+        # Another setting may have the same name, as a model's dtype and that of a file.
+        if known is None or (isinstance(known.type, click.Choice) and value not in known.type.choices):
+            return match[0]
+        return f"{flag} {value}".rstrip()
 
-    return re.sub(r"`(\w+)`", flag_or_same, text)
+    def call(match: re.Match[str]) -> str:
+        settings = [_SETTING.sub(option, found[0]) for found in _SETTING.finditer(match[1])]
+        return " ".join(settings) if settings and all(one.startswith("--") for one in settings) else match[0]
+
+    text = _SETTING.sub(option, _CALL.sub(call, text))
+    text = re.sub(r"\b(\w+) \((--\1)\)", r"\2", text)  # "overwrite (--overwrite)"
+
+    def name(match: re.Match[str]) -> str:
+        flag = "--" + match[0].replace("_", "-")
+        return flag if flag in options else match[0]
+
+    return _NAME.sub(name, text)
 
 
 def interrupted(remedy: str = "") -> None:
