@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.errors import MissingExtraError, WriteError
+from lowtide.errors import FormatError, MissingExtraError, WriteError
 from lowtide.memory import document, report
 from lowtide.memory.recording import Detail, Point, Recording
 from tests.support.browser import Browser
@@ -188,6 +189,22 @@ def test_odd_recordings_have_a_page_too(name: str, made: Recording, tmp_path: Pa
         browser.wait("document.getElementById('chart').dataset.ready")
         assert browser.errors == [], name
         assert browser.requests == [path.as_uri()]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"peak_mib": None}, {"bytes_read": "many"}, {"mib_per_gib_read": []}, {"mappings": [7]},
+        {"mappings": [{"path": "x", "resident": "<b>"}]}, {"status": "0"}, {"seconds": {}}, {"verdict": 3},
+    ],
+)  # fmt: skip
+def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    found = document.document(recording())
+    (tmp_path / "good.json").write_text(json.dumps(found))
+    assert report.render(document.load(str(tmp_path / "good.json")))
+    (tmp_path / "bad.json").write_text(json.dumps({**found, **change}))
+    with pytest.raises(FormatError, match=next(iter(change)).rstrip("s")):
+        document.load(str(tmp_path / "bad.json"))
 
 
 def test_control_characters_in_names_are_written_out() -> None:

@@ -111,6 +111,18 @@ def _check(path: str, found: Document) -> None:
     for name, kind in (("verdict", str), ("command", list), ("samples", list), ("mappings", list)):
         if not isinstance(found.get(name), kind):
             raise FormatError(f"{path}: {name!r} should be a {kind.__name__}, got {found.get(name)!r:.60}")
+    for name in ("peak_mib", "base_mib", "bytes_read", "seconds", "started"):
+        if not isinstance(found.get(name), int | float):
+            raise FormatError(f"{path}: {name!r} should be a number, got {found.get(name)!r:.60}")
+    for name in ("mib_per_gib_read", "status", "budget", "cgroup_limit", "page_cache_growth_mib"):
+        if not isinstance(found.setdefault(name, None), int | float | None):
+            raise FormatError(f"{path}: {name!r} should be a number or null, got {found[name]!r:.60}")
+    for row in found["mappings"]:
+        sizes = (
+            [row.get(name) for name in ("resident", "page_cache", "size")] if isinstance(row, dict) else []
+        )
+        if not sizes or not all(isinstance(size, int | float | None) for size in sizes) or "path" not in row:
+            raise FormatError(f"{path}: a mapping should be a path and its sizes, got {row!r:.60}")
     for index, sample in enumerate(found["samples"]):
         missing = [
             name

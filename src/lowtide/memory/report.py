@@ -89,7 +89,7 @@ def _words(found: Document) -> str:
         said = f"Memory stayed within {peak:.0f} MiB of where it was when reading began"
         was_read = found["mib_per_gib_read"] is not None
         said += f", over {format_size(found['bytes_read'])} read." if was_read else "."
-        if found.get("page_cache_growth_mib", 0) >= 64:
+        if (found.get("page_cache_growth_mib") or 0) >= 64:
             said += " Page cache filled up beside it; the kernel takes that back when memory is needed."
         return said
     return _ADVICE.get(
