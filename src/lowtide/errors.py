@@ -14,6 +14,11 @@ import os
 class LowtideError(Exception):
     """Base of every exception that lowtide raises on purpose."""
 
+    def __str__(self) -> str:
+        # OSError's own would be "[Errno 2] problem: 'path'"; the number stays in ``errno``.
+        path, problem = getattr(self, "filename", None), getattr(self, "strerror", None)
+        return f"{path}: {problem}" if path is not None and problem else super().__str__()
+
 
 class FormatError(LowtideError, ValueError):
     """A file contradicts itself or the format it claims to be."""
@@ -117,6 +122,7 @@ class DiskFullError(WriteError):
 
 _REMEDIES: dict[int, tuple[type[ReadError], str]] = {
     errno.ENOENT: (NotFoundError, "no such file; check the path and the working directory"),
+    errno.ENOTDIR: (ReadError, "a file stands where the path needs a folder; check the path"),
     errno.EISDIR: (NotAFileError, "is a folder, and a file is needed; name a file inside it"),
     errno.EACCES: (AccessError, "permission denied; check the file's mode and owner"),
     errno.EPERM: (AccessError, "operation not permitted; check the file's mode and owner"),

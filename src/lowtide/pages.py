@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
+
+from lowtide.printable import printable
+
+
+def escape(text: object) -> str:
+    """``text`` as a part of a page: never markup, and with control characters written out.
+
+    >>> escape("<b>\\x1b")
+    '&lt;b&gt;\\\\x1b'
+    """
+    return html.escape(printable(text))
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:

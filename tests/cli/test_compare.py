@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lowtide.cli.compare_run import METHODS, task_for, walk
+from lowtide.cli import compare
+from lowtide.cli.compare import Run
+from lowtide.cli.compare_run import METHODS, Figures, task_for, walk
 from lowtide.formats import inspect
 from lowtide.memory import proc
 from tests.cli.test_commands import run
@@ -81,3 +83,22 @@ def test_a_walk_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.Monke
     assert told["peak"] is None
     assert told["complete"]
     assert told["samples"][-1][0] == 80_000
+
+
+def test_table_shows_every_figure_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    size = 1023 * 2**20
+    figures = Figures(bytes_read=10**9, seconds=0.01, complete=False, peak=size, samples=[])
+    runs = [
+        Run(method, shuffled, cold, figures, size)
+        for method in METHODS
+        for shuffled in (False, True)
+        for cold in (False, True)
+    ]
+    compare._print_table(runs)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert shown.count("1023.0 MiB") == 3 * len(METHODS)
+    assert shown.count("100.00*") == 4 * len(METHODS)

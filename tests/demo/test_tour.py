@@ -15,7 +15,7 @@ import pytest
 
 import lowtide
 from lowtide.cli import cli
-from lowtide.demo.training import printable
+from lowtide.printable import printable
 
 # A plain `pip install lowtide` has none of these.
 EXTRAS = (
@@ -136,7 +136,7 @@ def test_sample_repeats_by_its_command(full: tuple[Path, str]) -> None:
     again = subprocess.run(
         [sys.executable, "-m", "lowtide.cli", *shlex.split(line)[1:]], capture_output=True, check=True
     )
-    assert printable(again.stdout.decode()) == told["sample"] + "\n"
+    assert printable(again.stdout.decode(), keep="\n\t") == told["sample"] + "\n"
 
 
 def test_a_second_time_it_is_made_anew(full: tuple[Path, str], tmp_path: Path) -> None:

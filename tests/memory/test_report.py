@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.errors import MissingExtraError, WriteError
+from lowtide.errors import FormatError, MissingExtraError, WriteError
 from lowtide.memory import document, report
 from lowtide.memory.recording import Detail, Point, Recording
 from tests.support.browser import Browser
@@ -214,3 +215,29 @@ def test_a_page_is_made_where_figures_are_null() -> None:
     )
     text = report.render({**found, **dict.fromkeys(names), "grows": False})
     assert "1970-01-01" in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"peak_mib": None}, {"bytes_read": "many"}, {"mib_per_gib_read": []}, {"mappings": [7]},
+        {"mappings": [{"path": "x", "resident": "<b>"}]}, {"status": "0"}, {"seconds": {}}, {"verdict": 3},
+    ],
+)  # fmt: skip
+def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    found = document.document(recording())
+    (tmp_path / "good.json").write_text(json.dumps(found))
+    assert report.render(document.load(str(tmp_path / "good.json")))
+    (tmp_path / "bad.json").write_text(json.dumps({**found, **change}))
+    with pytest.raises(FormatError, match=next(iter(change)).rstrip("s")):
+        document.load(str(tmp_path / "bad.json"))
+
+
+def test_control_characters_in_names_are_written_out() -> None:
+    made = recording(command=["python", "a\x1b[31m\u202e\udcff\n.py"])
+    grown = {**made.details[-1].mapped, "/data/b\x9b\u2028.bin": 2**30}
+    made.details[-1] = made.details[-1]._replace(mapped=grown)
+    text = report.render(document.document(made)).split("<script>")[0]
+    assert r"python a\x1b[31m\u202e\udcff\n.py" in text
+    assert r"b\x9b\u2028.bin" in text
+    assert not set(text) & set("\x1b\u202e\udcff\x9b\u2028")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import import_module
 
@@ -9,7 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from lowtide import __version__
-from lowtide.errors import LowtideError
+from lowtide.cli import output, status
+from lowtide.errors import LowtideError, MemoryBudgetExceeded
+from lowtide.printable import printable
 
 # Listed here with their one line of help, so that `lowtide --help` need not import them all.
 COMMANDS = {
@@ -35,9 +38,32 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            import difflib
+
+            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            if close and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {close[0]!r}?")
             return None
         command: click.Command = import_module(f"lowtide.cli.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        # Here and not around main(), where click takes EOFError, and so a truncated file, for Ctrl-D.
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            status.interrupted(*error.args[:1])
+            ctx.exit(status.INTERRUPTED)
+        except click.ClickException as error:
+            vars(error).update(message=printable(error.message))
+            raise
+        except (LowtideError, OSError, EOFError) as error:
+            output.abandon()
+            if isinstance(error, BrokenPipeError):
+                ctx.exit(status.UNREAD)
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            click.echo(f"lowtide: {status.explain(error, command)}", err=True)
+            ctx.exit(status.OVER_BUDGET if isinstance(error, MemoryBudgetExceeded) else status.FAILED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -72,8 +98,7 @@ def cli() -> None:
 
 def main() -> None:
     """The ``lowtide`` program: what it raises on purpose is a message and not a traceback."""
-    try:
-        cli(prog_name="lowtide")
-    except LowtideError as error:
-        click.echo(f"lowtide: {error}", err=True)
-        sys.exit(1)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no name and no bar is worth an exception
+    cli(prog_name="lowtide")

@@ -16,6 +16,7 @@ import psutil
 
 from lowtide.cli.compare_run import METHODS, Figures, task_for, walk_apart
 from lowtide.cli.options import Size, Source, source_options
+from lowtide.cli.output import say
 from lowtide.errors import ArgumentError
 from lowtide.formats.layout import Layout
 from lowtide.memory import pagecache
@@ -108,7 +109,7 @@ def command(
         )
         rows = min(limit_rows, rows or max(1, 2 * 2**20 // width))
         used = limit_rows * width
-        click.echo(
+        say(
             f"{layout.path}: {layout.shape} of {layout.dtype}; walking {format_size(used)} "
             f"in chunks of {rows} rows ({format_size(rows * width)})"
         )
@@ -124,7 +125,7 @@ def command(
                 "runs": [asdict(run) for run in runs],
             }
             json.dump(told, file)
-        click.echo(f"figures: {json_path}")
+        say(f"figures: {json_path}")
     if out:
         try:
             from lowtide.cli.compare_plot import plot
@@ -133,7 +134,7 @@ def command(
         else:
             os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
             plot(runs, used, out)
-            click.echo(f"plot: {out}")
+            say(f"plot: {out}")
 
 
 @contextmanager
@@ -208,12 +209,12 @@ def _print_table(runs: list[Run]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("\nreader", no_wrap=True)
+    table.add_column("\n\nreader", no_wrap=True)
     columns = [(shuffled, cold) for shuffled in (False, True) for cold in (False, True)]
     for shuffled, cold in columns:
-        heading = f"{'shuffled' if shuffled else 'in order'}\n{'cold' if cold else 'warm'} GB/s"
+        heading = f"{'shuffled' if shuffled else 'in order'}\n{'cold' if cold else 'warm'}\nGB/s"
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("in order\npeak", "shuffled\npeak", "cache\nleft"):
+    for heading in ("\nin order\npeak", "\nshuffled\npeak", "\ncache\nleft"):
         table.add_column(heading, justify="right", no_wrap=True)
     for method in METHODS:
         mine = {(run.shuffled, run.cold): run for run in runs if run.method == method}

@@ -115,11 +115,15 @@ def walk_apart(task: str) -> Figures:
         [sys.executable, "-m", "lowtide.cli.compare_run", task], capture_output=True, text=True, check=False
     )
     if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
+        ending = f"exit status {ended.returncode}" if ended.returncode > 0 else f"signal {-ended.returncode}"
+        last = ended.stderr.strip().splitlines()[-1:] or [ending]
         raise LowtideError(f"a walk failed: {last[0]}")
     figures: Figures = json.loads(ended.stdout)
     return figures
 
 
 if __name__ == "__main__":
-    json.dump(walk(json.loads(sys.argv[1])), sys.stdout)
+    try:
+        json.dump(walk(json.loads(sys.argv[1])), sys.stdout)
+    except LowtideError as error:
+        sys.exit(str(error))

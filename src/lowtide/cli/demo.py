@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
-
-from lowtide.cli.prepare import INTERRUPTED
 
 
 @click.command("demo")
@@ -31,6 +27,5 @@ def command(out: str, quick: bool) -> None:
 
     try:
         tour(out, QUICK if quick else FULL)
-    except KeyboardInterrupt:
-        click.echo("lowtide: interrupted; the same command begins anew", err=True)
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("the same command starts again") from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 
 import click
 
-from lowtide.errors import LowtideError
+from lowtide.printable import printable
 
 
 @click.command()
@@ -25,11 +24,7 @@ def command(path: str, as_json: bool) -> None:
     """
     from lowtide.memory import doctor
 
-    try:
-        findings = doctor.examine(path)
-    except LowtideError as error:
-        click.echo(f"lowtide doctor: {error}", err=True)
-        sys.exit(1)
+    findings = doctor.examine(path)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
         return
@@ -37,6 +32,6 @@ def command(path: str, as_json: bool) -> None:
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         mark, color = marks[finding.fine]
-        click.echo(f"{click.style(mark, fg=color)} {finding.name:<{width}}  {finding.value}")
+        click.echo(f"{click.style(mark, fg=color)} {finding.name:<{width}}  {printable(finding.value)}")
         if finding.advice:
-            click.echo(f"  {'':<{width}}  {click.style(finding.advice, dim=True)}")
+            click.echo(f"  {'':<{width}}  {click.style(printable(finding.advice), dim=True)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from lowtide.cli.output import say
+
 
 @click.command()
 @click.argument("run", type=click.Path())
@@ -23,4 +25,4 @@ def command(run: str, out: str) -> None:
     model = checkpoints.load_model(run)
     weights.to_gpt2(model, out)
     count = sum(parameter.numel() for parameter in model.parameters())
-    click.echo(f"{out}: {count:,} parameters in config.json and model.safetensors")
+    say(f"{out}: {count:,} parameters in config.json and model.safetensors")

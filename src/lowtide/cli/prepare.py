@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from lowtide.cli.options import Count
-
-INTERRUPTED = 130
-"""What a shell says of a program that Ctrl-C ended."""
+from lowtide.cli.status import in_options
 
 
 @click.command("prepare")
@@ -90,7 +87,10 @@ INTERRUPTED = 130
     "--workers", type=int, metavar="N", help="How many processes work; one for each core unless told."
 )
 @click.option("--dask", metavar="ADDRESS", help="Work on this Dask cluster instead, as in tcp://host:8786.")
-def command(sources: tuple[str, ...], out: str, split_on: str | None, **options: Any) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, /, sources: tuple[str, ...], out: str, split_on: str | None, **options: Any
+) -> None:
     """Turn text into a token corpus in the folder DIR.
 
     A SOURCE is a text file, JSON lines (both also .gz and .zst), Parquet, a folder of them, a data set
@@ -112,7 +112,6 @@ def command(sources: tuple[str, ...], out: str, split_on: str | None, **options:
     try:
         with showing() as progress:
             summary = lowtide.prepare(list(sources), out, split_on=split_on, progress=progress, **options)
-    except KeyboardInterrupt:
-        click.echo(f"lowtide: interrupted; run the same command again to go on in {out}", err=True)
-        sys.exit(INTERRUPTED)
-    click.echo(str(summary))
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"run the same command again to resume in {out}") from error
+    click.echo(in_options(str(summary), ctx.command))

@@ -9,12 +9,13 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+from lowtide.cli.output import say
+from lowtide.cli.status import OVER_BUDGET, explain
 from lowtide.errors import AccessError, ArgumentError, LowtideError, NotFoundError
 from lowtide.sizes import format_size, parse_size
 
 # As env, nice and timeout: their own failure, a command that cannot be run, one that is not there.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
-OVER_BUDGET = 3
 
 
 def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
@@ -121,7 +122,7 @@ def command(
             report.save(out, found)
             _say(f"report: {out}")
     except LowtideError as error:
-        _say(f"lowtide profile: {error}")
+        _say(f"lowtide: {explain(error)}")
         exit_status = exit_status or FAILED
     if status < 0:
         _say(f"the command was ended by {_signal_name(-status)}")
@@ -134,11 +135,11 @@ def command(
 
 def _say(text: str) -> None:
     """Standard error, since the standard output is the command's."""
-    click.echo(text, err=True)
+    say(text, err=True)
 
 
 def _stop(error: LowtideError, status: int) -> None:
-    _say(f"lowtide profile: {error}")
+    _say(f"lowtide: {explain(error)}")
     sys.exit(status)
 
 

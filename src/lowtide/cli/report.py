@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
-from lowtide.errors import LowtideError
+from lowtide.cli.output import say
 
 
 @click.command()
@@ -29,11 +28,7 @@ def command(file: str, out: str | None) -> None:
     from lowtide.memory import document, report
 
     out = out or os.path.splitext(file)[0] + ".html"
-    try:
-        found = document.load(file)
-        report.save(out, found)
-    except LowtideError as error:
-        click.echo(f"lowtide report: {error}", err=True)
-        sys.exit(1)
-    click.echo(f"report: {out}")
-    click.echo(found["verdict"])
+    found = document.load(file)
+    report.save(out, found)
+    say(f"report: {out}")
+    say(found["verdict"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import click
+
+from lowtide.printable import printable
 
 
 @click.command()
@@ -66,9 +69,12 @@ def command(
         device=device,
         tokenizer=tokenizer,
     )
+    obeyed = sys.stdout.isatty()  # a model writes control characters too
     for part in parts:
-        click.echo(part, nl=False)  # which flushes: the text appears as it is made
-    click.echo()
+        # Not by click.echo, which takes sequences that look like colours out of what goes to a file.
+        sys.stdout.write(printable(part, keep="\n\t") if obeyed else part)
+        sys.stdout.flush()  # the text appears as it is made
+    sys.stdout.write("\n")
 
 
 def text(

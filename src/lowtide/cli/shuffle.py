@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lowtide.cli.options import Size, Source, source_options
+from lowtide.cli.output import say
 from lowtide.errors import ArgumentError
 
 
@@ -53,4 +54,4 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
                 budget=budget,
                 progress=lambda done: progress.update(task, advance=done),
             )
-        click.echo(f"{target}: {len(array)} rows of {source} in the order of seed {seed}")
+        say(f"{target}: {len(array)} rows of {source} in the order of seed {seed}")

@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from lowtide.errors import MemoryBudgetExceeded
+from lowtide.cli.output import say
 from lowtide.gpt.settings import FIELDS, kind_of, read_file, resolve
 
-OVER_BUDGET = 3  # as for `lowtide profile`
 _PATHS = {"data": click.Path()}  # which a shell can complete
 
 
@@ -76,17 +75,11 @@ def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
         if wanted.get("init"):
             initial = from_gpt2(wanted["init"], dropout=wanted.get("dropout", 0.0))
         settings = resolve(given, config, weights=decided_by(initial))
-    try:
-        outcome = train(settings, out, saved=saved, initial=initial)
-    except MemoryBudgetExceeded as error:
-        click.echo(f"lowtide train: {error}", err=True)
-        sys.exit(OVER_BUDGET)
+    outcome = train(settings, out, saved=saved, initial=initial)
     again = f"; lowtide train --out {out} --resume goes on"
     if int(os.environ.get("RANK", "0")) == 0:
         loss = "" if outcome.best_val_loss is None else f", best validation loss {outcome.best_val_loss:.4f}"
         what = {"signal": "stopped by a signal", "time": "time is over", "memory": "stopped", "done": "done"}
-        click.echo(
-            f"{out}: {what[outcome.end]} at step {outcome.step}{loss}{again * (outcome.end != 'done')}"
-        )
+        say(f"{out}: {what[outcome.end]} at step {outcome.step}{loss}{again * (outcome.end != 'done')}")
     if outcome.end == "signal":
         sys.exit(128 + outcome.signal)

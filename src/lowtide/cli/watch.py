@@ -7,7 +7,7 @@ import time
 
 import click
 
-from lowtide.errors import LowtideError
+from lowtide.cli.output import say
 from lowtide.sizes import parse_size
 
 
@@ -36,11 +36,7 @@ def command(pid: int, every: float | None, seconds: float | None, budget: str | 
     """
     from lowtide.memory import profiler
 
-    try:
-        watched = profiler.attach(pid, budget=None if budget is None else parse_size(budget))
-    except LowtideError as error:
-        click.echo(f"lowtide watch: {error}", err=True)
-        sys.exit(1)
+    watched = profiler.attach(pid, budget=None if budget is None else parse_size(budget))
     from lowtide.memory import live
 
     stop_at = float("inf") if seconds is None else time.monotonic() + seconds
@@ -50,11 +46,8 @@ def command(pid: int, every: float | None, seconds: float | None, budget: str | 
         else:
             live.lines(watched, every or 1.0, stop_at)
     except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:  # `lowtide watch 1 | head`
-        sys.stderr.close()
-        sys.exit(0)
+        pass  # the usual way to end it
     watched.finish()
     from lowtide.memory.verdict import judge
 
-    click.echo(judge(watched.recording).line)
+    say(judge(watched.recording).line)

@@ -21,7 +21,7 @@ from lowtide.demo.svg import Chart
 from lowtide.demo.training import Training
 from lowtide.demo.walks import name, peak
 from lowtide.memory import cgroups
-from lowtide.pages import fill
+from lowtide.pages import escape, fill
 from lowtide.preparing.summary import Summary
 from lowtide.publish import write_file
 from lowtide.sizes import format_size
@@ -70,16 +70,16 @@ def save(path: str, story: Story) -> None:
         "curves": _figure(charts.two_curves(story.walks, story.array_size)),
         "size": format_size(story.array_size),
         "walks": "".join(map(_walk_row, story.walks)),
-        "memory": html.escape(memory_told(story.walks)),
-        "speed": html.escape(speed_told(story.walks)),
+        "memory": escape(memory_told(story.walks)),
+        "speed": escape(speed_told(story.walks)),
         "corpus": _tiles(_corpus_figures(story)),
         "training": _training(story.training),
         "sample": _sample(story.sample),
         "commands": "".join(
-            f"<dt>{html.escape(what)}</dt><dd><code>{html.escape(command)}</code></dd>"
+            f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
             for what, command in story.commands
         ),
-        "machine": "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in machine()),
+        "machine": "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in machine()),
     }
     write_file(path, fill(_TEMPLATE, parts).encode(errors="replace"))
 
@@ -147,9 +147,7 @@ def _corpus_figures(story: Story) -> list[tuple[str, str]]:
 
 
 def _tiles(figures: Iterable[tuple[str, str]]) -> str:
-    return "".join(
-        f"<div><dt>{html.escape(what)}</dt><dd>{html.escape(value)}</dd></div>" for what, value in figures
-    )
+    return "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in figures)
 
 
 def _training(training: Training | None) -> str:

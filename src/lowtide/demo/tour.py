@@ -22,6 +22,7 @@ from lowtide.demo.sources import Texts
 from lowtide.demo.terminal import area
 from lowtide.demo.training import Training
 from lowtide.preparing.summary import Summary
+from lowtide.printable import printable
 from lowtide.publish import write_file
 from lowtide.sizes import format_size
 
@@ -103,12 +104,12 @@ class _Tour:
             words = (*words, "--" + name.replace("_", "-"), str(value))
         line = shlex.join(("lowtide", *words))
         self.commands.append((what, line))
-        self.console.print(f"$ {line}", style="cyan", soft_wrap=True)
+        self.console.print(f"$ {printable(line)}", style="cyan", soft_wrap=True)
 
     def text(self) -> Texts:
         self.headline("Text", "The Python sources that every interpreter carries are the text of this demo.")
         told = sources.copy(self.folder.text, self.plan.text_size)
-        self.console.print(f"{told.files:,} files, {format_size(told.size)}, in {told.folder}")
+        self.console.print(f"{told.files:,} files, {format_size(told.size)}, in {printable(told.folder)}")
         return told
 
     def prepare(self) -> tuple[Summary, float]:
@@ -185,7 +186,7 @@ class _Tour:
         page.save(self.folder.report, story)
         self.folder.keep(story.to_json())
         self.headline("Report", "All of it on one page, with the commands and what to try next:")
-        self.console.print(self.folder.report, style="bold", soft_wrap=True)
+        self.console.print(printable(self.folder.report), style="bold", soft_wrap=True)
         self.console.print(f"{time.time() - story.started:.0f} s in all", style="dim")
 
 

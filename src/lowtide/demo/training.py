@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from lowtide.errors import MissingExtraError
+from lowtide.printable import printable
 
 SETTINGS: dict[str, Any] = {
     # So small that 700 steps take less than a minute on two cores; words and indents are learnt by then.
@@ -65,16 +65,5 @@ def sample(run: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """What the trained model writes, as ``lowtide sample`` does, piece by piece."""
     from lowtide.cli.sample import text
 
-    return map(printable, text(run, **settings))
-
-
-def printable(text: str) -> str:
-    """The text without characters that command a terminal: a model that has learnt little writes them too.
-
-    >>> printable("tide\\n\\x1b[2J")
-    'tide\\n�[2J'
-    """
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in "\n\t" else one
-        for one in text
-    )
+    # A model that has learnt little writes control characters too.
+    return (printable(part, keep="\n\t") for part in text(run, **settings))

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lowtide.gpt.metrics import Metrics
+from lowtide.printable import printable
 from lowtide.sizes import format_size
 
 
@@ -29,6 +30,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """One line, above the bar where there is one."""
+        text = printable(text, keep="\n")
         if self._bar is not None:
             self._bar.console.print(escape(text), highlight=False, soft_wrap=True)
         elif not self._silent:

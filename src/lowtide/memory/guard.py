@@ -23,6 +23,7 @@ from lowtide.errors import ArgumentError, MemoryBudgetExceeded, UnsupportedError
 from lowtide.memory import cgroups, proc, trips
 from lowtide.memory.helper import helper
 from lowtide.memory.peaks import Peak
+from lowtide.printable import printable
 from lowtide.sizes import format_size, parse_size
 
 Kind = Literal["rss", "anon", "file", "cache", "cgroup"]
@@ -238,7 +239,9 @@ class Watch:
 
     def _what_grew(self) -> str:
         if self.kind == "cache":
-            return "page cache: " + ", ".join(f"{path} {_signed(size)}" for path, size in self.cached[:3])
+            return "page cache: " + ", ".join(
+                f"{printable(path)} {_signed(size)}" for path, size in self.cached[:3]
+            )
         if self._cgroup is not None and self._marks[1] is not None and (now := self._cgroup.parts()):
             heap, cache = (after - before for after, before in zip(now, self._marks[1], strict=True))
             return f"heap {_signed(heap)}, page cache {_signed(cache)}"
@@ -252,7 +255,8 @@ class Watch:
             f"mapped files {_signed(top.file - self._before.file)}",
             f"shared memory {_signed(top.shared - self._before.shared)}",
         ]
-        names = [f"{path} {format_size(size)} resident" for path, size in self.mapped if size >= 2**20][:3]
+        large = [(printable(path), size) for path, size in self.mapped if size >= 2**20]
+        names = [f"{path} {format_size(size)} resident" for path, size in large[:3]]
         if names and top.file + top.shared > self._before.file + self._before.shared:
             parts[1] += f" ({'; '.join(names)})"
         return ", ".join(parts)

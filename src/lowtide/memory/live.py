@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lowtide.memory.profiler import Profiler
 from lowtide.memory.verdict import Verdict, judge
+from lowtide.printable import printable
 from lowtide.sizes import format_size
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -60,7 +61,7 @@ def picture(watched: Profiler, width: int) -> Panel:
     table.add_row("read", format_size(series.read[-1]), "")
     table.add_row("slope", _slope(verdict), "")
     said = Text(verdict.line, style="bold red" if verdict.grows else "bold green")
-    title = f"{recording.pid}  {' '.join(recording.command)}"[: max(10, width - 12)]
+    title = f"{recording.pid}  {printable(' '.join(recording.command))}"[: max(10, width - 12)]
     return Panel(
         Group(table, Text(), said), title=Text(title), title_align="left", width=min(width, room + 32)
     )

@@ -7,7 +7,6 @@ fetched when the page is made and nothing when it is opened.
 from __future__ import annotations
 
 import functools
-import html
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from typing import Any
 from lowtide.errors import MissingExtraError, writing
 from lowtide.memory.document import Document
 from lowtide.memory.verdict import rate
-from lowtide.pages import fill
+from lowtide.pages import escape, fill
 from lowtide.sizes import format_size
 
 _POINTS = 900  # drawn at most: more than a screen has columns for
@@ -45,15 +44,15 @@ def render(found: Document) -> str:
     """The page for a document."""
     require()
     parts = {
-        "title": html.escape(f"{found['verdict'].split(':')[0]} – {_command(found)[:60]}"),
-        "command": html.escape(_command(found)),
+        "title": escape(f"{found['verdict'].split(':')[0]} – {_command(found)[:60]}"),
+        "command": escape(_command(found)),
         "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(found.get("started") or 0)),
         "state": "grows" if found.get("grows") else "bounded",
-        "verdict": html.escape(found["verdict"]),
-        "words": html.escape(_words(found)),
+        "verdict": escape(found["verdict"]),
+        "words": escape(_words(found)),
         "tiles": _tiles(found),
         "mappings": _table(found),
-        "not_seen": "".join(f"<li>{html.escape(line)}</li>" for line in found.get("not_seen") or []),
+        "not_seen": "".join(f"<li>{escape(line)}</li>" for line in found.get("not_seen") or []),
         "library": _library(),
         "data": _script_json(_chart_data(found)),
     }
@@ -120,8 +119,8 @@ def _tiles(found: Document) -> str:
         ("processes", str(found.get("processes") or 1), "at once, at most"),
     ]
     return "".join(
-        f'<div class="tile"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>'
-        f"<small>{html.escape(note)}</small></div>"
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}</dd>'
+        f"<small>{escape(note)}</small></div>"
         for name, value, note in tiles
     )
 
@@ -143,8 +142,8 @@ def _table(found: Document) -> str:
         path, resident = str(row["path"]), row.get("resident") or 0
         folder, name = os.path.split(path)
         cells.append(
-            f'<tr><td class="path" title="{html.escape(path)}"><b>{html.escape(name)}</b>'
-            f"<span>{html.escape(folder)}</span></td>"
+            f'<tr><td class="path" title="{escape(path)}"><b>{escape(name)}</b>'
+            f"<span>{escape(folder)}</span></td>"
             f'<td class="bar"><i style="width:{100 * resident / largest:.1f}%"></i>'
             f"<em>{format_size(resident) if resident else '–'}</em></td>"
             f"<td>{_size(row.get('page_cache'))}</td><td>{_size(row.get('size'))}</td></tr>"

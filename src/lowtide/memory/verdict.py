@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide.memory.recording import Recording, Series
+from lowtide.printable import printable
 from lowtide.sizes import format_size
 
 MIB, GIB = 2**20, 2**30
@@ -60,7 +61,7 @@ class Verdict:
             pace = f"{format_size(self.per_second)} per second"
         else:
             pace = f"{rate(self.per_read or 0.0)} per GiB read"
-        names = ", ".join(os.path.basename(path) for path in self.files[:1])
+        names = ", ".join(printable(os.path.basename(path)) for path in self.files[:1])
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         named = f": {names}{more}" if names and self.cause == "file-mapped" else ""
         cause = self.cause or "heap or mapped files: a .dat file does not tell"

@@ -282,7 +282,11 @@ class _Preparation:
             vocab_size=tokenizer.vocab_size,
             eos=tokenizer.eos if settings.eos else None,
             tokenizer=own.Tokenizer(tokenizer.name, hashlib.sha256(file).hexdigest(), "tokenizer.json"),
-            sources=[{"name": source.name, "bytes": source.size} for source in self._sources],
+            # A name may have bytes that are not UTF-8, which JSON cannot hold.
+            sources=[
+                {"name": source.name.encode("utf8", "backslashreplace").decode(), "bytes": source.size}
+                for source in self._sources
+            ],
             settings={**told, "skipped": assembler.skipped},
         )
         self._work.publish(manifest)

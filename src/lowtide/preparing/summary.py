@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowtide.formats.own import Manifest
+from lowtide.printable import printable
 from lowtide.sizes import format_size
 
 _WIDTH = 40  # of the longest bar
@@ -39,7 +40,7 @@ class Summary:
     notes: Sequence[str]
 
     def __str__(self) -> str:
-        lines = [f"{self.folder}: {self.tokens:,} tokens in {self.documents:,} documents"]
+        lines = [f"{printable(self.folder)}: {self.tokens:,} tokens in {self.documents:,} documents"]
         itemsize = 2 if self.manifest.dtype == "uint16" else 4
         for split, shards in self.manifest.splits.items():
             tokens = sum(shard.tokens for shard in shards)
@@ -50,7 +51,7 @@ class Summary:
             )
         if self.skipped:
             lines.append(f"  skipped {self.skipped:,} that could not be read, such as:")
-            lines += [f"    {complaint}" for complaint in self.complaints]
+            lines += [f"    {printable(complaint)}" for complaint in self.complaints]
         lines += [f"  {note}" for note in self.notes]
         return "\n".join([*lines, *histogram(self.lengths)])
 
