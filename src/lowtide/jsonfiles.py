@@ -27,8 +27,10 @@ _MAX_DIGITS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load(path: str | os.PathLike[str], *, limit: int, what: str) -> object:
+def load(path: str | os.PathLike[str], *, limit: int, what: str, memory: int = MAX_MEMORY) -> object:
     """The JSON value in the file ``path``, of at most ``limit`` bytes; ``what`` names it in errors.
+
+    ``memory`` is what its values may take, in bytes.
 
     >>> _ = (tmp / "settings.json").write_text('{"seed": 1337}')
     >>> load(tmp / "settings.json", limit=2**20, what="settings")
@@ -41,10 +43,10 @@ def load(path: str | os.PathLike[str], *, limit: int, what: str) -> object:
                 "check that this is the file that is meant"
             )
         data = source.read(0, source.size, what)
-        return parse(data, source.path, what)
+        return parse(data, source.path, what, memory)
 
 
-def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
+def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX_MEMORY) -> object:
     """The JSON value in ``data``, which comes from the file ``path``; ``what`` names it in errors.
 
     >>> parse(b'{"a": 1, "a": 2}', "index.json", "index")
@@ -53,9 +55,9 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     """
     where = f"{os.fspath(path)}: cannot read the {what}"
     memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * len(data)
-    if memory > MAX_MEMORY:
+    if memory > limit:
         raise FormatError(
-            f"{where} (its values take about {memory} bytes of memory, expected at most {MAX_MEMORY}); "
+            f"{where} (its values take about {memory} bytes of memory, expected at most {limit}); "
             "check that this is the file that is meant"
         )
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import arrays
+from tests.fuzz import arrays, sources
 from tests.fuzz.harness import Target
 
-TARGETS: dict[str, Target] = {target.name: target for target in [*arrays.TARGETS]}
+TARGETS: dict[str, Target] = {target.name: target for target in [*arrays.TARGETS, *sources.TARGETS]}

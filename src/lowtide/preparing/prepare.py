@@ -217,7 +217,7 @@ class _Preparation:
                 tick=tick,
             )
             self._work.write_tokenizer(made.to_json().encode())
-        return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer)
+        return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer, trusted=True)
 
     def _encode(self, tokenizer: Tokenizer) -> Assembler:
         """Encode what is left, and put it together as it comes."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError
 from lowtide.formats.layout import brief
-from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable, unencodable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,7 +50,10 @@ class CharTokenizer:
             self._ascii = table.tobytes()
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        return [self._encode(text) for text in texts]
+        try:
+            return [self._encode(text) for text in texts]
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from None
 
     def _encode(self, text: str) -> Ids:
         ids: Ids
