@@ -54,7 +54,7 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
     lowtide.errors.FormatError: index.json: cannot read the index (invalid JSON: the key 'a' occurs ...
     """
     where = f"{os.fspath(path)}: cannot read the {what}"
-    memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * len(data)
+    memory = memory_of(data)
     if memory > limit:
         raise FormatError(
             f"{where} (its values take about {memory} bytes of memory, expected at most {limit}); "
@@ -74,10 +74,16 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
     except (ValueError, RecursionError) as error:
         problem = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FormatError(
-            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}; copy or write the file "
-            "again"
+            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}: damaged or "
+            "still being written; copy or write it again"
         ) from None
     return value
+
+
+def memory_of(data: bytes) -> int:
+    """What parsing JSON takes at most, in bytes, as objects and text."""
+    width = 1 if data.isascii() else 4  # one character beyond the BMP makes all of a str as wide as itself
+    return sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + (1 + width) * len(data)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

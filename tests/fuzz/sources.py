@@ -5,21 +5,26 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
 import zstandard
 
 import lowtide
-from lowtide.errors import FormatError, LowtideError
-from lowtide.preparing import tokenizers
+from lowtide.errors import FormatError, LowtideError, TaskError
+from lowtide.formats import own
+from lowtide.preparing import prepare, tokenizers
+from lowtide.preparing.assembling import Assembler
 from lowtide.preparing.tokenizers import probe
 from tests.fuzz.harness import Target
+from tests.support.preparing import content, jsonl, small, stop
 
 TEXTS = ["the tide is low, the moon is full: the sea went out", "low tide\n\nhigh tide 12:30 ", "é 漢 😀"] * 9
 _LINES = "".join(json.dumps({"text": text, "n": [{"a": 1.5}]}, ensure_ascii=False) + "\n" for text in TEXTS)
@@ -160,17 +165,55 @@ def _prepare_damaged(folder: Path) -> None:
     """Prepare the file that was damaged, and a whole folder where only that says what its files are."""
     changed = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     source = folder if (folder / "state.json").exists() else changed
-    with mock.patch.object(os, "fsync", lambda fd: None):
-        lowtide.prepare(
-            source, folder / "out", workers=1, val_fraction=0, on_error=_ON_ERROR[changed.stat().st_size % 2]
-        )
+    # In one process: that its death is survived is tested elsewhere, here none is expected.
+    # A task that is tried again failed with an exception of somebody else's.
+    here = mock.patch.object(prepare, "_isolated", return_value=False)
+    with mock.patch.object(os, "fsync"), here:
+        try:
+            on_error = _ON_ERROR[changed.stat().st_size % 2]
+            lowtide.prepare(source, folder / "out", workers=1, val_fraction=0, on_error=on_error)
+        except TaskError as error:
+            raise AssertionError(str(error)) from error
+
+
+_SOURCE = tempfile.TemporaryDirectory(prefix="lowtide-fuzz-")
+_WORK: dict[str, dict[str, Any]] = {
+    "byte": {"val_fraction": 0.1, "shard_tokens": 3000},
+    "llmc": {"val_fraction": 0.1, "shard_tokens": 3000, "layout": "llmc"},
+    "char": {"val_fraction": 0.1, "tokenizer": "char", "layout": "nanogpt", "split": "contiguous"},
+}
+_STOPS = {"byte": (Assembler, "consume", 4), "llmc": (own, "write", 1), "char": (Assembler, "finish", 1)}
+_expected: dict[str, dict[str, str]] = {}
+_pristine: dict[str, dict[str, str]] = {}
+
+
+def _make_work(folder: Path) -> None:
+    source = Path(_SOURCE.name, "web.jsonl")
+    jsonl(source, 60)
+    for name, options in _WORK.items():
+        with small():
+            lowtide.prepare(source, folder / "whole", workers=1, **options)
+        _expected[name] = content(folder / "whole")
+        shutil.rmtree(folder / "whole")
+        stop(*_STOPS[name], sources=source, out=folder / name, **options)
+        _pristine[name] = content(folder / name)
+
+
+def _resume(folder: Path) -> None:
+    """Resume what was damaged: it must end as if nothing had been."""
+    changed = [out for out in folder.iterdir() if content(out) != _pristine[out.name]]
+    for out in changed or [folder / "byte"]:
+        with small(), mock.patch.object(os, "fsync"):
+            lowtide.prepare(Path(_SOURCE.name, "web.jsonl"), out, workers=1, **_WORK[out.name])
+        assert content(out) == _expected[out.name]
 
 
 TARGETS = [
-    Target("source-text", _make_texts, _prepare_damaged),
-    Target("source-table", _make_tables, _prepare_damaged),
-    Target("source-dataset", _make_saved, _prepare_damaged, share=0.5),
-    Target("tokenizer-huggingface", _make_huggingface, _tried_quickly),
-    Target("tokenizer-own", _make_own, _tried_quickly),
-    Target("tokenizer-probe", _make_huggingface, _use_tokenizers, share=0.01),
+    Target("workfolder", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
+    Target("source-text", _make_texts, _prepare_damaged, share=0.3),
+    Target("source-table", _make_tables, _prepare_damaged, share=0.3),
+    Target("source-dataset", _make_saved, _prepare_damaged, share=0.1),
+    Target("tokenizer-huggingface", _make_huggingface, _tried_quickly, share=0.3),
+    Target("tokenizer-own", _make_own, _tried_quickly, share=0.3),
+    Target("tokenizer-probe", _make_huggingface, _use_tokenizers, share=0.005),
 ]

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import math
 import os
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,13 +18,14 @@ from lowtide.preparing import tokenizers, vocabulary
 from lowtide.preparing.assembling import Assembler
 from lowtide.preparing.encoding import TRAIN, VAL, Job, encode
 from lowtide.preparing.executors import Executor, open_executor
-from lowtide.preparing.plan import plan
+from lowtide.preparing.plan import TABLES, plan
 from lowtide.preparing.reading import ReadOptions
 from lowtide.preparing.running import run
 from lowtide.preparing.shards import DamagedError
 from lowtide.preparing.summary import Progress, Summary
 from lowtide.preparing.tasks import Record, Task, group
 from lowtide.preparing.tokenizers import Tokenizer
+from lowtide.preparing.tokenizers.characters import meta_pkl
 from lowtide.preparing.workfolder import Workfolder, sha256_of
 from lowtide.publish import write_file
 from lowtide.sizes import parse_count, whole
@@ -164,7 +164,8 @@ class _Preparation:
         self._workers = workers
         self._dask = dask
         self._progress = progress or (lambda told: None)
-        units = plan(sources, self._options)
+        self._isolated = _isolated(sources)
+        units = plan(sources, self._options, isolated=self._isolated)
         self._tasks = group(units, [source.size for source in sources])
         self._total = sum(task.weight for task in self._tasks)
         self._executor: Executor | None = None
@@ -195,7 +196,8 @@ class _Preparation:
     def _pool(self) -> Executor:
         """The executor, begun when it is first needed: no more processes than there are tasks."""
         if self._executor is None:
-            self._executor = open_executor(min(self._workers, len(self._tasks)), self._dask)
+            workers = min(self._workers, len(self._tasks))
+            self._executor = open_executor(workers, self._dask, isolated=self._isolated)
         return self._executor
 
     def _tokenizer(self) -> Tokenizer:
@@ -284,7 +286,7 @@ class _Preparation:
         file = tokenizer.to_json().encode()
         write_file(os.path.join(self._work.shards, "tokenizer.json"), file)
         if settings.meta_pkl:
-            write_file(os.path.join(self._work.shards, "meta.pkl"), _meta(tokenizer))
+            write_file(os.path.join(self._work.shards, "meta.pkl"), meta_pkl(tokenizer))
         told = dataclasses.asdict(settings)
         del told["tokenizer"], told["layout"]
         manifest = own.Manifest(
@@ -364,6 +366,11 @@ def _consume(assembler: Assembler, records: dict[int, Record]) -> None:
         assembler.consume(records.pop(assembler.consumed))
 
 
+def _isolated(sources: Sequence[sourcing.Source]) -> bool:
+    """Whether even a single worker must be another process: what reads tables may crash."""
+    return any(source.kind in TABLES for source in sources)
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -381,17 +388,6 @@ def _identity(source: sourcing.Source) -> dict[str, Any]:
     if source.name == STDIN:  # written anew by each run
         told["modified"] = sha256_of(source.path)
     return told
-
-
-def _meta(tokenizer: Tokenizer) -> bytes:
-    """nanoGPT's ``meta.pkl``, for its sample.py."""
-    characters = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)]
-    content = {
-        "vocab_size": tokenizer.vocab_size,
-        "itos": dict(enumerate(characters)),
-        "stoi": {character: id for id, character in enumerate(characters)},
-    }
-    return pickle.dumps(content)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

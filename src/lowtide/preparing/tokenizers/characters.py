@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable, unen
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from lowtide.preparing.tokenizers import Ids
+    from lowtide.preparing.tokenizers import Ids, Tokenizer
 
 
 class CharTokenizer:
@@ -76,6 +77,17 @@ class CharTokenizer:
     def to_json(self) -> str:
         content = {"format": FORMAT, "version": VERSION, "kind": "char", "characters": self.characters}
         return json.dumps(content) + "\n"
+
+
+def meta_pkl(tokenizer: Tokenizer) -> bytes:
+    """nanoGPT's ``meta.pkl``, for its sample.py."""
+    characters = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)]
+    content = {
+        "vocab_size": tokenizer.vocab_size,
+        "itos": dict(enumerate(characters)),
+        "stoi": {character: id for id, character in enumerate(characters)},
+    }
+    return pickle.dumps(content)
 
 
 def alphabet(texts: Iterable[str]) -> set[str]:
