@@ -28,8 +28,10 @@ _WIDE = re.compile(rb"[\xf0-\xf4]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load(path: str | os.PathLike[str], *, limit: int, what: str) -> object:
+def load(path: str | os.PathLike[str], *, limit: int, what: str, memory: int = MAX_MEMORY) -> object:
     """The JSON value in the file ``path``, of at most ``limit`` bytes; ``what`` names it in errors.
+
+    ``memory`` is what its values may take, in bytes.
 
     >>> _ = (tmp / "settings.json").write_text('{"seed": 1337}')
     >>> load(tmp / "settings.json", limit=2**20, what="settings")
@@ -42,10 +44,10 @@ def load(path: str | os.PathLike[str], *, limit: int, what: str) -> object:
                 "check that this is the file that is meant"
             )
         data = source.read(0, source.size, what)
-        return parse(data, source.path, what)
+        return parse(data, source.path, what, memory)
 
 
-def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
+def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX_MEMORY) -> object:
     """The JSON value in ``data``, which comes from the file ``path``; ``what`` names it in errors.
 
     >>> parse(b'{"a": 1, "a": 2}', "index.json", "index")
@@ -53,12 +55,10 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
     lowtide.errors.FormatError: index.json: cannot read the index (invalid JSON: the key 'a' occurs ...
     """
     where = f"{os.fspath(path)}: cannot read the {what}"
-    # A str is as wide as its widest character, and there are two: the text, and its parts; the bytes too.
-    width = 1 if data.isascii() else 4 if _WIDE.search(data) else 2
-    memory = sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * (1 + width) * len(data)
-    if memory > MAX_MEMORY:
+    memory = memory_of(data)
+    if memory > limit:
         raise FormatError(
-            f"{where} (its values take about {memory} bytes of memory, expected at most {MAX_MEMORY}); "
+            f"{where} (its values take about {memory} bytes of memory, expected at most {limit}); "
             "check that this is the file that is meant"
         )
     try:
@@ -79,6 +79,13 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str) -> object:
             "still being written; copy or write it again"
         ) from None
     return value
+
+
+def memory_of(data: bytes) -> int:
+    """What parsing JSON takes at most, in bytes, as objects and text."""
+    # A str is as wide as its widest character, and there are two: the text, and its parts; the bytes too.
+    width = 1 if data.isascii() else 4 if _WIDE.search(data) else 2
+    return sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * (1 + width) * len(data)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

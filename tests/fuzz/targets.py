@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fuzz import arrays, runs, tokens
+from tests.fuzz import arrays, runs, sources, tokens
 from tests.fuzz.harness import Target
 
-_LISTS = (arrays.TARGETS, tokens.TARGETS, runs.TARGETS)
+_LISTS = (arrays.TARGETS, tokens.TARGETS, sources.TARGETS, runs.TARGETS)
 TARGETS: dict[str, Target] = {target.name: target for targets in _LISTS for target in targets}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,15 +56,14 @@ def test_any_pieces_in_any_tasks_make_the_same_documents(
         ):
             Path(path).write_bytes(data.tobytes())
         records.append(Record(index, {"train": len(tokens), "val": 0}, {"train": len(ends), "val": 0}))
-    assembler = Assembler(work, narrow=narrow, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
+    make = partial(Assembler, work, narrow=narrow, dtype="<u2", layout="shards", shard_tokens=shard_tokens)
+    assembler = make()
     for record in records:
         assembler.consume(record)
         if again:
             assembler.commit()
             assembler.close()
-            assembler = Assembler(
-                work, narrow=narrow, dtype="<u2", layout="shards", shard_tokens=shard_tokens
-            )
+            assembler = make(state=work.read_state())
     assembler.finish()
     assembler.close()
     stream = assembler.streams["train"]

@@ -115,3 +115,11 @@ def test_errors_are_lowtides_own(tmp_path: Path) -> None:
     path.write_bytes(b'{"text": ' + b"1" * 5000 + b"}")  # more digits than Python reads
     with pytest.raises(LowtideError, match="line 1"):
         pieces_of(path, ReadOptions())
+
+
+def test_a_line_of_many_small_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "a", "b": [' + b"[]," * 2_000_000 + b"[]]}\n" + b'{"text": "b"}\n')
+    with refused(FormatError, path, "line 1", "of memory, expected at most 256.0 MiB"):
+        pieces_of(path, ReadOptions())
+    assert documents(pieces_of(path, ReadOptions(), on_error=lambda error: None))[0][1] == "b"

@@ -237,19 +237,6 @@ def test_what_tasks_left_before_the_machine_went_down_is_made_again(
     assert content(tmp_path / "out") == whole["contiguous", "shards"]
 
 
-def test_a_damaged_shard_is_not_gone_on_with(tmp_path: Path, source: Path) -> None:
-    process = start(sources=source, out=tmp_path / "out", workers=1)
-    wait_for(lambda: (tmp_path / "out" / ".prepare" / "state.json").exists())
-    process.kill()
-    process.communicate()
-    shard = tmp_path / "out" / ".prepare" / "out" / "train-00000.bin"
-    data = bytearray(shard.read_bytes())
-    data[10] ^= 1
-    shard.write_bytes(data)
-    with small(), refused(lowtide.LowtideError, shard, "remove"):
-        lowtide.prepare(source, tmp_path / "out", workers=1)
-
-
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 600 KiB."""

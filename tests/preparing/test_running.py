@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import ClusterError, DiskFullError, FormatError, TaskError
+from lowtide.preparing.executors import Processes
 from lowtide.preparing.running import ATTEMPTS, run
 from lowtide.preparing.tasks import Task, group
 from lowtide.preparing.units import Unit
@@ -80,8 +82,27 @@ def test_a_broken_pool_is_renewed_once() -> None:
     executor = Recorded({i: [BrokenProcessPool("killed")] for i in range(4)})
     assert results(executor) == list(range(9))
     assert executor.renewed == 1
-    with pytest.raises(TaskError, match="killed, perhaps for want of memory"):
-        results(Recorded({2: [BrokenProcessPool("killed")] * ATTEMPTS}))
+    with pytest.raises(TaskError, match="killed: memory was short"):
+        results(Recorded({2: [BrokenProcessPool("killed")] * (1 + ATTEMPTS)}))
+
+
+def dies_of_the_fifth(task: Task) -> int:
+    if task.index == 5:
+        os.abort()
+    return task.index
+
+
+def test_the_task_that_kills_its_process_is_named_and_no_other() -> None:
+    pool = Processes(2)
+    done: list[int] = []
+    try:
+        with pytest.raises(TaskError, match=r"a\.txt: from 50 to 60: failed 3 times.*killed"):
+            for _, found in run(TASKS, dies_of_the_fifth, pool):
+                done.append(found)
+    finally:
+        pool.close()
+    assert done
+    assert 5 not in done
 
 
 def test_units_are_grouped_by_their_part_of_the_source() -> None:

@@ -128,3 +128,8 @@ def test_a_stream_that_breaks_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(WriteError):
         spool(Broken(), tmp_path)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with refused(FormatError, "embedded null byte"):
+        find([str(tmp_path / "a\0b.txt")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.errors import FormatError
+import lowtide
+from lowtide.errors import FormatError, TaskError
 from lowtide.preparing.plan import plan
 from lowtide.preparing.reading import ReadOptions, read
 from lowtide.preparing.sources import find
@@ -103,5 +106,53 @@ def test_other_columns(tmp_path: Path, kind: str) -> None:
 def test_damaged(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array(["low tide " * 1000] * 100))
     path.write_bytes(path.read_bytes()[:-20])
-    with refused(FormatError, path, "no valid file"):
+    with refused(FormatError, path, "not a valid file"):
         pieces_of(path, ReadOptions())
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**31 - 1, 3, -(2**31)])
+def test_offsets_that_point_outside_of_the_text_are_refused(tmp_path: Path, wrong: int) -> None:
+    """The library does not check them: it read other memory, or ended the process."""
+    path = write(tmp_path / "x.arrow", pa.array(["a" * 9] * 8), rows=8)
+    data = path.read_bytes()
+    at = data.index(struct.pack("<4i", 0, 9, 18, 27)) + 8
+    path.write_bytes(data[:at] + struct.pack("<i", wrong) + data[at + 4 :])
+    with refused(FormatError, path, "not a valid file"):
+        pieces_of(path, ReadOptions())
+
+
+def test_indices_that_point_outside_of_the_dictionary_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", pa.array(["a", "b"] * 4).dictionary_encode(), rows=8)
+    data = path.read_bytes()
+    at = data.rindex(struct.pack("<4i", 0, 1, 0, 1)) + 8
+    path.write_bytes(data[:at] + struct.pack("<i", 1000) + data[at + 4 :])
+    with refused(FormatError, path, "not a valid file"):
+        pieces_of(path, ReadOptions())
+
+
+def dies(*arguments: Any, **named: Any) -> Any:
+    os.abort()
+
+
+@both
+@pytest.mark.parametrize("step", ["plan._listed", "prepare.encode"])
+def test_a_crash_of_the_library_is_an_error_with_a_single_worker_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
+) -> None:
+    path = write(tmp_path / f"x.{kind}", pa.array(["low tide"]))
+    monkeypatch.setattr(f"lowtide.preparing.{step}", dies)
+    with refused((FormatError, TaskError), path, "was killed"):  # type: ignore[arg-type]
+        lowtide.prepare(path, tmp_path / "out", workers=1)
+
+
+@both
+def test_a_damaged_file_leaves_no_descriptor(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"x.{kind}", pa.array([f"{i:09}" * 100 for i in range(40)]))
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(100) + data[len(data) // 2 + 100 :][:-12])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(lowtide.LowtideError) as caught:
+            pieces_of(path, ReadOptions())
+        del caught
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -44,6 +44,23 @@ def start(script: str = SCRIPT, **arguments: Any) -> subprocess.Popen[str]:
     """``prepare`` in small, in a process of its own."""
     command = [sys.executable, "-W", "error", "-c", script, json.dumps(arguments, default=str)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def stop(owner: Any, name: str, call: int, **arguments: Any) -> None:
+    """``prepare`` in small, stopped before a call of ``owner.name``: what a kill there leaves."""
+    real = getattr(owner, name)
+    calls = 0
+
+    def stopping(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    with small(), mock.patch.object(owner, name, stopping), suppress(KeyboardInterrupt):
+        lowtide.prepare(workers=1, **arguments)
+        raise AssertionError(f"{name} was not called {call} times")
 
 
 def jsonl(path: Path, documents: int, seed: int = 0) -> list[str]:

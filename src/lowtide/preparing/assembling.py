@@ -20,7 +20,7 @@ from lowtide import errors, publish
 from lowtide.errors import FormatError
 from lowtide.formats.own import LayoutName
 from lowtide.preparing.encoding import TRAIN, VAL, files_of, record_path
-from lowtide.preparing.shards import END, Stream
+from lowtide.preparing.shards import END, DamagedError, Stream
 from lowtide.preparing.tasks import Record
 from lowtide.preparing.workfolder import Workfolder
 
@@ -41,10 +41,12 @@ class Assembler:
         layout: LayoutName,
         shard_tokens: int | None,
         train_tokens: int | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         """``narrow`` is the dtype of the tasks' tokens, ``dtype`` that of the shards'.
 
-        ``train_tokens`` is where the stream is cut in two, if it is cut by place and not by document.
+        ``train_tokens`` is where the stream is cut in two, if it is cut by place and not by document. From a
+        ``state`` it resumes, or raises ``DamagedError`` if the shards are not those of that state.
         """
         self.streams = {
             split: Stream(work.shards, split, dtype, layout, shard_tokens) for split in (TRAIN, VAL)
@@ -60,9 +62,12 @@ class Assembler:
         self._pool = ThreadPoolExecutor(1, "lowtide-hash")
         self._read = np.empty(_TOKENS, self._narrow)
         self._tokens = np.empty(_TOKENS, np.dtype(dtype).newbyteorder("<"))
-        state = work.read_state()
         if state is not None:
-            self._restore(state)
+            try:
+                self._restore(state)
+            except BaseException:
+                self.close()
+                raise
         self._remove_others()
 
     def consume(self, record: Record) -> None:
@@ -113,7 +118,7 @@ class Assembler:
                 ):
                     raise FormatError(
                         f"{tokens_path}: has {found[0]} bytes, and its record says {record.tokens[split]} "
-                        f"tokens: damaged; remove {self._work.path} and run the same command again"
+                        "tokens: changed since; run the same command again"
                     )
                 self._pour(tokens, _Ends(ends), record.tokens[split], split)
         except OSError as error:
@@ -130,9 +135,14 @@ class Assembler:
             wanted = min(count - done, room, _TOKENS)
             got, nbytes = 0, wanted * self._narrow.itemsize
             while got < nbytes:
-                got += tokens.readinto(read[got:nbytes])
-            data = self._tokens[:wanted]
-            data[:] = self._read[:wanted]
+                count_read = tokens.readinto(read[got:nbytes])
+                if not count_read:
+                    raise FormatError(f"{tokens.name}: became shorter while it was read; run it again")
+                got += count_read
+            data = self._read[:wanted]
+            if self._narrow != self._tokens.dtype:
+                data = self._tokens[:wanted]
+                data[:] = self._read[:wanted]
             stream.append(data.view(np.uint8).data, self._pool)
             done += wanted
             stream.end_documents(ends.upto(done) + begun)
@@ -167,12 +177,15 @@ class Assembler:
         self.skipped, self.complaints = state["skipped"], list(state["complaints"])
         for split, stream in self.streams.items():
             stream.restore(state["streams"][split])
+        wrong = self._work.check_shards([one for stream in self.streams.values() for one in stream.shards])
+        if wrong is not None:
+            raise DamagedError(f"out/{wrong}")
         self._forget(0)
 
     def _forget(self, first: int) -> None:
         """Delete the files of tasks that are on disk elsewhere."""
         if not first:
-            numbers = {int(name[:8]) for name in os.listdir(self._work.tasks)}
+            numbers = {int(name[:8]) for name in os.listdir(self._work.tasks) if name[:8].isdecimal()}
             done = sorted(number for number in numbers if number < self.consumed)
         else:
             done = list(range(first, self.consumed))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lowtide import errors, orders, publish
 from lowtide.errors import FormatError
-from lowtide.preparing import tokenizers
+from lowtide.preparing import sealed, tokenizers
 from lowtide.preparing.reading import ReadOptions, read
 from lowtide.preparing.tasks import Record, Task
 from lowtide.preparing.tokenizers import Ids, Tokenizer
@@ -37,7 +37,7 @@ class Job:
 
     folder: str  # where a task's files go
     tokenizer: str  # the file to load it from
-    digest: str  # of that file, so that a worker that lives on tells one run's from another's
+    key: str  # of the plan and the tokenizer: seals records, and tells one run's tokenizer from another's
     dtype: str  # of the ids in a task's files
     eos: int | None  # written behind each document
     options: ReadOptions
@@ -57,7 +57,7 @@ def encode(task: Task, job: Job) -> Record:
             f"{job.folder}: the worker does not find the output folder; with Dask, sources and output must "
             "lie on a file system that every worker sees under the same path"
         )
-    tokenizer = _load(job.tokenizer, job.digest)
+    tokenizer = _load(job.tokenizer, job.key)
     attempt = uuid.uuid4().hex
     outputs = {
         split: _Output(os.path.join(job.folder, f"{task.index:08}.{split}"), attempt) for split in SPLITS
@@ -83,10 +83,11 @@ def encode(task: Task, job: Job) -> Record:
             {split: output.documents for split, output in outputs.items()},
             skipped,
             complaints,
+            {name: told for output in outputs.values() for name, told in output.files().items()},
         )
         for output in outputs.values():
             output.finish()
-        write_json(record_path(job.folder, task.index), record.to_json(), f".{attempt}")
+        sealed.write(record_path(job.folder, task.index), record.to_json(), job.key, suffix=f".{attempt}")
     except BaseException:
         for output in outputs.values():
             output.abort()
@@ -102,21 +103,6 @@ def files_of(folder: str, task: int, split: str) -> tuple[str, str]:
 
 def record_path(folder: str, task: int) -> str:
     return os.path.join(folder, f"{task:08}.json")
-
-
-def write_json(path: str, content: object, suffix: str = ".new", *, durable: bool = False) -> None:
-    """A small file, whole or not at all; ``durable`` if it must outlast a loss of power."""
-    try:
-        with open(path + suffix, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(path + suffix, path)
-        if durable:
-            publish.sync_folder(os.path.dirname(path))
-    except OSError as error:
-        raise errors.writing(path, error) from error
 
 
 def falls_to_val(
@@ -142,6 +128,8 @@ class _Output:
         self._paths = (path + ".bin", path + ".ends")
         self._attempt = attempt
         self._fds: list[int] = []
+        self._sizes = [0, 0]
+        self._sums = [0, 0]
 
     def append(self, tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
         """Tokens, and how many of them come before each document's end."""
@@ -151,13 +139,25 @@ class _Output:
                     self._fds.append(
                         os.open(self._temporary(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
                     )
-            publish.write_all(self._fds[0], tokens.view(np.uint8).data, self.tokens * tokens.itemsize)
-            placed = (ends + self.tokens).astype(_END)
-            publish.write_all(self._fds[1], placed.view(np.uint8).data, self.documents * _END.itemsize)
+            self._write(0, tokens)
+            self._write(1, (ends + self.tokens).astype(_END))
         except OSError as error:
             raise errors.writing(self._paths[0], error) from error
         self.tokens += len(tokens)
         self.documents += len(ends)
+
+    def _write(self, which: int, values: npt.NDArray[Any]) -> None:
+        data = values.view(np.uint8).data
+        publish.write_all(self._fds[which], data, self._sizes[which])
+        self._sizes[which] += len(data)
+        # Not SHA-256: of the time that the tokenizer 'byte' takes, that would be a third more.
+        self._sums[which] = zlib.crc32(data, self._sums[which])
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Size and CRC-32 of each file."""
+        names = [os.path.basename(path).partition(".")[2] for path in self._paths]
+        told = zip(names, self._sizes, self._sums, strict=True)
+        return {name: (size, total) for name, size, total in told} if self._fds else {}
 
     def finish(self) -> None:
         for fd, path in zip(self._fds, self._paths, strict=False):
@@ -256,5 +256,5 @@ def _where(batch: Sequence[_Placed]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _load(path: str, digest: str) -> Tokenizer:  # noqa: ARG001 - the digest makes it another entry
-    return tokenizers.load(path)
+def _load(path: str, key: str) -> Tokenizer:  # noqa: ARG001 - the key makes it another entry
+    return tokenizers.load(path, trusted=True)

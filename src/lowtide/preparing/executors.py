@@ -42,11 +42,11 @@ class Executor(Protocol):
         """End at once, whatever is under way."""
 
 
-def open_executor(workers: int, dask: str | None) -> Executor:
-    """The executor for so many processes, or for a cluster's address."""
+def open_executor(workers: int, dask: str | None, *, isolated: bool = False) -> Executor:
+    """The executor for so many processes, or for a cluster's address; ``isolated`` never runs here."""
     if dask is not None:
         return OnDask(dask)
-    return Processes(workers) if workers > 1 else Here()
+    return Processes(workers) if workers > 1 or isolated else Here()
 
 
 class Here:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from lowtide import jsonfiles
 from lowtide.errors import FormatError, LowtideError
 from lowtide.formats.layout import brief
 from lowtide.preparing.streams import blocks, compression_of
@@ -15,6 +16,9 @@ from lowtide.sizes import format_size
 
 if TYPE_CHECKING:
     from lowtide.preparing.reading import ReadOptions
+
+
+_SMALL = 2**20  # a line below it is parsed at once: it cannot take much
 
 
 class _Line(NamedTuple):
@@ -61,6 +65,11 @@ def _text(line: _Line, options: ReadOptions) -> str:
         source = content.decode("utf-8", options.errors)
     except UnicodeDecodeError as error:
         raise _WrongError(str(invalid(f"byte {error.start} of the line", error))) from None
+    if len(content) > _SMALL and (memory := jsonfiles.memory_of(content)) > jsonfiles.MAX_MEMORY:
+        raise _WrongError(
+            f"its values take about {format_size(memory)} of memory, expected at most "
+            f"{format_size(jsonfiles.MAX_MEMORY)}; leave out what is not text"
+        )
     try:
         record = json.loads(source)
     except (ValueError, RecursionError) as error:

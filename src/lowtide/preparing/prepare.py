@@ -6,13 +6,11 @@ import dataclasses
 import hashlib
 import math
 import os
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from lowtide import errors as lowtide_errors
 from lowtide.errors import ArgumentError
 from lowtide.formats import llmc, own
 from lowtide.preparing import sources as sourcing
@@ -20,13 +18,15 @@ from lowtide.preparing import tokenizers, vocabulary
 from lowtide.preparing.assembling import Assembler
 from lowtide.preparing.encoding import TRAIN, VAL, Job, encode
 from lowtide.preparing.executors import Executor, open_executor
-from lowtide.preparing.plan import plan
+from lowtide.preparing.plan import TABLES, plan
 from lowtide.preparing.reading import ReadOptions
 from lowtide.preparing.running import run
+from lowtide.preparing.shards import DamagedError
 from lowtide.preparing.summary import Progress, Summary
 from lowtide.preparing.tasks import Record, Task, group
 from lowtide.preparing.tokenizers import Tokenizer
-from lowtide.preparing.workfolder import Workfolder
+from lowtide.preparing.tokenizers.characters import meta_pkl
+from lowtide.preparing.workfolder import Workfolder, sha256_of
 from lowtide.publish import write_file
 from lowtide.sizes import parse_count, whole
 
@@ -164,7 +164,8 @@ class _Preparation:
         self._workers = workers
         self._dask = dask
         self._progress = progress or (lambda told: None)
-        units = plan(sources, self._options)
+        self._isolated = _isolated(sources)
+        units = plan(sources, self._options, isolated=self._isolated)
         self._tasks = group(units, [source.size for source in sources])
         self._total = sum(task.weight for task in self._tasks)
         self._executor: Executor | None = None
@@ -184,18 +185,24 @@ class _Preparation:
         told = dataclasses.asdict(self._settings)
         for file in (self._settings.tokenizer, os.path.join(self._settings.tokenizer, "tokenizer.json")):
             if os.path.isfile(file):
-                told["tokenizer_sha256"] = _sha256_of(file)
-        return {"version": 1, "settings": told, "sources": [_identity(source) for source in self._sources]}
+                told["tokenizer_sha256"] = sha256_of(file)
+        return {
+            "version": 2,
+            "settings": told,
+            "unit": self._options.unit_size,
+            "sources": [_identity(source) for source in self._sources],
+        }
 
     def _pool(self) -> Executor:
         """The executor, begun when it is first needed: no more processes than there are tasks."""
         if self._executor is None:
-            self._executor = open_executor(min(self._workers, len(self._tasks)), self._dask)
+            workers = min(self._workers, len(self._tasks))
+            self._executor = open_executor(workers, self._dask, isolated=self._isolated)
         return self._executor
 
     def _tokenizer(self) -> Tokenizer:
         """Made once; later runs of the same plan find its file."""
-        if not os.path.exists(self._work.tokenizer):
+        if not self._work.has_tokenizer():
             done = 0
 
             def tick(weight: int) -> None:
@@ -211,8 +218,8 @@ class _Preparation:
                 skip=self._settings.on_error == "skip",
                 tick=tick,
             )
-            write_file(self._work.tokenizer, made.to_json().encode())
-        return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer)
+            self._work.write_tokenizer(made.to_json().encode())
+        return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer, trusted=True)
 
     def _encode(self, tokenizer: Tokenizer) -> Assembler:
         """Encode what is left, and put it together as it comes."""
@@ -221,7 +228,7 @@ class _Preparation:
         job = Job(
             folder=self._work.tasks,
             tokenizer=self._work.tokenizer,
-            digest=_sha256_of(self._work.tokenizer),
+            key=self._work.key,
             eos=tokenizer.eos if settings.eos else None,
             dtype=tokenizers.narrow_dtype_for(tokenizer.vocab_size).str,
             options=self._options,
@@ -237,11 +244,18 @@ class _Preparation:
             layout=settings.layout,
             shard_tokens=settings.shard_tokens,
         )
+        assembler: Assembler | None = None
+        if (state := self._work.read_state()) is not None:
+            try:
+                assembler = assemble(state=state)
+            except DamagedError as error:
+                self._work.forget_state(str(error))
         # Where the stream is cut is known when all of it is there, so nothing is put together before.
-        assembler = assemble() if by_document or self._work.read_state() else None
+        if assembler is None and by_document:
+            assembler = assemble()
         try:
-            records = self._work.records()
             consumed = assembler.consumed if assembler else 0
+            records = self._work.records(consumed, len(self._tasks))
             left = [task for task in self._tasks[consumed:] if task.index not in records]
             counts = _Counts(assembler, records, self._tasks, left, self._progress)
             counts.tick()
@@ -272,7 +286,7 @@ class _Preparation:
         file = tokenizer.to_json().encode()
         write_file(os.path.join(self._work.shards, "tokenizer.json"), file)
         if settings.meta_pkl:
-            write_file(os.path.join(self._work.shards, "meta.pkl"), _meta(tokenizer))
+            write_file(os.path.join(self._work.shards, "meta.pkl"), meta_pkl(tokenizer))
         told = dataclasses.asdict(settings)
         del told["tokenizer"], told["layout"]
         manifest = own.Manifest(
@@ -303,6 +317,7 @@ class _Preparation:
 
     def _notes(self, train: int, val: int, skipped: int) -> list[str]:
         fraction = self._settings.val_fraction
+        notes = self._work.notes()
         if not train:
             self._work.discard()
             raise ArgumentError(
@@ -311,8 +326,8 @@ class _Preparation:
                 "one, another seed, or more text"
             )
         if fraction and not val:
-            return ["no validation split: no document fell to it; take a larger val_fraction"]
-        return []
+            notes.append("no validation split: no document fell to it; take a larger val_fraction")
+        return notes
 
 
 class _Counts:
@@ -355,6 +370,11 @@ def _consume(assembler: Assembler, records: dict[int, Record]) -> None:
         assembler.consume(records.pop(assembler.consumed))
 
 
+def _isolated(sources: Sequence[sourcing.Source]) -> bool:
+    """Whether even a single worker must be another process: what reads tables may crash."""
+    return any(source.kind in TABLES for source in sources)
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -370,27 +390,8 @@ def _identity(source: sourcing.Source) -> dict[str, Any]:
     """What tells whether a source is the same as in an earlier run."""
     told = {"path": source.path, "kind": source.kind, "size": source.size, "modified": source.modified}
     if source.name == STDIN:  # written anew by each run
-        told["modified"] = _sha256_of(source.path)
+        told["modified"] = sha256_of(source.path)
     return told
-
-
-def _meta(tokenizer: Tokenizer) -> bytes:
-    """nanoGPT's ``meta.pkl``, for its sample.py."""
-    characters = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)]
-    content = {
-        "vocab_size": tokenizer.vocab_size,
-        "itos": dict(enumerate(characters)),
-        "stoi": {character: id for id, character in enumerate(characters)},
-    }
-    return pickle.dumps(content)
-
-
-def _sha256_of(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise lowtide_errors.reading(path, error) from error
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -40,11 +40,14 @@ def run(
     waiting = deque(tasks)
     running: dict[Future[T], Task] = {}
     failures: dict[int, int] = {}
+    suspects: set[int] = set()  # under way when a worker died: run alone, since nobody knows which killed it
     try:
         while waiting or running:
             # Two for each place: one that is worked on, and one that is ready when it is done.
             limit = 2 * executor.places()
             while waiting and len(running) < limit:
+                if running and any(task.index in suspects for task in (waiting[0], *running.values())):
+                    break
                 try:
                     running[executor.submit(function, waiting[0])] = waiting[0]
                 except BrokenProcessPool:
@@ -59,14 +62,20 @@ def run(
                 task = running.pop(future)
                 error = _error(future)
                 if error is None:
+                    suspects.discard(task.index)
                     yield task, future.result()
                     continue
-                failures[task.index] = failures.get(task.index, 0) + 1
-                if isinstance(error, _FINAL) or failures[task.index] >= ATTEMPTS:
+                broken = isinstance(error, BrokenProcessPool)
+                if not broken or task.index in suspects:
+                    failures[task.index] = failures.get(task.index, 0) + 1
+                if isinstance(error, _FINAL) or failures.get(task.index, 0) >= ATTEMPTS:
                     raise _failed(task, error, failures[task.index])
                 waiting.appendleft(task)
-                lost |= isinstance(error, BrokenProcessPool)
+                lost |= broken
+                if broken:
+                    suspects.add(task.index)
             if lost:
+                suspects.update(task.index for task in running.values())
                 waiting.extendleft(running.values())
                 running.clear()
                 executor.renew()
@@ -93,7 +102,10 @@ def _failed(task: Task, error: BaseException, times: int) -> Exception:
         where = f"{first.path} to {last.path}"
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, BrokenProcessPool):
-        said = "the process that worked on it was killed, perhaps for want of memory; try fewer workers"
+        said = (
+            "the process that worked on it was killed: memory was short, or the source is damaged and its "
+            "library does not survive that; try fewer workers, or copy the source again"
+        )
     made = TaskError(f"{where}: failed {times} times, at last with: {said}")
     made.__cause__ = error
     return made

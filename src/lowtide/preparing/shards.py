@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import errors, publish
-from lowtide.errors import FormatError
+from lowtide.errors import LowtideError
 from lowtide.formats import llmc
 from lowtide.formats.own import LayoutName, Shard
 
@@ -24,6 +24,10 @@ END = np.dtype("<u8")
 """The end of a document, on disk."""
 
 _BLOCK = 4 * 2**20  # bytes summed up at once
+
+
+class DamagedError(LowtideError):
+    """A file of a shard is not what a state says; its message is the file's name."""
 
 
 class Stream:
@@ -227,10 +231,7 @@ class _Hashed:
     def restore(self, state: Mapping[str, Any]) -> None:
         self._sum_up(state["size"])
         if self.sha256 != state["sha256"]:
-            raise FormatError(
-                f"{self.path}: is not what was written there, by its sum: changed or damaged since; remove "
-                f"{os.path.dirname(os.path.dirname(self.path))} and run the same command again"
-            )
+            raise DamagedError(f"out/{os.path.basename(self.path)}")
         self.size = state["size"]
         self._pace = publish.Pace(self._fd, self.size)
 

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from lowtide import errors
 from lowtide.errors import ArgumentError, FileChangedError, FormatError, NotFoundError
+from lowtide.formats.layout import brief
 from lowtide.formats.shards import look
 from lowtide.preparing.streams import blocks
 from lowtide.publish import Partial
@@ -140,6 +141,8 @@ def _source(path: str, name: str, kind: str = "") -> Source:
         status = os.stat(path)
     except OSError as error:
         raise errors.reading(path, error) from error
+    except ValueError as error:
+        raise FormatError(f"{brief(path)}: cannot be the name of a file ({error}); name another") from None
     return Source(path, kind, status.st_size, status.st_mtime_ns, name)
 
 

@@ -25,6 +25,11 @@ except ImportError as missing:
         "pip install 'lowtide[prepare]'"
     ) from missing
 
+_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
 _AT_ONCE = 4 * 2**20  # bytes of text that are decoded at a time, as far as whole rows allow
 _BUFFER = 2**20
 
@@ -33,19 +38,21 @@ def ranges(path: str, kind: str, options: ReadOptions) -> Iterator[tuple[int, in
     """Row groups of a Parquet file, rows of a data set: enough of them for a unit each time."""
     sizes = _row_group_sizes if kind == "parquet" else _batch_sizes
     start = stop = size = 0
-    for count, nbytes in sizes(path, options.text_field):
-        stop += count
-        size += nbytes
-        if size >= options.unit_size:
-            yield start, stop
-            start, size = stop, 0
+    with _library_errors(path):
+        for count, nbytes in sizes(path, options.text_field):
+            stop += count
+            size += nbytes
+            if size >= options.unit_size:
+                yield start, stop
+                start, size = stop, 0
     if stop > start:
         yield start, stop
 
 
 def rows(path: str) -> int:
     """Rows of an Arrow stream."""
-    return sum(batch.num_rows for batch in _batches(path))
+    with _library_errors(path):
+        return sum(batch.num_rows for batch in _batches(path))
 
 
 def read(
@@ -53,23 +60,24 @@ def read(
 ) -> Iterator[Piece]:
     """The documents of a unit."""
     reader = _parquet_rows if unit.kind == "parquet" else _dataset_rows
-    for row, value in reader(unit, options.text_field):
-        try:
-            if value is None:
-                raise FormatError(
-                    f"{unit.path}: row {row}: column {options.text_field!r} must be a string, found null"
-                )
-            text = value.decode("utf-8", options.errors)
-        except UnicodeDecodeError as error:
-            wrong = invalid(f"{unit.path}: row {row}, byte {error.start} of the text", error)
-        except FormatError as error:
-            wrong = error
-        else:
-            yield from document(text, row, options.piece_size)
-            continue
-        if on_error is None:
-            raise wrong
-        on_error(wrong)
+    with _library_errors(unit.path):
+        for row, value in reader(unit, options.text_field):
+            try:
+                if value is None:
+                    raise FormatError(
+                        f"{unit.path}: row {row}: column {options.text_field!r} must be a string, found null"
+                    )
+                text = value.decode("utf-8", options.errors)
+            except UnicodeDecodeError as error:
+                wrong = invalid(f"{unit.path}: row {row}, byte {error.start} of the text", error)
+            except FormatError as error:
+                wrong = error
+            else:
+                yield from document(text, row, options.piece_size)
+                continue
+            if on_error is None:
+                raise wrong
+            on_error(wrong)
 
 
 def _row_group_sizes(path: str, field: str) -> Iterator[tuple[int, int]]:
@@ -78,8 +86,7 @@ def _row_group_sizes(path: str, field: str) -> Iterator[tuple[int, int]]:
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             columns = map(row_group.column, range(row_group.num_columns))
-            chunk = next(chunk for chunk in columns if chunk.path_in_schema == field)
-            yield 1, chunk.total_uncompressed_size
+            yield 1, sum(chunk.total_uncompressed_size for chunk in columns if chunk.path_in_schema == field)
 
 
 def _parquet_rows(unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
@@ -99,10 +106,7 @@ def _parquet_rows(unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
 @contextmanager
 def _parquet(path: str, field: str) -> Iterator[Any]:
     # With a buffer a column is read piece by piece; without one a whole row group of it is held.
-    with (
-        _library_errors(path, "Parquet"),
-        pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file,
-    ):
+    with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
         _check(file.schema_arrow, field, path)
         yield file
 
@@ -127,22 +131,29 @@ def _dataset_rows(unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
 
 def _batches(path: str, field: str | None = None) -> Iterator[Any]:
     # Mapped, so that rows of other units are passed over and not read.
-    with (
-        _library_errors(path, "an Arrow stream"),
-        pa.memory_map(path) as file,
-        pyarrow.ipc.open_stream(file) as reader,
-    ):
+    with pa.memory_map(path) as file, pyarrow.ipc.open_stream(file) as reader:
         if field is not None:
             _check(reader.schema, field, path)
-        yield from reader
+        for batch in reader:
+            batch.validate()  # else the library crashes where a buffer is too short
+            yield batch
 
 
 def _values(column: Any) -> Iterator[bytes | None]:
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    # As bytes, since the library's own strings say nothing of where they are no UTF-8.
-    for value in column.cast(pa.large_binary()):
+        words = _as_bytes(column.dictionary)
+        column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
+    else:
+        column = _as_bytes(column)
+    for value in column:
         yield value.as_py()
+
+
+def _as_bytes(column: Any) -> Any:
+    """Strings as bytes, with offsets checked; the library's strings do not say where they are not UTF-8."""
+    column = column.view(_BYTES[column.type])
+    column.validate(full=True)
+    return column
 
 
 def _check(schema: Any, field: str, path: str) -> None:
@@ -154,21 +165,21 @@ def _check(schema: Any, field: str, path: str) -> None:
     type_ = schema.field(field).type
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
-    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)):
+    if type_ not in _BYTES:
         raise FormatError(
             f"{path}: column {field!r} must hold strings, found {type_}; name another (text_field)"
         )
 
 
 @contextmanager
-def _library_errors(path: str, what: str) -> Iterator[None]:
+def _library_errors(path: str) -> Iterator[None]:
     try:
         yield
     except errors.LowtideError:
         raise
-    except OSError as error:
-        if error.errno:
+    except Exception as error:  # of a damaged file the library raises nearly anything
+        if isinstance(error, OSError) and error.errno:
             raise errors.reading(path, error) from error
-        raise FormatError(f"{path}: is no valid file of {what} ({error}); copy it again") from error
-    except pa.ArrowException as error:
-        raise FormatError(f"{path}: is no valid file of {what} ({error}); copy it again") from error
+        raise FormatError(
+            f"{path}: is not a valid file of Parquet or Arrow ({brief(str(error))}); copy it again"
+        ) from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from lowtide.errors import FormatError
 from lowtide.preparing.units import Unit
 
 _WORTH = 8 * 2**20  # bytes of sources below which units are put together
@@ -34,18 +33,10 @@ class Record:
     documents: Mapping[str, int]
     skipped: int = 0
     complaints: Sequence[str] = field(default_factory=list)  # about the first of those skipped
+    files: Mapping[str, Sequence[int]] = field(default_factory=dict)  # size and CRC-32, by split and ending
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, object], where: str) -> Record:
-        try:
-            return cls(**content)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise FormatError(
-                f"{where}: is no record of a task ({error}); remove it and run the same command again"
-            ) from None
 
 
 def group(units: Iterable[Unit], sizes: Sequence[int]) -> list[Task]:

@@ -111,9 +111,9 @@ def test_what_is_refused(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
         make(str(tmp_path / "nothing.json"))
     path = tmp_path / "x.json"
     path.write_text("{")
-    with refused(FormatError, path, "is no JSON"):
+    with refused(FormatError, path, "invalid JSON"):
         make(str(path))
-    with refused(FormatError, path, "is no tokenizer that tokenizers", tokenizers.__version__):
+    with refused(FormatError, path, "is not a tokenizer that tokenizers", tokenizers.__version__):
         make(str(altered(made, path, model={"type": "Unheard"})))
     with refused(ArgumentError, "bpe:256 is too small: 257"):
         make("bpe:256", sample=lambda: SAMPLE)

@@ -73,7 +73,7 @@ def test_its_file_needs_no_network(cache: Path, tmp_path: Path) -> None:
     assert one.encode_batch(TEXTS)[1].tolist() == [257, 259, 100, 101]
     assert one.to_json() == made.to_json()
     path.write_text(made.to_json().replace('"bG8="', '"b"'))
-    with refused(FormatError, path, "no tokenizer of tiktoken"):
+    with refused(FormatError, path, "not a tokenizer of tiktoken"):
         load(path)
 
 

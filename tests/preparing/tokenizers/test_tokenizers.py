@@ -56,13 +56,13 @@ def test_what_is_not_made() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON"),
+        ("{", "invalid JSON"),
         ("[]", "no tokenizer that is known"),
         ("{}", "no tokenizer that is known"),
         ({"version": 2}, "version 2 is not known"),
         ({"kind": "word"}, "kind 'word' is not known"),
-        ({"kind": "char", "characters": ""}, "characters must be a string, found ''"),
-        ({"kind": "tiktoken"}, "no tokenizer of tiktoken"),
+        ({"kind": "char", "characters": ""}, "characters must be a string, sorted and each once, found ''"),
+        ({"kind": "tiktoken"}, "not a tokenizer of tiktoken"),
     ],
 )
 def test_files_that_are_no_tokenizers(tmp_path: Path, content: str | dict, words: str) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from lowtide import errors
+from lowtide import jsonfiles
 from lowtide.errors import ArgumentError, FormatError
 from lowtide.formats.layout import brief
+from lowtide.preparing.tokenizers import probe
 from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
 from lowtide.preparing.tokenizers.characters import CharTokenizer, alphabet
 from lowtide.preparing.tokenizers.shared import FORMAT, VERSION
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["Ids", "Tokenizer", "alphabet", "checked", "dtype_for", "load", "load_for", "make"]
+
+_MAX_FILE = 128 * 2**20  # four times the largest vocabulary that is in use
+_MAX_MEMORY = 2**30  # of its values while they are looked at
 
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
@@ -116,9 +120,8 @@ def make(
 
         return huggingface.trained(int(size), sample())
     if os.path.exists(name) or name.endswith(".json"):
-        from lowtide.preparing.tokenizers import huggingface
-
-        return huggingface.from_file(name, eos)
+        path = os.path.join(name, "tokenizer.json") if os.path.isdir(name) else name
+        return load(path, name=name, eos=eos)
     from lowtide.preparing.tokenizers import openai
 
     if name not in openai.names():
@@ -129,27 +132,37 @@ def make(
     return openai.by_name(name, eos)
 
 
-def load(path: str | os.PathLike[str], *, name: str | None = None, eos: int | None = None) -> Tokenizer:
-    """The tokenizer of a file that ``to_json`` gave; its kind is told from its content.
+def load(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    eos: int | str | None = None,
+    trusted: bool = False,
+) -> Tokenizer:
+    """The tokenizer of a file that ``to_json`` gave, or of a ``tokenizer.json``; its content tells which.
 
-    A ``tokenizer.json`` says nothing of its name and which token ends a document: ``name`` and ``eos`` do.
+    Parameters
+    ----------
+    path
+        The file, of at most 128 MiB.
+    name, eos
+        A ``tokenizer.json`` does not say its name and which token ends a document: these do.
+    trusted
+        Load it at once. Otherwise one that is loaded by a library is tried in another process first, which
+        takes about 0.2 s: damaged ones may end the process that loads them.
 
     >>> _ = (tmp / "tokenizer.json").write_text(make("char", alphabet="low tide").to_json())
     >>> load(tmp / "tokenizer.json").encode_batch(["tide"])[0].tolist()
     [6, 3, 1, 2]
     """
     where = os.path.abspath(path)
-    try:
-        with open(where, "rb") as file:
-            text = file.read().decode()
-        content = json.loads(text)
-    except OSError as error:
-        raise errors.reading(where, error) from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: is no JSON ({error}), and a tokenizer's file is") from None
+    content = jsonfiles.load(where, limit=_MAX_FILE, memory=_MAX_MEMORY, what="tokenizer")
     if isinstance(content, dict) and "model" in content:
         from lowtide.preparing.tokenizers import huggingface
 
+        if not trusted:
+            probe.run(where)
+        text = json.dumps(content, ensure_ascii=False)
         return huggingface.from_text(text, name or os.path.basename(where), where, eos)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FormatError(f"{where}: is the file of no tokenizer that is known, found {brief(content)}")
@@ -163,12 +176,17 @@ def load(path: str | os.PathLike[str], *, name: str | None = None, eos: int | No
         return ByteTokenizer()
     if kind == "char":
         characters = content.get("characters")
-        if not isinstance(characters, str) or not characters:
-            raise FormatError(f"{where}: characters must be a string, found {brief(characters)}")
+        if not isinstance(characters, str) or not characters or list(characters) != sorted(set(characters)):
+            raise FormatError(
+                f"{where}: characters must be a string, sorted and each once, found {brief(characters)}; "
+                "restore the file"
+            )
         return CharTokenizer(characters)
     if kind == "tiktoken":
         from lowtide.preparing.tokenizers import openai
 
+        if not trusted:
+            probe.run(where)
         return openai.from_content(content, where)
     raise FormatError(
         f"{where}: kind {brief(kind)} is not known; written by a newer lowtide: update this one"

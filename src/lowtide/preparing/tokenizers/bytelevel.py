@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable, unencodable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +30,10 @@ class ByteTokenizer:
     eos = 256
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+        try:
+            return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from None
 
     def decode(self, ids: npt.ArrayLike) -> str:
         return bytes(decodable(ids, self)).decode("utf-8", "replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,12 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError
 from lowtide.formats.layout import brief
-from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable
+from lowtide.preparing.tokenizers.shared import FORMAT, VERSION, decodable, unencodable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from lowtide.preparing.tokenizers import Ids
+    from lowtide.preparing.tokenizers import Ids, Tokenizer
 
 
 class CharTokenizer:
@@ -50,7 +51,10 @@ class CharTokenizer:
             self._ascii = table.tobytes()
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        return [self._encode(text) for text in texts]
+        try:
+            return [self._encode(text) for text in texts]
+        except UnicodeEncodeError as error:
+            raise unencodable(error) from None
 
     def _encode(self, text: str) -> Ids:
         ids: Ids
@@ -73,6 +77,17 @@ class CharTokenizer:
     def to_json(self) -> str:
         content = {"format": FORMAT, "version": VERSION, "kind": "char", "characters": self.characters}
         return json.dumps(content) + "\n"
+
+
+def meta_pkl(tokenizer: Tokenizer) -> bytes:
+    """nanoGPT's ``meta.pkl``, for its sample.py."""
+    characters = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)]
+    content = {
+        "vocab_size": tokenizer.vocab_size,
+        "itos": dict(enumerate(characters)),
+        "stoi": {character: id for id, character in enumerate(characters)},
+    }
+    return pickle.dumps(content)
 
 
 def alphabet(texts: Iterable[str]) -> set[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide import errors
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
-from lowtide.preparing.tokenizers.shared import ENDS, decodable
+from lowtide.formats.layout import brief
+from lowtide.preparing.tokenizers.shared import ENDS, MAX_VOCABULARY, decodable, library
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,57 +35,56 @@ class HuggingFaceTokenizer:
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, name: str, eos: str | int | None = None) -> None:
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True
+        with library(name):
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            tokenizer.encode_special_tokens = True
+            vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self._tokenizer = tokenizer
         self.name = name
         # By the largest id and not by their number, which is smaller where a vocabulary has holes.
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        if not self.vocab_size:
-            raise FormatError(f"{name}: the tokenizer has an empty vocabulary; get its file again")
+        if not 0 < self.vocab_size <= MAX_VOCABULARY:
+            raise FormatError(
+                f"{name}: the tokenizer has {self.vocab_size} ids, expected 1 to {MAX_VOCABULARY}; get its "
+                "file again"
+            )
         self.eos = _eos(vocabulary, self.vocab_size, name, eos)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         # The fast one keeps no offsets of tokens in the text, which nobody asks for here.
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with library(self.name):
+            try:
+                encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            except TypeError:  # its word for half a surrogate pair
+                for text in texts:
+                    text.encode()
+                raise
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        text: str = self._tokenizer.decode(decodable(ids, self), skip_special_tokens=False)
+        known = decodable(ids, self)
+        with library(self.name):
+            text: str = self._tokenizer.decode(known, skip_special_tokens=False)
         return text
 
     def to_json(self) -> str:
-        text: str = self._tokenizer.to_str()
+        with library(self.name):
+            text: str = self._tokenizer.to_str()
         return text + "\n"
 
 
 def from_text(text: str, name: str, where: str, eos: str | int | None = None) -> HuggingFaceTokenizer:
     """The tokenizer that the content of a ``tokenizer.json`` describes."""
     try:
-        made = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
+        with library(where):
+            made = tokenizers.Tokenizer.from_str(text)
+    except FormatError as error:
         raise FormatError(
-            f"{where}: is no tokenizer that tokenizers {tokenizers.__version__} reads ({error}); get it "
-            "again, or update the library"
+            f"{where}: is not a tokenizer that tokenizers {tokenizers.__version__} reads "
+            f"({brief(str(error.__cause__))}); get it again, or update the library"
         ) from error
     return HuggingFaceTokenizer(made, name, eos)
-
-
-def from_file(path: str, eos: str | None = None) -> HuggingFaceTokenizer:
-    """The tokenizer of a ``tokenizer.json``, or of a folder that holds one."""
-    if os.path.isdir(path):
-        path = os.path.join(path, "tokenizer.json")
-    try:
-        with open(path, "rb") as file:
-            text = file.read().decode()
-        json.loads(text)
-    except OSError as error:
-        raise errors.reading(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: is no JSON ({error}), and a tokenizer.json is") from None
-    return from_text(text, path, path, eos)
 
 
 def trained(vocab_size: int, texts: Iterable[str]) -> HuggingFaceTokenizer:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, NotFoundError
 from lowtide.formats.layout import brief
-from lowtide.preparing.tokenizers.shared import ENDS, FORMAT, VERSION, decodable
+from lowtide.preparing.tokenizers.shared import ENDS, FORMAT, MAX_VOCABULARY, VERSION, decodable, library
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,9 +45,10 @@ class TiktokenTokenizer:
     ) -> None:
         self.name = name
         self._content = (pattern, ranks, special)
-        self._encoding = tiktoken.Encoding(
-            name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
-        )
+        with library(name):
+            self._encoding = tiktoken.Encoding(
+                name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
+            )
         self.vocab_size = max([*ranks.values(), *special.values()], default=-1) + 1
         if eos is not None and eos not in special:
             raise ArgumentError(
@@ -58,10 +59,18 @@ class TiktokenTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         encode = self._encoding.encode_to_numpy  # no Python number for each token
-        return [np.asarray(encode(text, disallowed_special=()), np.uint32) for text in texts]
+        with library(self.name):
+            return [np.asarray(encode(text, disallowed_special=()), np.uint32) for text in texts]
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        text: str = self._encoding.decode(decodable(ids, self), errors="replace")
+        known = decodable(ids, self)
+        try:
+            text: str = self._encoding.decode(known, errors="replace")
+        except KeyError:  # a hole in the vocabulary
+            raise ArgumentError(
+                f"the tokenizer {self.name!r} has no token for one of the ids {brief(known)}; decode with "
+                "the tokenizer of the corpus"
+            ) from None
         return text
 
     def to_json(self) -> str:
@@ -82,15 +91,23 @@ class TiktokenTokenizer:
 def from_content(content: Mapping[str, Any], where: str) -> TiktokenTokenizer:
     """The tokenizer of a file that ``to_json`` gave."""
     try:
-        ranks = {
-            base64.b64decode(token, validate=True): int(rank) for token, rank in content["ranks"].items()
-        }
-        special = {str(name): int(rank) for name, rank in content["special"].items()}
-        return TiktokenTokenizer(content["name"], content["pattern"], ranks, special, content["eos"])
+        name, pattern, eos = content["name"], content["pattern"], content["eos"]
+        ranks = {base64.b64decode(token, validate=True): rank for token, rank in content["ranks"].items()}
+        special = dict(content["special"])
+        if not isinstance(name, str) or not isinstance(pattern, str) or not isinstance(eos, str | None):
+            raise TypeError("name, pattern and eos must be strings")
+        ids = [*ranks.values(), *special.values()]
+        if not all(type(id) is int and 0 <= id < MAX_VOCABULARY for id in ids) or len(set(ids)) < len(ids):
+            raise ValueError(f"ids must be different integers from 0 to {MAX_VOCABULARY - 1}")
+        if len(ranks) != len(content["ranks"]) or not all(bytes([byte]) in ranks for byte in range(256)):
+            raise ValueError("every byte must be a token, and every token must occur once")
+        if eos is not None and eos not in special:
+            raise ValueError("eos must be a special token")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
-            f"{where}: is no tokenizer of tiktoken ({error!r}); prepare the corpus again"
+            f"{where}: is not a tokenizer of tiktoken ({brief(repr(error))}); prepare the corpus again"
         ) from error
+    return TiktokenTokenizer(name, pattern, ranks, special, eos)
 
 
 def by_name(name: str, eos: str | None = None) -> TiktokenTokenizer:
