@@ -51,7 +51,7 @@ def test_piped_it_writes_plain_lines_and_the_verdict(busy: subprocess.Popen[str]
 
 
 def test_it_ends_with_the_process() -> None:
-    with subprocess.Popen(["sleep", "1"]) as child:
+    with subprocess.Popen(["sleep", "5"]) as child:
         done = watch(str(child.pid), "--every", "0.2")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1].startswith("bounded: ")
