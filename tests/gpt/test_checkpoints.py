@@ -107,6 +107,7 @@ LIES: dict[str, dict[str, Any]] = {
     "batches that are a tower": {"batches": {"step": deep()}},
     "batches with tensors": {"batches": {"step": torch.ones(2)}},
     "a scaler of text": {"scaler": "x"},
+    "a scaler without a scale": {"scaler": {"growth_factor": 2.0}},
     "an optimiser of text": {"optimiser": "x"},
     "a vocabulary beyond memory": {"config": {"vocab_size": 10**12}},
     "layers without end": {"config": {"n_layer": 10**9}},

@@ -4,7 +4,7 @@
 the zip's checksums, so that it returns other weights after a flipped bit; it allocates what the directory and
 the pickle ask for; and it raises whatever its parts raise. Here every byte is verified, nothing is allocated
 before the file is known to have it, and the pickle is interpreted instead of run: nothing is imported or
-called. A file takes its own size in memory, and at most 100 times the size of its pickle.
+called. A file takes its own size in memory, and up to 120 times that of its pickle, which ends at 4 MiB.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ SETTINGS, METRICS, TOKENIZER, PICTURE = "settings.json", "metrics.jsonl", "token
 FORMAT, VERSION = "lowtide checkpoint", 1
 _MAX_SETTINGS = 2**20  # bytes
 _MOST_VALUES = 10_000  # of one level of a state
+_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 Which = Literal["best", "last"]
 
 
@@ -148,6 +149,9 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     for name, depth in (("settings", 1), ("config", 1), ("scaler", 1), ("batches", 10)):
         if not (_is_plain(parts[name], depth) or (parts[name] is None and name in ("scaler", "batches"))):
             raise TypeError(f"{name} is {brief(parts[name])}, expected a dict of plain values")
+    scaler = parts["scaler"] or dict.fromkeys(_SCALER, 1.0)  # empty where it was not in use
+    if not all(type(scaler.get(name)) in (int, float) for name in _SCALER):
+        raise TypeError(f"scaler is {brief(scaler)}, expected numbers for {', '.join(_SCALER)}")
     if not isinstance(parts["optimiser"], dict | NoneType):
         raise TypeError(f"optimiser is {brief(parts['optimiser'])}, expected a dict")
     weights = parts["model"]

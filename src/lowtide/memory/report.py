@@ -87,7 +87,7 @@ def _words(found: Document) -> str:
     peak = found["peak_mib"] - found["base_mib"]
     if not found["grows"]:
         said = f"Memory stayed within {peak:.0f} MiB of where it was when reading began"
-        was_read = found["mib_per_gib_read"] is not None
+        was_read = found.get("mib_per_gib_read") is not None
         said += f", over {format_size(found['bytes_read'])} read." if was_read else "."
         if (found.get("page_cache_growth_mib") or 0) >= 64:
             said += " Page cache filled up beside it; the kernel takes that back when memory is needed."
@@ -101,7 +101,7 @@ def _words(found: Document) -> str:
 def _tiles(found: Document) -> str:
     status = found.get("status")
     ended = "–" if status is None else f"signal {-status}" if status < 0 else f"status {status}"
-    slope = found["mib_per_gib_read"]
+    slope = found.get("mib_per_gib_read")
     tiles = [
         ("peak", f"{found['peak_mib']:,.0f} MiB", "highest memory of all processes"),
         (
