@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -237,6 +238,13 @@ def test_a_second_loop_over_the_same_chunks_is_an_error(array: lowtide.Array, sh
         with pytest.raises(StopIteration):
             next(chunks)
     assert len(chunks) == 0
+
+
+def test_a_consumer_that_takes_some_at_a_time_comes_to_an_end(array: lowtide.Array) -> None:
+    chunks, groups = array.chunks(100), []
+    while group := list(islice(chunks, 4)):
+        groups.append(len(group))
+    assert groups == [4, 4, 2]
 
 
 def test_a_loop_that_was_left_may_be_continued(array: lowtide.Array) -> None:

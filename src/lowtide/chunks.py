@@ -118,12 +118,14 @@ class Chunks(ReadOnly, Iterator[Any]):
         )
 
     def __iter__(self) -> Chunks:
-        # Another thread than the one that asked for the chunks shares them, and may have come too late.
-        if self._ended and not self._closed and get_ident() == self._thread:
+        # Not in another thread, which may have come too late to share a pass, and not to a consumer that has
+        # come back again and again, such as a loop that takes four at a time by islice.
+        if self._ended and not self._closed and get_ident() == self._thread and self._loops <= 1:
             raise ClosedError(
                 f"{self._plan.array.path}: these chunks are exhausted (all {self._plan.count} were given); "
                 f"call array.chunks(..., epoch={self._epoch + 1}) for another pass"
             )
+        self._loops += not self._ended
         return self
 
     def __next__(self) -> Any:
@@ -165,6 +167,7 @@ class Chunks(ReadOnly, Iterator[Any]):
     def _start_at(self, position: int) -> None:
         self._closed = False
         self._ended = False
+        self._loops = 0
         self._unchecked = True
         plan = self._plan
         self._source: Prefetcher[Any] = Prefetcher(

@@ -67,8 +67,8 @@ class Shuffled:
     def __init__(self, n: int, seed: int = 0) -> None:
         self.n = n
         if n <= _SMALL:
-            # On so few rows a Feistel network favours some permutations; sorting by a hash does not. All
-            # hashes differ, since `mix` is a bijection: every way to sort gives the same table.
+            # On so few rows a Feistel network favours some permutations; sorting by a hash does not.
+            # The hashes all differ, since `mix` is a bijection: every way to sort gives the same table.
             self._table = np.argsort(mix(np.arange(n, dtype=np.uint64) + np.uint64(key_of(seed, 0))))
             return
         self._a = np.uint64(math.isqrt(n - 1) + 1)
