@@ -33,8 +33,8 @@ from torch import Tensor, nn
 import lowtide
 from benchmarks import nanogpt
 from benchmarks.harness import Report, run
-from lowtide.gpt import optimisers, presets
-from lowtide.gpt.model import GPT, ModelConfig
+from lowtide._gpt import optimisers, presets
+from lowtide._gpt.model import GPT, ModelConfig
 
 SIZES: dict[str, Any] = {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
 BATCH, STEPS, WARMUP, EVERY = 12, 2000, 100, 100

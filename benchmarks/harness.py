@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import lowtide
-from lowtide.memory import pagecache
+from lowtide._io import pagecache
 
 MIB = 2**20
 

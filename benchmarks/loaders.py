@@ -97,7 +97,7 @@ def lowtide_blocks(folder: str) -> Pairs:
 
 def lowtide_get_batch(folder: str) -> Pairs:
     """The replacement for nanoGPT's function: the same offsets, the same batches."""
-    from lowtide.adapters.nanogpt import get_batch_for
+    from lowtide.nanogpt import get_batch_for
 
     get_batch = get_batch_for(folder, LENGTH, BATCH)
     while True:
@@ -306,7 +306,7 @@ def main(name: str, folder: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1337)
     if name.startswith("lowtide"):
-        import lowtide.adapters.nanogpt  # noqa: F401  imports are no part of any figure
+        import lowtide.nanogpt  # noqa: F401  imports are no part of any figure
     elif loader.package == "mosaicml-streaming":
         streaming()
     elif loader.package:

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 import lowtide
-from lowtide.memory import helper, pagecache, proc
+from lowtide._io import pagecache
+from lowtide._memory import helper, proc
 
 MIB = 2**20
 

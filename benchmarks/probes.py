@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 import lowtide
-import lowtide.adapters.nanogpt
+import lowtide.nanogpt
 from benchmarks.loaders import BATCH, LENGTH
-from lowtide.memory import pagecache, peak, proc, reset_peak
+from lowtide._io import pagecache
+from lowtide._memory import proc
+from lowtide.memory import peak, reset_peak
 
 IN_FLIGHT = BATCH * (2 * (LENGTH + 1) + 2 * 8 * LENGTH)
 """Bytes of one batch: the tokens as read, and two tensors."""

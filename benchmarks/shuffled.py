@@ -14,7 +14,7 @@ import numpy as np
 
 import lowtide
 from benchmarks.harness import Report, fio, make_cold, make_warm, matrix, rounds, run
-from lowtide.orders import Shuffled
+from lowtide._permutation import Shuffled
 
 ROWS = 4096
 

@@ -19,7 +19,7 @@ import numpy as np
 from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cgroup
 
 from benchmarks.harness import Report, run
-from lowtide.gpt import metrics
+from lowtide._gpt import metrics
 from lowtide.memory import drop_page_cache
 
 GB = 10**9

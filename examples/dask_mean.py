@@ -15,8 +15,8 @@ import numpy as np
 from dask.distributed import Client, LocalCluster
 
 import lowtide
+from lowtide._sizes import format_size
 from lowtide.memory import snapshot
-from lowtide.sizes import format_size
 
 
 def make(path):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import lowtide
-from lowtide.sizes import format_size
+from lowtide._sizes import format_size
 
 KILLED = """
 import sys, numpy as np

@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 
 import lowtide
-from lowtide.adapters.nanogpt import get_batch_for
-from lowtide.gpt.model import GPT, ModelConfig
-from lowtide.gpt.presets import ARCHITECTURES
+from lowtide._gpt.model import GPT, ModelConfig
+from lowtide._gpt.presets import ARCHITECTURES
+from lowtide._sizes import format_size
 from lowtide.memory import snapshot
-from lowtide.sizes import format_size
+from lowtide.nanogpt import get_batch_for
 
 # the data
 data_dir = ""  # "" makes a small corpus, of bytes

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import lowtide
-from lowtide.sizes import format_size
+from lowtide._sizes import format_size
 
 ROWS, COLUMNS = 100_000, 257  # the last column is to be told from the others
 CHUNK = 1024  # rows of a batch

@@ -15,8 +15,8 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 
 import lowtide
+from lowtide._sizes import format_size
 from lowtide.memory import snapshot
-from lowtide.sizes import format_size
 
 ROWS, COLUMNS = 270_000, 512
 CHUNK = 4096  # rows in memory at a time: 8 MiB, and the next 8 are read meanwhile

@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from lowtide import aio
-from lowtide.aio import Aio
-from lowtide.extents import Extents
+from lowtide._io import aio
+from lowtide._io.aio import Aio
+from lowtide._io.extents import Extents
 from tests.support.process import output
 
 pytestmark = pytest.mark.skipif(

@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide import array as array_module
 from lowtide import errors
-from lowtide.descriptors import POOL
+from lowtide._arrays import array as array_module
+from lowtide._io.descriptors import POOL
 from tests.support.variants import Variant, every_variant, tight
 
 READERS: tuple[Literal["pread", "remap", "advise", "memmap"], ...] = ("pread", "remap", "advise", "memmap")

@@ -1,4 +1,4 @@
-"""lowtide.batches: batches[step] is a pure function of seed, step and corpus."""
+"""lowtide._tokens.batches: batches[step] is a pure function of seed, step and corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide.batches import OrderName
+from lowtide._tokens.batches import OrderName
 from lowtide.errors import ArgumentError, ClosedError, StateError
 from tests.support.corpora import numbered
 

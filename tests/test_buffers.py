@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.buffers import Buffers
-from lowtide.memory import proc
+from lowtide._io.buffers import Buffers
+from lowtide._memory import proc
 
 MIB = 2**20
 F8 = np.dtype("float64")

@@ -1,4 +1,4 @@
-"""lowtide.casting: values reach the file as they are, or an error names the first that does not."""
+"""lowtide._arrays.casting: values reach the file as they are, or an error names the first that does not."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide import chunks as chunks_module
-from lowtide.chunks import Chunks
+from lowtide._arrays import chunks as chunks_module
+from lowtide._arrays.chunks import Chunks
+from lowtide._io.extents import AHEAD, Extents
+from lowtide._io.files import Bytes
+from lowtide._permutation import BlockShuffled, Shuffled
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
-from lowtide.extents import AHEAD, Extents
-from lowtide.files import Bytes
-from lowtide.orders import BlockShuffled, Shuffled
 from tests.support.variants import Variant, every_variant, tight
 
 Shuffle = bool | Literal["blocks"]

@@ -1,4 +1,4 @@
-"""lowtide.corpora and lowtide.scanning: tokens and documents, over any number of shards."""
+"""lowtide._tokens.corpora and lowtide._tokens.scanning: tokens and documents, over any number of shards."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_where_the_folder_may_not_be_written_the_users_cache_is_used(
     data.mkdir()
     paths, _ = text(data, [[1, 2], [3]], eos=0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from lowtide import scanning
+    from lowtide._tokens import scanning
 
     real = lowtide.create
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide import descriptors, errors
-from lowtide.descriptors import DescriptorPool, File
+from lowtide import errors
+from lowtide._io import descriptors
+from lowtide._io.descriptors import DescriptorPool, File
 from tests.support.process import output
 
 

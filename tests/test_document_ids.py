@@ -1,4 +1,4 @@
-"""lowtide.document_ids: which tokens of a row belong together."""
+"""lowtide._tokens.document_ids: which tokens of a row belong together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide.document_ids import by_index, by_mark, cu_seqlens
+from lowtide._tokens.document_ids import by_index, by_mark, cu_seqlens
+from lowtide._tokens.formats.documents import Documents, Listed
 from lowtide.errors import ArgumentError
-from lowtide.formats.documents import Documents, Listed
 
 
 def slow_ids(row: list[int], mark: int, marks: str) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lowtide import extents
-from lowtide.extents import Extents, of_records
+from lowtide._io import extents
+from lowtide._io.extents import Extents, of_records
 
 
 def bytes_of(some: Extents) -> list[tuple[int, int]]:

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide import aio, errors, files
-from lowtide.extents import Extents, of_records
-from lowtide.files import Cache, PreadReader, ReaderName, open_reader
-from lowtide.memory import pagecache
+from lowtide import errors
+from lowtide._io import aio, files, pagecache
+from lowtide._io.extents import Extents, of_records
+from lowtide._io.files import Cache, PreadReader, ReaderName, open_reader
 from tests.support.process import python
 from tests.support.variants import Variant, every_variant, tight
 

@@ -83,7 +83,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, for the pages that begin with one."""
     path = tmp_path_factory.mktemp("trained")
     data = corpus(path / "data")
-    import_module("lowtide.gpt.train").train(tiny(data, preset="nanogpt", max_iters=2), str(path / "run"))
+    import_module("lowtide._gpt.train").train(tiny(data, preset="nanogpt", max_iters=2), str(path / "run"))
     return path / "run"
 
 

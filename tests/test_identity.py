@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide._io.identity import Identity
 from lowtide.errors import FileChangedError, TruncatedFileError
-from lowtide.identity import Identity
 from tests.support.process import output
 
 ROWS = np.arange(4000, dtype="<f8").reshape(1000, 4)
@@ -160,7 +160,7 @@ def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(p
     with lowtide.open(path) as array:
         identity = array.layout.identity
         assert identity is not None
-        there = lowtide.array._restore(
+        there = lowtide._arrays.array._restore(
             (*array.__reduce__()[1][0][:-1], identity._replace(device=identity.device + 1, inode=7)),
             "auto",
             "keep",
@@ -168,7 +168,7 @@ def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(p
         assert (there[:] == ROWS).all()
         changed = identity._replace(device=identity.device + 1, mtime_ns=identity.mtime_ns + 1)
         with pytest.raises(FileChangedError):
-            lowtide.array._restore((*array.__reduce__()[1][0][:-1], changed), "auto", "keep")
+            lowtide._arrays.array._restore((*array.__reduce__()[1][0][:-1], changed), "auto", "keep")
 
 
 # What may happen to a file

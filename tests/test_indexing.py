@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lowtide
+from lowtide._io.extents import AHEAD, Extents
+from lowtide._io.files import Bytes
 from lowtide.errors import IndexingError
-from lowtide.extents import AHEAD, Extents
-from lowtide.files import Bytes
 from tests.support.variants import VARIANTS, Variant, every_variant, tight
 
 DTYPES = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide import jsonfiles
+from lowtide._io import jsonfiles
 from lowtide.errors import FormatError, NotFoundError
 
 

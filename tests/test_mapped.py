@@ -11,10 +11,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from lowtide import errors, mapped
-from lowtide.extents import of_records
-from lowtide.files import ReaderName, open_reader
-from lowtide.mapped import MappedReader
+from lowtide import errors
+from lowtide._io import mapped
+from lowtide._io.extents import of_records
+from lowtide._io.files import ReaderName, open_reader
+from lowtide._io.mapped import MappedReader
 from tests.test_files import written
 
 

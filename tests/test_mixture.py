@@ -1,4 +1,4 @@
-"""lowtide.mixture: shares to within one sample, still a pure function of the step."""
+"""lowtide._tokens.mixture: shares to within one sample, still a pure function of the step."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lowtide
-from lowtide import array as array_module
+from lowtide._arrays import array as array_module
 from lowtide.errors import BudgetError
 
 EXPECTED = np.arange(-4, 8, dtype="i4").reshape(4, 3)

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide import orders
-from lowtide.orders import BlockShuffled, Order, Sequential, Shuffled
+from lowtide import _permutation as orders
+from lowtide._permutation import BlockShuffled, Order, Sequential, Shuffled
 
 LARGE = [2**16, 10**6 + 3, 2**32 - 1, 2**32, 2**32 + 1, 10**12, 2**53 + 1, 2**62, 2**63 - 1]
 seeds = st.integers(-(2**70), 2**70)

@@ -1,4 +1,4 @@
-"""lowtide.packing: full rows of whole documents, with what is dropped stated exactly."""
+"""lowtide._tokens.packing: full rows of whole documents, with what is dropped stated exactly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide import packing
+from lowtide._tokens import packing
+from lowtide._tokens.packing import pack
 from lowtide.errors import ArgumentError
-from lowtide.packing import pack
 
 
 @given(lengths=st.lists(st.integers(0, 40), max_size=60), capacity=st.integers(1, 25))

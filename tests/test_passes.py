@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide import chunks as chunks_module
+from lowtide._arrays import chunks as chunks_module
+from lowtide._permutation import BlockShuffled, Shuffled, key_of
 from lowtide.errors import ArgumentError, ClosedError, StateError
-from lowtide.orders import BlockShuffled, Shuffled, key_of
 
 Shuffle = bool | Literal["blocks"]
 SHUFFLES: tuple[Shuffle, ...] = (False, True, "blocks")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.prefetch import Prefetcher
+from lowtide._io.prefetch import Prefetcher
 
 
 def threads() -> list[threading.Thread]:
@@ -257,7 +257,7 @@ def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
 def test_a_program_that_ends_in_the_middle_ends(dropped: str) -> None:
     program = """
 import threading, time
-from lowtide.prefetch import Prefetcher
+from lowtide._io.prefetch import Prefetcher
 
 begun = threading.Event()
 

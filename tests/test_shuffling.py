@@ -1,4 +1,4 @@
-"""lowtide.shuffling: the same rows in another order, in bounded memory."""
+"""lowtide._arrays.shuffling: the same rows in another order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide._permutation import Shuffled
 from lowtide.errors import ArgumentError, BudgetError, UnsupportedError
-from lowtide.orders import Shuffled
 
 
 @given(

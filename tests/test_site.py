@@ -15,8 +15,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from lowtide import errors
+from lowtide._gpt.settings import FIELDS
 from lowtide.cli import COMMANDS
-from lowtide.gpt.settings import FIELDS
 from tests.support.guide import ROOT
 
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide._sizes import format_size, parse_size
 from lowtide.errors import ArgumentError
-from lowtide.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""lowtide.writer: rows in, one complete file out, or nothing."""
+"""lowtide._arrays.writer: rows in, one complete file out, or nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide import publish
+from lowtide._io import publish
 from lowtide.errors import (
     ArgumentError,
     ClosedError,

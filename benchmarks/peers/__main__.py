@@ -23,7 +23,7 @@ from benchmarks.peers import rows, table, tokens
 from benchmarks.peers.measure import LIMIT, Comparison
 from benchmarks.peers.work import Peer, write_matrix, write_tokens
 from benchmarks.peers.worker import PEERS
-from lowtide.sizes import format_size, parse_size
+from lowtide._sizes import format_size, parse_size
 
 OWN_PYTHON = Path(__file__).parents[2] / ".venv-mosaicml" / "bin" / "python"
 """``make bench`` makes this one: MosaicML Streaming asks for older versions of NumPy and transformers."""

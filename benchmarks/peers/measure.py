@@ -18,7 +18,7 @@ from benchmarks.corpora import say
 from benchmarks.harness import MIB, make_cold, make_warm
 from benchmarks.limits import LoaderEndedError, LoaderProcess
 from benchmarks.peers.work import USEFUL, Peer, Work
-from lowtide.memory import pagecache
+from lowtide._io import pagecache
 
 LIMIT = 256 * MIB
 COLD_SECONDS = 4.0

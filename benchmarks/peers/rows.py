@@ -327,9 +327,9 @@ PEERS = [
     Peer("rows/blosc2-mapped", "Blosc2, mapped", "the same with mmap_mode", blosc2_mapped,
          ("blosc2",), "blosc2", to_blosc2, "matrix.b2nd", blosc2_mapped_in_order),
     Peer("rows/lowtide", "lowtide", "array.chunks(4096, shuffle=True)", lowtide_keep,
-         ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_in_order, state=True),
+         ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, lowtide_in_order, state=True),
     Peer("rows/lowtide-drop", "lowtide, cache=drop", "the same, leaving no page cache", lowtide_drop,
-         ("lowtide.chunks",), "lowtide", None, MATRIX, lowtide_drop_in_order, state=True),
+         ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, lowtide_drop_in_order, state=True),
     Peer("rows/lowtide-blocks", "lowtide, shuffle=blocks", "shuffled in blocks, not globally",
-         lowtide_blocks, ("lowtide.chunks",), "lowtide", None, MATRIX, state=True),
+         lowtide_blocks, ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, state=True),
 ]  # fmt: skip

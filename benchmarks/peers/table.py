@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import MIB
-from lowtide.sizes import format_size
+from lowtide._sizes import format_size
 
 Row = Mapping[str, Any]
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"

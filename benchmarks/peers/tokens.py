@@ -224,7 +224,7 @@ def lowtide_blocks(place: Place) -> Stream:
 
 
 _TORCH = ("torch",)
-_LOWTIDE = ("torch", "lowtide.adapters.torch")
+_LOWTIDE = ("torch", "lowtide.torch")
 
 PEERS = [
     Peer("tokens/memmap", "np.memmap, kept", "one map, one fancy index a batch", memmap_kept,

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.loaders import LENGTH
 from benchmarks.peers import rows, tokens
 from benchmarks.peers.work import COLUMNS, ROWS, USEFUL, Peer, Place, Stream, Work
-from lowtide.memory import proc
+from lowtide._memory import proc
 
 PEERS: dict[str, Peer] = {peer.name: peer for peer in (*tokens.PEERS, *rows.PEERS)}
 _POINTS = 64

@@ -2,63 +2,74 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lowtide import _deprecated
+from lowtide._front import front
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lowtide.adapters.dask import to_dask as to_dask
-    from lowtide.array import Array as Array
-    from lowtide.array import open as open
-    from lowtide.corpora import Corpus as Corpus
-    from lowtide.corpora import corpus as corpus
+    from lowtide import dask as dask
+    from lowtide import errors as errors
+    from lowtide import gpt as gpt
+    from lowtide import memory as memory
+    from lowtide import nanogpt as nanogpt
+    from lowtide import torch as torch
+    from lowtide._arrays.array import Array as Array
+    from lowtide._arrays.array import open as open
+    from lowtide._arrays.chunks import Chunks as Chunks
+    from lowtide._arrays.shuffling import shuffle as shuffle
+    from lowtide._arrays.writer import Writer as Writer
+    from lowtide._arrays.writer import create as create
+    from lowtide._memory.guard import Watch as Watch
+    from lowtide._memory.guard import watch as watch
+    from lowtide._prepare.prepare import prepare as prepare
+    from lowtide._tokens.batches import Batches as Batches
+    from lowtide._tokens.corpora import Corpus as Corpus
+    from lowtide._tokens.corpora import corpus as corpus
+    from lowtide._tokens.mixture import Mixture as Mixture
+    from lowtide._tokens.mixture import mix as mix
+    from lowtide.dask import to_dask as to_dask
+    from lowtide.errors import BudgetError as BudgetError
+    from lowtide.errors import FileChangedError as FileChangedError
+    from lowtide.errors import FormatError as FormatError
     from lowtide.errors import LowtideError as LowtideError
-    from lowtide.memory.guard import watch as watch
-    from lowtide.mixture import mix as mix
-    from lowtide.preparing.prepare import prepare as prepare
-    from lowtide.shuffling import shuffle as shuffle
-    from lowtide.writer import create as create
+    from lowtide.errors import MemoryBudgetExceeded as MemoryBudgetExceeded
+    from lowtide.errors import TruncatedFileError as TruncatedFileError
 
-# Each public name and the module that holds it. They are imported when first used, so that
-# `import lowtide` costs little more than the interpreter itself.
+# Each public name and the module that holds it; a module holds itself. They are imported when first used, so
+# that `import lowtide` costs little more than the interpreter itself.
 _NAMES = {
-    "Array": "lowtide.array",
-    "Corpus": "lowtide.corpora",
+    "Array": "lowtide._arrays.array",
+    "Batches": "lowtide._tokens.batches",
+    "BudgetError": "lowtide.errors",
+    "Chunks": "lowtide._arrays.chunks",
+    "Corpus": "lowtide._tokens.corpora",
+    "FileChangedError": "lowtide.errors",
+    "FormatError": "lowtide.errors",
     "LowtideError": "lowtide.errors",
-    "corpus": "lowtide.corpora",
-    "create": "lowtide.writer",
-    "mix": "lowtide.mixture",
-    "open": "lowtide.array",
-    "prepare": "lowtide.preparing.prepare",
-    "shuffle": "lowtide.shuffling",
-    "to_dask": "lowtide.adapters.dask",
-    "watch": "lowtide.memory.guard",
+    "MemoryBudgetExceeded": "lowtide.errors",
+    "Mixture": "lowtide._tokens.mixture",
+    "TruncatedFileError": "lowtide.errors",
+    "Watch": "lowtide._memory.guard",
+    "Writer": "lowtide._arrays.writer",
+    "corpus": "lowtide._tokens.corpora",
+    "create": "lowtide._arrays.writer",
+    "dask": "lowtide.dask",
+    "errors": "lowtide.errors",
+    "gpt": "lowtide.gpt",
+    "memory": "lowtide.memory",
+    "mix": "lowtide._tokens.mixture",
+    "nanogpt": "lowtide.nanogpt",
+    "open": "lowtide._arrays.array",
+    "prepare": "lowtide._prepare.prepare",
+    "shuffle": "lowtide._arrays.shuffling",
+    "to_dask": "lowtide.dask",
+    "torch": "lowtide.torch",
+    "watch": "lowtide._memory.guard",
 }
 
-__all__ = [
-    "Array",
-    "Corpus",
-    "LowtideError",
-    "__version__",
-    "corpus",
-    "create",
-    "mix",
-    "open",
-    "prepare",
-    "shuffle",
-    "to_dask",
-    "watch",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
-    value = getattr(import_module(_NAMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+__all__ = ["__version__", *_NAMES]
+__getattr__, __dir__ = front(__name__, _NAMES)
+_deprecated.install()

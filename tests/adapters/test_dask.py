@@ -17,15 +17,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import lowtide
-from lowtide.array import Array
-from lowtide.errors import (
-    ArgumentError,
-    ClosedError,
-    MissingExtraError,
-    NotFoundError,
-    TruncatedFileError,
-)
-from lowtide.memory import proc
+from lowtide._arrays.array import Array
+from lowtide._memory import proc
+from lowtide.errors import ArgumentError, ClosedError, MissingExtraError, NotFoundError, TruncatedFileError
 from tests.formats.helpers import refused
 from tests.support.process import output
 
@@ -247,7 +241,7 @@ def test_without_dask_everything_else_is_there() -> None:
         from lowtide import *
         print(to_dask.__module__)
     """
-    assert output(code) == "lowtide.adapters.dask\n"
+    assert output(code) == "lowtide.dask\n"
 
 
 # On a cluster

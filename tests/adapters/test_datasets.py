@@ -18,9 +18,9 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import lowtide
-from lowtide.adapters.torch import IterableDataset, MapDataset
-from lowtide.batches import Batches, OrderName
+from lowtide._tokens.batches import Batches, OrderName
 from lowtide.errors import ArgumentError, IndexingError, StateError
+from lowtide.torch import IterableDataset, MapDataset
 from tests.support.corpora import numbered
 
 LENGTH = 16

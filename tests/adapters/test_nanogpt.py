@@ -1,4 +1,4 @@
-"""lowtide.adapters.nanogpt: nanoGPT's own batches, bit for bit."""
+"""lowtide.nanogpt: nanoGPT's own batches, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import lowtide
-from lowtide.adapters.nanogpt import get_batch_for
 from lowtide.errors import ArgumentError, NotFoundError
+from lowtide.nanogpt import get_batch_for
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -1,4 +1,4 @@
-"""lowtide.adapters.torch: batches as tensors."""
+"""lowtide.torch: batches as tensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import lowtide
-from lowtide.adapters.torch import Destination, TorchBatches, _numpy_dtype
 from lowtide.errors import ArgumentError, ClosedError, StateError
+from lowtide.torch import Destination, TorchBatches, _numpy_dtype
 from tests.support.corpora import numbered
 from tests.support.process import output
 

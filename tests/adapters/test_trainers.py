@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import lowtide
-from lowtide.adapters.torch import IterableDataset, MapDataset
+from lowtide.torch import IterableDataset, MapDataset
 
 LENGTH = 8
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lowtide._arrays.formats import inspect
+from lowtide._memory import proc
 from lowtide.cli import compare
 from lowtide.cli.compare import Run
 from lowtide.cli.compare_run import METHODS, Figures, task_for, walk
-from lowtide.formats import inspect
-from lowtide.memory import proc
 from tests.cli.test_commands import run
 
 MIB = 2**20

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lowtide.memory import live, profiler, verdict
-from lowtide.preparing import tokenizers
-from lowtide.printable import printable
+from lowtide._memory import live, profiler, verdict
+from lowtide._prepare import tokenizers
+from lowtide._printable import printable
 from tests.cli.test_sample import make_run
 from tests.gpt.models import model
 from tests.support.command import CODE, lowtide

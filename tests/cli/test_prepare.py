@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import lowtide
+from lowtide._prepare.summary import Progress
 from lowtide.cli.prepare_progress import Clock, Lines
-from lowtide.preparing.summary import Progress
 from tests.cli.test_commands import run
 from tests.support.preparing import as_bytes, content, documents, jsonl
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from lowtide._gpt import checkpoints, settings
+from lowtide._gpt.model import GPT
+from lowtide._prepare import tokenizers
 from lowtide.cli.export import command as export
 from lowtide.cli.sample import command as sample
 from lowtide.errors import ArgumentError, LowtideError, UnsupportedError
-from lowtide.gpt import checkpoints, settings
-from lowtide.gpt.model import GPT
-from lowtide.preparing import tokenizers
 from tests.gpt.models import model
 
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz"

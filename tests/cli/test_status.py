@@ -18,9 +18,9 @@ import pytest
 import zstandard
 
 import lowtide as library
+from lowtide._prepare import tokenizers
 from lowtide.cli import COMMANDS, status
 from lowtide.errors import NotFoundError, TruncatedFileError
-from lowtide.preparing import tokenizers
 from tests.cli.test_sample import ALPHABET, make_run
 from tests.gpt.models import model
 from tests.support import guide
@@ -168,17 +168,17 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        ("lowtide.formats.npy:locate", "info a.npy"),
-        ("lowtide.formats.npy:locate", "compare a.npy"),
-        ("lowtide.shuffling:shuffle", "shuffle a.npy out.npy"),
-        ("lowtide.gpt.train:Data", "train --data books --out new"),
-        ("lowtide.gpt.checkpoints:load", "train --out run --resume"),
-        ("lowtide.gpt.checkpoints:load_model", "sample run"),
-        ("lowtide.gpt.generate:generate", "sample run"),
-        ("lowtide.gpt.checkpoints:load_model", "export run new"),
-        ("lowtide.memory.document:load", "report profile.json"),
-        ("lowtide.memory.doctor:examine", "doctor"),
-        ("lowtide.memory.profiler:attach", "watch 1"),
+        ("lowtide._arrays.formats.npy:locate", "info a.npy"),
+        ("lowtide._arrays.formats.npy:locate", "compare a.npy"),
+        ("lowtide._arrays.shuffling:shuffle", "shuffle a.npy out.npy"),
+        ("lowtide._gpt.train:Data", "train --data books --out new"),
+        ("lowtide._gpt.checkpoints:load", "train --out run --resume"),
+        ("lowtide._gpt.checkpoints:load_model", "sample run"),
+        ("lowtide._gpt.generate:generate", "sample run"),
+        ("lowtide._gpt.checkpoints:load_model", "export run new"),
+        ("lowtide._memory.document:load", "report profile.json"),
+        ("lowtide._memory.doctor:examine", "doctor"),
+        ("lowtide._memory.profiler:attach", "watch 1"),
     ],
 )
 def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monkeypatch: Any) -> None:

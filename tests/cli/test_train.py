@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from lowtide._gpt import checkpoints
+from lowtide._gpt.model import GPT, ModelConfig
+from lowtide._gpt.settings import FIELDS
+from lowtide._gpt.weights import to_gpt2
 from lowtide.cli import cli
-from lowtide.gpt import checkpoints
-from lowtide.gpt.model import GPT, ModelConfig
-from lowtide.gpt.settings import FIELDS
-from lowtide.gpt.weights import to_gpt2
 from tests.support.process import output
 from tests.support.training import TINY, arguments, corpus, losses
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lowtide.memory import live, profiler
+from lowtide._memory import live, profiler
 
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
 BUSY = (
@@ -98,7 +98,7 @@ def test_a_process_of_another_user(busy: subprocess.Popen[str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     script = (
-        "import lowtide.cli.watch, lowtide.memory.live, lowtide.memory.profiler, os\n"  # while it still may
+        "import lowtide.cli.watch, lowtide._memory.live, lowtide._memory.profiler, os\n"  # while it still may
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\nfrom lowtide.cli import main; main()"
     )
     command = [sys.executable, "-c", script, "watch", str(busy.pid)]

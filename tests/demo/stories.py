@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowtide._prepare.summary import Summary
+from lowtide._tokens.formats import own
 from lowtide.cli.compare import Run
 from lowtide.demo.page import Story
 from lowtide.demo.sources import Texts
 from lowtide.demo.training import Training
-from lowtide.formats import own
-from lowtide.preparing.summary import Summary
 
 MIB = 2**20
 NASTY = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & {{machine}} \x0c é"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import lowtide
+from lowtide._printable import printable
 from lowtide.cli import cli
-from lowtide.printable import printable
 
 # A plain `pip install lowtide` has none of these.
 EXTRAS = (

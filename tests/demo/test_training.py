@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from lowtide._gpt.settings import resolve
 from lowtide.demo import training
 from lowtide.errors import MissingExtraError
-from lowtide.gpt.settings import resolve
 
 
 @pytest.mark.parametrize("name", ["torch", "tokenizers"])
@@ -26,7 +26,7 @@ def test_the_settings_are_complete_and_agree() -> None:
 
 
 def test_a_run_that_was_asked_to_end_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowtide.gpt import train
+    from lowtide._gpt import train
 
     monkeypatch.setattr(train, "train", lambda settings, out: train.Outcome(3, "signal", None, None, None, 2))
     with pytest.raises(KeyboardInterrupt):

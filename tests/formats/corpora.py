@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowtide._tokens.formats.tokens import Tokens, find
 from lowtide.errors import LowtideError
-from lowtide.formats.tokens import Tokens, find
 
 Files = dict[str, bytes]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from lowtide import formats
+from lowtide._arrays import formats
+from lowtide._arrays.formats import Layout
 from lowtide.errors import LowtideError
-from lowtide.formats import Layout
 
 
 def read_in_place(layout: Layout) -> np.ndarray:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._arrays.formats.layout import Layout
+from lowtide._tokens.formats import documents as module
+from lowtide._tokens.formats.documents import Column, Documents, Even, Listed, Part
 from lowtide.errors import FileChangedError, FormatError, IndexingError, LowtideError
-from lowtide.formats import documents as module
-from lowtide.formats.documents import Column, Documents, Even, Listed, Part
-from lowtide.formats.layout import Layout
 from tests.formats.helpers import refused
 
 

@@ -17,8 +17,8 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._arrays.formats import inspect, members
 from lowtide.errors import ArgumentError, FormatError, MemberError
-from lowtide.formats import inspect, members
 from tests.formats.helpers import assert_honest, refused, write
 
 

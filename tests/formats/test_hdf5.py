@@ -16,14 +16,8 @@ import pytest
 from h5py import h5d, h5s, h5t
 from hypothesis import given, settings
 
-from lowtide.errors import (
-    FormatError,
-    MemberError,
-    MissingExtraError,
-    ReadError,
-    UnsupportedError,
-)
-from lowtide.formats import inspect, members
+from lowtide._arrays.formats import inspect, members
+from lowtide.errors import FormatError, MemberError, MissingExtraError, ReadError, UnsupportedError
 from tests.formats.helpers import assert_honest, assert_same, damaged, refused, write
 
 COMPOUND = np.dtype([("a", "<i2"), ("b", ">f4", (2,)), ("c", [("x", "<c8"), ("s", "S3")])])

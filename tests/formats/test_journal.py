@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lowtide._io.journal import journal_size, published_size
 from lowtide.errors import AccessError, FormatError, TruncatedFileError
-from lowtide.formats.journal import journal_size, published_size
 from tests.formats.helpers import refused, write
 
 

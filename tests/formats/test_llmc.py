@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._tokens.formats.llmc import make_header
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
-from lowtide.formats.llmc import make_header
-from lowtide.formats.tokens import find
 from tests.formats.corpora import assert_honest_corpus, put, read_tokens
 from tests.formats.helpers import damaged, refused, write
 

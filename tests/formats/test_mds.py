@@ -20,6 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._io.identity import Identity
+from lowtide._tokens.formats import records
+from lowtide._tokens.formats.mds import CODES
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import (
     ArgumentError,
     FormatError,
@@ -28,10 +32,6 @@ from lowtide.errors import (
     TruncatedFileError,
     UnsupportedError,
 )
-from lowtide.formats import records
-from lowtide.formats.mds import CODES
-from lowtide.formats.tokens import find
-from lowtide.identity import Identity
 from tests.formats.corpora import Files, assert_honest_corpus, document_bounds, put, read_tokens, written_by
 from tests.formats.helpers import damaged, refused
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from lowtide._tokens.formats import megatron
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import (
     ArgumentError,
     FormatError,
@@ -19,8 +21,6 @@ from lowtide.errors import (
     TruncatedFileError,
     UnsupportedError,
 )
-from lowtide.formats import megatron
-from lowtide.formats.tokens import find
 from tests.formats.corpora import assert_honest_corpus, document_bounds, put, read_tokens, written_by
 from tests.formats.helpers import damaged, refused
 

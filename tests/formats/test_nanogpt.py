@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._tokens.formats.nanogpt import MAX_META, read_meta
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, UnsupportedError
-from lowtide.formats.nanogpt import MAX_META, read_meta
-from lowtide.formats.tokens import find
 from tests.formats.corpora import assert_honest_corpus, put, read_tokens
 from tests.formats.helpers import damaged, refused, write
 
@@ -159,7 +159,7 @@ def test_a_meta_beyond_the_limit(folder: Path) -> None:
 
 
 def test_no_step_that_is_admitted_can_import_or_call() -> None:
-    from lowtide.formats.nanogpt import _PLAIN
+    from lowtide._tokens.formats.nanogpt import _PLAIN
 
     known = {step.name for step in pickletools.opcodes}
     assert known >= _PLAIN

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._arrays.formats import inspect, members
+from lowtide._arrays.formats.npy import _PYTHON2_LONG, MAX_HEADER, make_header, read_header
+from lowtide._io.source import opened
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
-from lowtide.formats import inspect, members
-from lowtide.formats.npy import _PYTHON2_LONG, MAX_HEADER, make_header, read_header
-from lowtide.formats.source import opened
 from tests.formats.helpers import assert_honest, assert_same, damaged, refused, write
 
 NESTED = np.dtype(

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from lowtide._arrays.formats import inspect, members
+from lowtide._arrays.formats.npy import make_header
+from lowtide._arrays.formats.npz import MAX_DIRECTORY
 from lowtide.errors import FormatError, MemberError, TruncatedFileError, UnsupportedError
-from lowtide.formats import inspect, members
-from lowtide.formats.npy import make_header
-from lowtide.formats.npz import MAX_DIRECTORY
 from tests.formats.helpers import assert_honest, assert_same, damaged, refused, write
 
 X = np.arange(12, dtype="<f4").reshape(3, 4)

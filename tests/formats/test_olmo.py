@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
-from lowtide.formats.tokens import find
 from tests.formats.corpora import assert_honest_corpus, put, read_tokens
 from tests.formats.helpers import damaged, refused
 

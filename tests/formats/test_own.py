@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._tokens.formats import llmc, own
+from lowtide._tokens.formats.own import Manifest, Shard, Tokenizer
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, TruncatedFileError
-from lowtide.formats import llmc, own
-from lowtide.formats.own import Manifest, Shard, Tokenizer
-from lowtide.formats.tokens import find
 from tests.formats.corpora import Files, assert_honest_corpus, document_bounds, put, read_tokens
 from tests.formats.helpers import damaged, refused
 

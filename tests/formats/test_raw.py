@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide._arrays.formats import inspect
+from lowtide._arrays.formats.raw import locate
+from lowtide._io.source import opened
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
-from lowtide.formats import inspect
-from lowtide.formats.raw import locate
-from lowtide.formats.source import opened
 from tests.formats.helpers import read_in_place, refused, write
 
 CONTENT = bytes(range(240))

@@ -14,9 +14,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._arrays.formats import inspect, members
+from lowtide._arrays.formats.safetensors import DTYPES, MAX_HEADER
 from lowtide.errors import FormatError, LowtideError, MemberError, TruncatedFileError, UnsupportedError
-from lowtide.formats import inspect, members
-from lowtide.formats.safetensors import DTYPES, MAX_HEADER
 from tests.formats.helpers import assert_honest, assert_same, damaged, refused, write
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._tokens.formats import shards
+from lowtide._tokens.formats.shards import Inside, in_order, read_json
 from lowtide.errors import FormatError, LowtideError, NotAFileError, NotFoundError
-from lowtide.formats import shards
-from lowtide.formats.shards import Inside, in_order, read_json
 from tests.formats.helpers import refused, write
 
 

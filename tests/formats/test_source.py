@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from lowtide._arrays.formats import inspect, members
+from lowtide._io.source import opened
 from lowtide.errors import (
     AccessError,
     ArgumentError,
@@ -22,8 +24,6 @@ from lowtide.errors import (
     TruncatedFileError,
     UnsupportedError,
 )
-from lowtide.formats import inspect, members
-from lowtide.formats.source import opened
 from tests.formats.helpers import refused, write
 
 BOTH = pytest.mark.parametrize("arguments", [{}, {"dtype": "u1"}], ids=["detected", "raw"])
@@ -99,7 +99,7 @@ def nobody() -> Iterator[None]:
 def test_no_permission(tmp_path: Path, arguments: dict[str, Any]) -> None:
     path = write(tmp_path / "a.npy", b"x")
     path.chmod(0)
-    importlib.import_module("lowtide.formats.raw")  # now, for nobody may not be allowed to
+    importlib.import_module("lowtide._arrays.formats.raw")  # now, for nobody may not be allowed to
     with nobody(), refused(AccessError, path, "permission denied", "mode and owner"):
         inspect(path, **arguments)
 

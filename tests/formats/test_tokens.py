@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowtide._tokens.formats import llmc, own
+from lowtide._tokens.formats.tokens import find
 from lowtide.errors import AccessError, ArgumentError, FormatError, NotFoundError, UnsupportedError
-from lowtide.formats import llmc, own
-from lowtide.formats.tokens import find
 from tests.formats.corpora import put, read_tokens
 from tests.formats.helpers import refused
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import lowtide
+from lowtide._arrays.formats import members
 from lowtide.cli import info
 from lowtide.errors import LowtideError
-from lowtide.formats import members
 from tests.fuzz.harness import Target
 
 _SMALL = 2**20  # bytes that are read

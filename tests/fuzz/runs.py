@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from tests.fuzz.harness import Target
 
 if TYPE_CHECKING:
-    from lowtide.gpt.checkpoints import Checkpoint
-    from lowtide.gpt.model import GPT
-    from lowtide.gpt.optimisers import Optimiser
-    from lowtide.gpt.settings import Settings
+    from lowtide._gpt.checkpoints import Checkpoint
+    from lowtide._gpt.model import GPT
+    from lowtide._gpt.optimisers import Optimiser
+    from lowtide._gpt.settings import Settings
 
 Make = Callable[[Path], None]
 Read = Callable[[Path], None]
@@ -54,9 +54,9 @@ def _checkpoint() -> Checkpoint:
     """A run after one step: a model of 1 layer, 8 wide, and the state of both its optimisers."""
     import torch
 
-    from lowtide.gpt.checkpoints import Checkpoint
-    from lowtide.gpt.model import GPT
-    from lowtide.gpt.train import model_config
+    from lowtide._gpt.checkpoints import Checkpoint
+    from lowtide._gpt.model import GPT
+    from lowtide._gpt.train import model_config
     from tests.support.training import tiny
 
     torch.set_num_threads(1)
@@ -71,7 +71,7 @@ def _checkpoint() -> Checkpoint:
 
 
 def _optimiser(model: GPT, settings: Settings) -> Optimiser:
-    from lowtide.gpt import optimisers
+    from lowtide._gpt import optimisers
 
     return optimisers.make(
         model,
@@ -92,9 +92,9 @@ def _resume(folder: Path) -> None:
     """All that ``lowtide train --resume`` and ``lowtide sample`` do with a checkpoint, without the corpus."""
     import torch
 
-    from lowtide.gpt import checkpoints
-    from lowtide.gpt.generate import generate
-    from lowtide.gpt.model import GPT
+    from lowtide._gpt import checkpoints
+    from lowtide._gpt.generate import generate
+    from lowtide._gpt.model import GPT
 
     path = str(folder / "checkpoint.pt")
     saved = checkpoints.load(path)
@@ -148,7 +148,7 @@ def _resume_values(folder: Path) -> None:
 
 
 def _make_metrics(folder: Path) -> None:
-    from lowtide.gpt.metrics import Log, Metrics
+    from lowtide._gpt.metrics import Log, Metrics
 
     log = Log(str(folder / "metrics.jsonl"), 0)
     for step in range(1, 21):
@@ -159,7 +159,7 @@ def _make_metrics(folder: Path) -> None:
 
 def _read_metrics(folder: Path) -> None:
     """Read all lines, then resume at a step: those after it go, and the next one follows."""
-    from lowtide.gpt import metrics
+    from lowtide._gpt import metrics
 
     path = folder / "metrics.jsonl"
     before = [line["step"] for line in metrics.read(path)] if path.exists() else []
@@ -173,21 +173,21 @@ def _read_metrics(folder: Path) -> None:
 
 
 def _draw(folder: Path) -> None:
-    from lowtide.gpt import picture
+    from lowtide._gpt import picture
 
     picture.draw(str(folder / "metrics.jsonl"), str(folder / "training.png"), 2**30)
 
 
 def _make_settings(folder: Path) -> None:
-    from lowtide.gpt import checkpoints
+    from lowtide._gpt import checkpoints
     from tests.support.training import tiny
 
     checkpoints.write_settings(str(folder), tiny("corpus", memory_budget="2GiB"))
 
 
 def _read_settings(folder: Path) -> None:
-    from lowtide.gpt import checkpoints
-    from lowtide.gpt.settings import resolve
+    from lowtide._gpt import checkpoints
+    from lowtide._gpt.settings import resolve
 
     resolve({"max_iters": 5000}, base=checkpoints.read_settings(folder))
 
@@ -200,7 +200,7 @@ def _make_toml(folder: Path) -> None:
 
 
 def _read_toml(folder: Path) -> None:
-    from lowtide.gpt.settings import resolve
+    from lowtide._gpt.settings import resolve
 
     resolve({"data": "corpus", "device": "cpu"}, str(folder / "run.toml"))
 
@@ -208,8 +208,8 @@ def _read_toml(folder: Path) -> None:
 def _make_gpt2(folder: Path) -> None:
     import torch
 
-    from lowtide.gpt.model import GPT
-    from lowtide.gpt.weights import to_gpt2
+    from lowtide._gpt.model import GPT
+    from lowtide._gpt.weights import to_gpt2
     from tests.gpt.models import config
 
     torch.set_num_threads(1)
@@ -234,15 +234,15 @@ def _make_sharded_gpt2(folder: Path) -> None:
 def _read_gpt2(folder: Path) -> None:
     import torch
 
-    from lowtide.gpt.generate import generate
-    from lowtide.gpt.weights import from_gpt2
+    from lowtide._gpt.generate import generate
+    from lowtide._gpt.weights import from_gpt2
 
     list(generate(from_gpt2(folder / "gpt2"), [0], max_new_tokens=1, generator=torch.Generator()))
 
 
 def _make_recording(folder: Path) -> None:
-    from lowtide.memory import document
-    from lowtide.memory.recording import Detail, Point, Recording
+    from lowtide._memory import document
+    from lowtide._memory.recording import Detail, Point, Recording
 
     recording = Recording(["python", "train.py"], 1, 1.7e9, 0.1, budget=2**28, limit=2**30)
     recording.ended, recording.status = 1.7e9 + 2, 0
@@ -263,7 +263,7 @@ def _make_dat(folder: Path) -> None:
 
 
 def _report(folder: Path) -> None:
-    from lowtide.memory import document, report
+    from lowtide._memory import document, report
 
     for path in sorted(folder.iterdir()):
         page = report.render(document.load(str(path)))

@@ -18,11 +18,11 @@ import numpy as np
 import zstandard
 
 import lowtide
+from lowtide._prepare import prepare, tokenizers
+from lowtide._prepare.assembling import Assembler
+from lowtide._prepare.tokenizers import probe
+from lowtide._tokens.formats import own
 from lowtide.errors import FormatError, LowtideError, TaskError
-from lowtide.formats import own
-from lowtide.preparing import prepare, tokenizers
-from lowtide.preparing.assembling import Assembler
-from lowtide.preparing.tokenizers import probe
 from tests.fuzz.harness import Target
 from tests.support.preparing import content, jsonl, small, stop
 
@@ -58,7 +58,7 @@ def _make_huggingface(folder: Path) -> None:
 
 
 def _make_own(folder: Path) -> None:
-    from lowtide.preparing.tokenizers.openai import TiktokenTokenizer
+    from lowtide._prepare.tokenizers.openai import TiktokenTokenizer
 
     ranks = {bytes([i]): i for i in range(256)} | {b"lo": 256, b"low": 257, b" t": 258, b" ti": 259}
     special = {"<|endoftext|>": 270, "<|other|>": 271}
@@ -72,7 +72,7 @@ class _Prober:
     """Tries tokenizers as ``probe.run`` does, but many in one process: starting one is expensive."""
 
     _PROGRAM = (
-        "import sys\nfrom lowtide.preparing.tokenizers import probe\n"
+        "import sys\nfrom lowtide._prepare.tokenizers import probe\n"
         "for line in sys.stdin:\n    probe.main(line[:-1])\n    print(flush=True)"
     )
     _child: subprocess.Popen[str] | None = None

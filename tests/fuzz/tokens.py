@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import lowtide
-from lowtide import scanning
-from lowtide.batches import OrderName
+from lowtide._tokens import scanning
+from lowtide._tokens.batches import OrderName
+from lowtide._tokens.formats import checksums, llmc
 from lowtide.errors import LowtideError
-from lowtide.formats import checksums, llmc
 from tests.fuzz.arrays import newest, show
 from tests.fuzz.harness import Target
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from lowtide.gpt.model import GPT, ModelConfig
-from lowtide.gpt.presets import ARCHITECTURES
+from lowtide._gpt.model import GPT, ModelConfig
+from lowtide._gpt.presets import ARCHITECTURES
 
 VARIANTS = {
     "nanogpt": ARCHITECTURES["nanogpt"],

@@ -1,4 +1,4 @@
-"""lowtide.gpt.archive: what torch.save wrote, every byte verified and nothing run."""
+"""lowtide._gpt.archive: what torch.save wrote, every byte verified and nothing run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from lowtide._gpt import archive
+from lowtide._memory.peaks import Peak
 from lowtide.errors import FormatError, NotAFileError, TruncatedFileError
-from lowtide.gpt import archive
-from lowtide.memory.peaks import Peak
 
 MIB = 2**20
 

@@ -1,4 +1,4 @@
-"""lowtide.gpt.checkpoints: complete or not there, and never code from a stranger's file."""
+"""lowtide._gpt.checkpoints: complete or not there, and never code from a stranger's file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from lowtide._gpt import checkpoints, optimisers
+from lowtide._gpt.checkpoints import Checkpoint
+from lowtide._gpt.model import GPT
+from lowtide._gpt.train import model_config
 from lowtide.errors import ArgumentError, DiskFullError, FormatError, NotFoundError, TruncatedFileError
-from lowtide.gpt import checkpoints, optimisers
-from lowtide.gpt.checkpoints import Checkpoint
-from lowtide.gpt.model import GPT
-from lowtide.gpt.train import model_config
 from tests.support.training import tiny
 
 

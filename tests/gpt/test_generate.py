@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide._gpt.generate import TextStream, generate, narrowed
+from lowtide._gpt.model import GPT
+from lowtide._prepare import tokenizers
 from lowtide.errors import ArgumentError, DivergedError
-from lowtide.gpt.generate import TextStream, generate, narrowed
-from lowtide.gpt.model import GPT
-from lowtide.preparing import tokenizers
 from tests.gpt.models import VARIANTS, model
 
 

@@ -1,4 +1,4 @@
-"""lowtide.gpt.metrics: one line a step, and no step twice."""
+"""lowtide._gpt.metrics: one line a step, and no step twice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lowtide._gpt import metrics, picture
+from lowtide._gpt.metrics import Log, Metrics
 from lowtide.errors import NotFoundError
-from lowtide.gpt import metrics, picture
-from lowtide.gpt.metrics import Log, Metrics
 
 
 def made(step: int, loss: float = 0.1 + 0.2) -> Metrics:
@@ -140,6 +140,6 @@ class TestPicture:
 
 @pytest.mark.parametrize("seconds", [(3725.0, "1:02:05"), (59.4, "0:59")])
 def test_the_time_left_reads_as_a_clock(seconds: tuple[float, str]) -> None:
-    from lowtide.gpt.screen import _clock
+    from lowtide._gpt.screen import _clock
 
     assert _clock(seconds[0]) == seconds[1]

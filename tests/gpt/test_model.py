@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from lowtide._gpt.model import GPT, Cache, ModelConfig, rotated, turns_of
 from lowtide.errors import ArgumentError
-from lowtide.gpt.model import GPT, Cache, ModelConfig, rotated, turns_of
 from tests.gpt.models import VARIANTS, config, ids, model
 
 variants = pytest.mark.parametrize("variant", VARIANTS)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from lowtide._gpt.model import GPT
+from lowtide._gpt.optimisers import Muon, Optimiser, make, orthogonal
 from lowtide.errors import ArgumentError, StateError
-from lowtide.gpt.model import GPT
-from lowtide.gpt.optimisers import Muon, Optimiser, make, orthogonal
 from tests.gpt.models import ids, model
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.gpt import checkpoints
+from lowtide._gpt import checkpoints
 from tests.support.training import TINY, arguments, corpus, environment, lines, losses, run, torchrun
 
 OPTIONS = {**TINY, "max_iters": 200, "dropout": 0.1, "checkpoint_interval": 7, "eval_interval": 50}

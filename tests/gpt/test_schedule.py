@@ -1,4 +1,4 @@
-"""lowtide.gpt.schedule: the learning rate of each step."""
+"""lowtide._gpt.schedule: the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from lowtide.gpt.schedule import learning_rate
-from lowtide.gpt.settings import Settings, resolve
+from lowtide._gpt.schedule import learning_rate
+from lowtide._gpt.settings import Settings, resolve
 
 
 def made(schedule: str) -> Settings:

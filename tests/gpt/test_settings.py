@@ -1,4 +1,4 @@
-"""lowtide.gpt.settings: one source for the command line, the file, the checkpoint and the docs."""
+"""lowtide._gpt.settings: one source for the command line, the file, the checkpoint and the docs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
+from lowtide._gpt import model, optimisers
+from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS
+from lowtide._gpt.settings import FIELDS, SIZES, Settings, changeable, checked, kind_of, read_file, resolve
+from lowtide._gpt.train import model_config
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
-from lowtide.gpt import model, optimisers
-from lowtide.gpt.presets import ARCHITECTURES, OPTIMISERS
-from lowtide.gpt.settings import FIELDS, SIZES, Settings, changeable, checked, kind_of, read_file, resolve
-from lowtide.gpt.train import model_config
 
 GIVEN = {"data": "corpus", "device": "cpu"}
 

@@ -1,4 +1,4 @@
-"""lowtide.gpt.train: the loop, in this process; what kills it is in test_runs.py."""
+"""lowtide._gpt.train: the loop, in this process; what kills it is in test_runs.py."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from lowtide._gpt import checkpoints
+from lowtide._gpt.data import Data
+from lowtide._gpt.ranks import Ranks
+from lowtide._gpt.settings import Settings, resolve
+from lowtide._gpt.train import Outcome, Trainer, train
+from lowtide._memory import proc
 from lowtide.errors import ArgumentError, DivergedError, FormatError, MemoryBudgetExceeded, StateError
-from lowtide.gpt import checkpoints
-from lowtide.gpt.data import Data
-from lowtide.gpt.ranks import Ranks
-from lowtide.gpt.settings import Settings, resolve
-from lowtide.gpt.train import Outcome, Trainer, train
-from lowtide.memory import proc
 from tests.support.training import ALPHABET, corpus, lines, losses, tiny
 
 

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from lowtide import errors
-from lowtide.gpt.weights import from_gpt2, to_gpt2
+from lowtide._gpt.weights import from_gpt2, to_gpt2
 from tests.gpt.models import ids, model
 
 
@@ -95,7 +95,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lowtide.gpt.weights.os.fsync", full)
+    monkeypatch.setattr("lowtide._gpt.weights.os.fsync", full)
     with pytest.raises(errors.DiskFullError, match="no space left"):
         to_gpt2(model("nanogpt"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +172,7 @@ def test_a_configuration_that_lies_is_refused_before_memory_is_taken(
     small_gpt2().save_pretrained(tmp_path)
     told = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**told, **changed}))
-    monkeypatch.setattr("lowtide.gpt.weights.GPT", lambda config: pytest.fail("a model was made"))
+    monkeypatch.setattr("lowtide._gpt.weights.GPT", lambda config: pytest.fail("a model was made"))
     with pytest.raises((errors.FormatError, errors.UnsupportedError)) as caught:
         from_gpt2(tmp_path)
     assert "config.json" in str(caught.value)

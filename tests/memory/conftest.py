@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.memory import helper
+from lowtide._memory import helper
 from tests.support.cgroup import limited
 
 __all__ = ["limited"]

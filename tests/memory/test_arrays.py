@@ -16,9 +16,10 @@ from typing import Any, Literal, cast
 import numpy as np
 import pytest
 
-from lowtide.extents import AHEAD
-from lowtide.files import ReaderName
-from lowtide.memory import drop_page_cache, pagecache
+from lowtide._io import pagecache
+from lowtide._io.extents import AHEAD
+from lowtide._io.files import ReaderName
+from lowtide.memory import drop_page_cache
 from tests.support.process import output
 from tests.support.variants import Variant
 
@@ -77,9 +78,9 @@ def make(path: Path, state: str) -> None:
 WORKER = """
 import json, sys
 import numpy as np, lowtide
-from lowtide.extents import AHEAD
+from lowtide._io.extents import AHEAD
 from lowtide.memory import peak, reset_peak
-from lowtide.orders import Shuffled
+from lowtide._permutation import Shuffled
 o = json.loads(sys.argv[1])
 told = {}
 {setup}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.memory import cgroups, proc
+from lowtide._memory import cgroups, proc
 
 MIB = 2**20
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from lowtide._memory import dat, document
+from lowtide._memory.peaks import Peak
+from lowtide._memory.recording import KEEP, Point, Recording
+from lowtide._memory.verdict import judge
 from lowtide.errors import FormatError, NotFoundError, WriteError
-from lowtide.memory import dat, document
-from lowtide.memory.peaks import Peak
-from lowtide.memory.recording import KEEP, Point, Recording
-from lowtide.memory.verdict import judge
 
 MIB = 2**20
 

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from lowtide._io import pagecache
+from lowtide._memory import cgroups, doctor, proc
 from lowtide.errors import NotFoundError
-from lowtide.memory import cgroups, doctor, pagecache, proc
 
 MIB = 2**20
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide._memory import helper, proc
 from lowtide.errors import ArgumentError, MemoryBudgetExceeded, UnsupportedError
-from lowtide.memory import drop_page_cache, helper, proc
+from lowtide.memory import drop_page_cache
 from tests.memory.conftest import written
 from tests.support.pages import touch
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lowtide._io import pagecache
+from lowtide._memory import meter, proc
 from lowtide.errors import NotFoundError, ProcessError
-from lowtide.memory import Snapshot, drop_page_cache, meter, pagecache, peak, proc, reset_peak, snapshot
+from lowtide.memory import Snapshot, drop_page_cache, peak, reset_peak, snapshot
 from tests.memory.conftest import written
 from tests.support.pages import touch
 

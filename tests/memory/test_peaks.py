@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.memory import proc
-from lowtide.memory.peaks import Peak
+from lowtide._memory import proc
+from lowtide._memory.peaks import Peak
 from tests.support.pages import touch
 
 MIB = 2**20

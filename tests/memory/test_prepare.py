@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lowtide.memory import proc
+from lowtide._memory import proc
 
 GIB = 2**30
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from lowtide._memory import proc, profiler
+from lowtide._memory.recording import Recording
+from lowtide._memory.tree import Tree
+from lowtide._memory.verdict import Verdict, judge
 from lowtide.errors import AccessError, NotFoundError, ProcessError, UnsupportedError
-from lowtide.memory import drop_page_cache, proc, profiler
-from lowtide.memory.recording import Recording
-from lowtide.memory.tree import Tree
-from lowtide.memory.verdict import Verdict, judge
+from lowtide.memory import drop_page_cache
 from tests.support import programs
 from tests.support.process import output
 
@@ -167,7 +168,7 @@ def test_a_peak_that_no_look_saw_is_the_kernels() -> None:
     told = output("""
         import sys
         from lowtide.memory import profiler
-        from lowtide.memory.verdict import judge
+        from lowtide._memory.verdict import judge
 
         profiler.Profiler.look = lambda _: True
         recording, _ = profiler.record([sys.executable, "-c", "x = bytearray(256 * 2**20); x = None"])

@@ -139,7 +139,7 @@ def test_a_wrong_mark_is_explained(pytester: pytest.Pytester, arguments: str, me
 
 
 def test_the_mark_is_known_and_the_plugin_is_silent(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import sys\ndef test_it(): assert 'lowtide.memory.guard' not in sys.modules\n")
+    pytester.makepyfile("import sys\ndef test_it(): assert 'lowtide._memory.guard' not in sys.modules\n")
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
     assert "max_memory" not in result.stdout.str()

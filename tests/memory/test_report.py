@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from lowtide._memory import document, report
+from lowtide._memory.recording import Detail, Point, Recording
 from lowtide.errors import FormatError, MissingExtraError, WriteError
-from lowtide.memory import document, report
-from lowtide.memory.recording import Detail, Point, Recording
 from tests.support.browser import Browser
 
 MIB = 2**20

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide.memory import drop_page_cache, pagecache
-from lowtide.samplers import BUFFER
+from lowtide._io import pagecache
+from lowtide._tokens.samplers import BUFFER
+from lowtide.memory import drop_page_cache
 from tests.support.process import output
 from tests.support.variants import Variant
 
@@ -56,7 +57,7 @@ def cached(path: Path) -> int:
 
 WORKER = """
 import json, os, sys
-import numpy as np, torch, lowtide, lowtide.adapters.nanogpt
+import numpy as np, torch, lowtide, lowtide.nanogpt
 from lowtide.memory import peak, proc, reset_peak
 
 torch.set_num_threads(1)
@@ -119,7 +120,7 @@ def test_arrays_take_no_more_than_tensors(corpus: Path) -> None:
 
 @pytest.mark.parametrize("order", ["random", "shuffle"])
 def test_the_get_batch_for_nanogpt_is_flat_too(corpus: Path, order: str) -> None:
-    setup = "get_batch = lowtide.adapters.nanogpt.get_batch_for(o['path'], 1024, 64, order=o['order'])"
+    setup = "get_batch = lowtide.nanogpt.get_batch_for(o['path'], 1024, 64, order=o['order'])"
     work = "for _ in range(2000): get_batch('train')"
     found = measure(setup, work, path=corpus, order=order)
     assert found["peak"] <= IN_FLIGHT + SLACK

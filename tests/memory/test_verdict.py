@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from lowtide.memory.recording import Detail, Point, Recording
-from lowtide.memory.verdict import judge
+from lowtide._memory.recording import Detail, Point, Recording
+from lowtide._memory.verdict import judge
 
 MIB, GIB = 2**20, 2**30
 

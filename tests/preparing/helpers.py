@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from lowtide.preparing import streams
-from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions, read
-from lowtide.preparing.sources import find
-from lowtide.preparing.units import Piece
+from lowtide._prepare import streams
+from lowtide._prepare.plan import plan
+from lowtide._prepare.reading import ReadOptions, read
+from lowtide._prepare.sources import find
+from lowtide._prepare.units import Piece
 
 Documents = list[tuple[int, str]]
 

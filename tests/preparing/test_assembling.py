@@ -10,12 +10,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.formats import own
-from lowtide.formats.checksums import verify
-from lowtide.preparing.assembling import Assembler
-from lowtide.preparing.encoding import files_of
-from lowtide.preparing.tasks import Record
-from lowtide.preparing.workfolder import Workfolder
+from lowtide._prepare.assembling import Assembler
+from lowtide._prepare.encoding import files_of
+from lowtide._prepare.tasks import Record
+from lowtide._prepare.workfolder import Workfolder
+from lowtide._tokens.formats import own
+from lowtide._tokens.formats.checksums import verify
 from tests.support.preparing import documents
 
 TASKS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=4), min_size=1, max_size=5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.preparing.cutting import cut, pieces, reach
+from lowtide._prepare.cutting import cut, pieces, reach
 
 TEXTS = st.text(alphabet="ab \n\r\té漢😀", max_size=200)
 

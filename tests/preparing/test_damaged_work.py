@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import lowtide
+from lowtide._prepare import workfolder
+from lowtide._prepare.assembling import Assembler
+from lowtide._tokens.formats import own
 from lowtide.errors import StateError
-from lowtide.formats import own
-from lowtide.preparing import workfolder
-from lowtide.preparing.assembling import Assembler
 from tests.formats.helpers import refused
 from tests.support.preparing import content, jsonl, small, stop
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import datasets
 import pytest
 
+from lowtide._prepare.reading import ReadOptions
+from lowtide._prepare.sources import find
 from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
-from lowtide.preparing.reading import ReadOptions
-from lowtide.preparing.sources import find
 from tests.formats.helpers import refused
 from tests.preparing.helpers import documents, pieces_of
 
@@ -77,7 +77,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_that_cannot_be_loaded(tmp_path: Path) -> None:
-    program = "from lowtide.preparing.sources import find; find(['hf:nobody/nothing'])"
+    program = "from lowtide._prepare.sources import find; find(['hf:nobody/nothing'])"
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lowtide._prepare import jsonlines
+from lowtide._prepare.plan import plan
+from lowtide._prepare.reading import ReadOptions
+from lowtide._prepare.sources import find
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError
-from lowtide.preparing import jsonlines
-from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions
-from lowtide.preparing.sources import find
 from tests.formats.helpers import refused
 from tests.preparing.helpers import documents, pieces_of
 

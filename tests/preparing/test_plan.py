@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions
-from lowtide.preparing.sources import find
+from lowtide._prepare.plan import plan
+from lowtide._prepare.reading import ReadOptions
+from lowtide._prepare.sources import find
 from tests.formats.corpora import put
 
 

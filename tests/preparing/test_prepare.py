@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide._prepare.encoding import encode as real
+from lowtide._prepare.summary import Progress
+from lowtide._tokens.formats import llmc, nanogpt, own
+from lowtide._tokens.formats.checksums import verify
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError, TaskError, WriteError
-from lowtide.formats import llmc, nanogpt, own
-from lowtide.formats.checksums import verify
-from lowtide.preparing.encoding import encode as real
-from lowtide.preparing.summary import Progress
 from tests.formats.helpers import refused
 from tests.support.preparing import as_bytes, content, documents, jsonl, small
 from tests.support.process import output
@@ -290,7 +290,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise RuntimeError("stopped")
         return real(*arguments, **options)
 
-    monkeypatch.setattr("lowtide.preparing.prepare.encode", encode)
+    monkeypatch.setattr("lowtide._prepare.prepare.encode", encode)
 
 
 def test_an_unfinished_corpus_says_so_and_goes_on(
@@ -332,7 +332,7 @@ def test_a_changed_source_is_not_gone_on_with(
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
-    from lowtide.preparing.workfolder import Workfolder
+    from lowtide._prepare.workfolder import Workfolder
 
     held = Workfolder(str(tmp_path / "out"))
     with refused(WriteError, tmp_path / "out", "another"):
@@ -344,7 +344,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
 def test_a_tokenizer_beyond_its_vocabulary(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
+    from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
 
     def encode_batch(self: object, texts: list[str]) -> list[np.ndarray]:
         return [np.full(3, 300, np.uint32) for _ in texts]

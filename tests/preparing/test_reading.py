@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from lowtide._prepare.reading import ReadOptions
 from lowtide.errors import ArgumentError
-from lowtide.preparing.reading import ReadOptions
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ def test_options_are_checked(wrong: dict[str, Any]) -> None:
 
 PEAK = """
 import sys
-from lowtide.preparing import jsonlines, tables, texts
-from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions, read
-from lowtide.preparing.sources import find
+from lowtide._prepare import jsonlines, tables, texts
+from lowtide._prepare.plan import plan
+from lowtide._prepare.reading import ReadOptions, read
+from lowtide._prepare.sources import find
 
 def high():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 import lowtide
+from lowtide._prepare import assembling, shards, workfolder
+from lowtide._prepare.encoding import encode
 from lowtide.errors import DiskFullError, TaskError
-from lowtide.preparing import assembling, shards, workfolder
-from lowtide.preparing.encoding import encode
 from tests.formats.helpers import refused
 from tests.support.preparing import SCRIPT, content, jsonl, small, start
 
@@ -274,7 +274,7 @@ def test_a_full_disk_loses_nothing(
 FLAKY = SCRIPT.replace(
     "arguments = ",
     """
-from lowtide.preparing import prepare
+from lowtide._prepare import prepare
 prepare.encode = __import__("tests.preparing.test_resuming").preparing.test_resuming.flaky
 arguments = """,
 )
@@ -301,6 +301,6 @@ def test_a_task_that_fails_is_tried_again(tmp_path: Path, source: Path, whole: A
 
 
 def test_and_then_named(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.preparing.prepare.encode", always)
+    monkeypatch.setattr("lowtide._prepare.prepare.encode", always)
     with refused(TaskError, source, "failed 3 times", "Input/output error"):
         lowtide.prepare(source, tmp_path / "out", workers=1)

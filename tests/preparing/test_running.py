@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from lowtide._prepare.executors import Processes
+from lowtide._prepare.running import ATTEMPTS, run
+from lowtide._prepare.tasks import Task, group
+from lowtide._prepare.units import Unit
 from lowtide.errors import ClusterError, DiskFullError, FormatError, TaskError
-from lowtide.preparing.executors import Processes
-from lowtide.preparing.running import ATTEMPTS, run
-from lowtide.preparing.tasks import Task, group
-from lowtide.preparing.units import Unit
 
 TASKS = [Task(i, (Unit(i, 0, "a.txt", "text", 10 * i, 10 * i + 10),), 10) for i in range(9)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lowtide._prepare.sources import find, spool
 from lowtide.errors import ArgumentError, FileChangedError, FormatError, NotFoundError, WriteError
-from lowtide.preparing.sources import find, spool
 from tests.formats.corpora import put
 from tests.formats.helpers import refused
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from lowtide._prepare import streams
+from lowtide._prepare.reading import ReadOptions
+from lowtide._prepare.sources import find
 from lowtide.errors import FormatError, NotFoundError, TruncatedFileError
-from lowtide.preparing import streams
-from lowtide.preparing.reading import ReadOptions
-from lowtide.preparing.sources import find
 from tests.formats.helpers import refused
 from tests.preparing.helpers import pieces_of
 

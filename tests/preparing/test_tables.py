@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide._prepare.plan import plan
+from lowtide._prepare.reading import ReadOptions, read
+from lowtide._prepare.sources import find
+from lowtide._prepare.units import Unit
 from lowtide.errors import FormatError, TaskError
-from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions, read
-from lowtide.preparing.sources import find
-from lowtide.preparing.units import Unit
 from tests.formats.helpers import refused
 from tests.preparing.helpers import documents, pieces_of
 
@@ -140,7 +140,7 @@ def test_a_crash_of_the_library_is_an_error_with_a_single_worker_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
 ) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array(["low tide"]))
-    monkeypatch.setattr(f"lowtide.preparing.{step}", dies)
+    monkeypatch.setattr(f"lowtide._prepare.{step}", dies)
     with refused((FormatError, TaskError), path, "was killed"):  # type: ignore[arg-type]
         lowtide.prepare(path, tmp_path / "out", workers=1)
 

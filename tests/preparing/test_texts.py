@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lowtide._prepare import texts
+from lowtide._prepare.cutting import pieces
+from lowtide._prepare.plan import plan
+from lowtide._prepare.reading import ReadOptions
+from lowtide._prepare.sources import find
+from lowtide._prepare.units import Piece, Unit
 from lowtide.errors import FormatError, NotFoundError, TruncatedFileError
-from lowtide.preparing import texts
-from lowtide.preparing.cutting import pieces
-from lowtide.preparing.plan import plan
-from lowtide.preparing.reading import ReadOptions
-from lowtide.preparing.sources import find
-from lowtide.preparing.units import Piece, Unit
 from tests.formats.helpers import refused
 from tests.preparing.helpers import documents, pieces_of
 
@@ -83,7 +83,7 @@ def test_what_is_no_utf8_is_replaced_as_python_does(
         for start in range(0, len(data), unit_size)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lowtide.preparing.streams.BLOCK", block)
+        patch.setattr("lowtide._prepare.streams.BLOCK", block)
         found = [piece.text for unit in units for piece in texts.read(unit, options)]
     assert "".join(found) == expected
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.memory import cgroups
-from lowtide.sizes import parse_size
+from lowtide._memory import cgroups
+from lowtide._sizes import parse_size
 
 # The shell enters the group before it becomes the command, so that every byte of the command is charged.
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 import lowtide
-from lowtide.preparing import assembling, prepare, tasks
+from lowtide._prepare import assembling, prepare, tasks
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.gpt import metrics
-from lowtide.gpt.settings import Settings, resolve
+from lowtide._gpt import metrics
+from lowtide._gpt.settings import Settings, resolve
 
 ALPHABET = " !,.?abcdefghijklmnopqrstuvwxyz"
 TINY: dict[str, Any] = {

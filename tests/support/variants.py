@@ -13,8 +13,9 @@ from unittest import mock
 import pytest
 
 import lowtide
-from lowtide import aio, extents, files, indexing, mapped
-from lowtide.files import Cache, ReaderName
+from lowtide._arrays import indexing
+from lowtide._io import aio, extents, files, mapped
+from lowtide._io.files import Cache, ReaderName
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from lowtide import __version__
+from lowtide._printable import printable
 from lowtide.cli import output, status
 from lowtide.errors import LowtideError, MemoryBudgetExceeded
-from lowtide.printable import printable
 
 # Listed here with their one line of help, so that `lowtide --help` need not import them all.
 COMMANDS = {

@@ -14,14 +14,14 @@ import click
 import numpy as np
 import psutil
 
+from lowtide._arrays.formats.layout import Layout
+from lowtide._arrays.writer import create
+from lowtide._io import pagecache
+from lowtide._sizes import format_size
 from lowtide.cli.compare_run import METHODS, Figures, task_for, walk_apart
 from lowtide.cli.options import Size, Source, source_options
 from lowtide.cli.output import say
 from lowtide.errors import ArgumentError
-from lowtide.formats.layout import Layout
-from lowtide.memory import pagecache
-from lowtide.sizes import format_size
-from lowtide.writer import create
 
 
 @dataclass(frozen=True, slots=True)

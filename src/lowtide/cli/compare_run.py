@@ -14,12 +14,12 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.array import Array
+from lowtide._arrays.array import Array
+from lowtide._arrays.formats.layout import Layout
+from lowtide._memory import proc
+from lowtide._memory.meter import reset_peak, resident
+from lowtide._permutation import Order, Sequential, Shuffled
 from lowtide.errors import LowtideError
-from lowtide.formats.layout import Layout
-from lowtide.memory import proc
-from lowtide.memory.meter import reset_peak, resident
-from lowtide.orders import Order, Sequential, Shuffled
 
 METHODS = ("np.memmap", "memmap", "remap", "advise", "pread", "pread, drop")
 _SAMPLES = 100

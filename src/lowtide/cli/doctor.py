@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from lowtide.printable import printable
+from lowtide._printable import printable
 
 
 @click.command()
@@ -22,7 +22,7 @@ def command(path: str, as_json: bool) -> None:
     \b
         lowtide doctor /data
     """
-    from lowtide.memory import doctor
+    from lowtide._memory import doctor
 
     findings = doctor.examine(path)
     if as_json:

@@ -20,7 +20,7 @@ def command(run: str, out: str) -> None:
     \b
         lowtide export runs/plays exported
     """
-    from lowtide.gpt import checkpoints, weights
+    from lowtide._gpt import checkpoints, weights
 
     model = checkpoints.load_model(run)
     weights.to_gpt2(model, out)

@@ -11,16 +11,16 @@ from typing import Any
 
 import click
 
-from lowtide import publish
+from lowtide._arrays.formats import members
+from lowtide._arrays.formats.layout import Member
+from lowtide._io import pagecache, publish
+from lowtide._printable import printable
+from lowtide._sizes import format_size
+from lowtide._tokens.formats import tokens
 from lowtide.cli.options import Source, source_options
 from lowtide.cli.output import say
 from lowtide.cli.status import FAILED, explain
 from lowtide.errors import FormatError, LowtideError
-from lowtide.formats import members, tokens
-from lowtide.formats.layout import Member
-from lowtide.memory import pagecache
-from lowtide.printable import printable
-from lowtide.sizes import format_size
 
 _SUFFIXES = (".npy", ".npz", ".safetensors", ".h5", ".hdf5")
 
@@ -73,7 +73,7 @@ def command(
 
 
 def _verify(path: str, as_json: bool) -> dict[str, Any]:
-    from lowtide.formats import checksums
+    from lowtide._tokens.formats import checksums
 
     checked = checksums.verify(path)
     if not as_json:
@@ -164,7 +164,7 @@ def _is_corpus(path: str, source: Source, eos: int | None, scan: bool) -> bool:
 def _tell_corpus(
     path: str, split: str, dtype: str | None, eos: int | None, scan: bool, as_json: bool
 ) -> dict[str, Any]:
-    from lowtide.corpora import corpus
+    from lowtide._tokens.corpora import corpus
 
     with corpus(path, split=split, dtype=dtype, eos=eos) as found:
         documents = None

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from lowtide._arrays.formats import Layout, inspect
+from lowtide._sizes import parse_count, parse_size
 from lowtide.errors import ArgumentError
-from lowtide.formats import Layout, inspect
-from lowtide.sizes import parse_count, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 

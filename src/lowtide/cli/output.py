@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from lowtide.printable import printable
+from lowtide._printable import printable
 
 
 def say(line: object, *, err: bool = False) -> None:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import click
 
-from lowtide.preparing.summary import Progress
-from lowtide.sizes import format_size
+from lowtide._prepare.summary import Progress
+from lowtide._sizes import format_size
 
 _EVERY = 5.0  # seconds between two lines
 

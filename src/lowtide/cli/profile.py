@@ -9,10 +9,10 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+from lowtide._sizes import format_size, parse_size
 from lowtide.cli.output import say
 from lowtide.cli.status import OVER_BUDGET, explain
 from lowtide.errors import AccessError, ArgumentError, LowtideError, NotFoundError
-from lowtide.sizes import format_size, parse_size
 
 # As env, nice and timeout: their own failure, a command that cannot be run, one that is not there.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
@@ -85,13 +85,13 @@ def command(
         lowtide profile --out report.html -- python train.py
         lowtide profile --budget 2GiB -- make data
     """
-    from lowtide.memory import profiler
+    from lowtide._memory import profiler
 
     try:
         for path in filter(None, (out, json_path, dat)):
             _require_writable(path)
         if out:
-            from lowtide.memory import report
+            from lowtide._memory import report
 
             report.require()
         recording, _ = profiler.record(words, interval=interval, budget=budget)
@@ -102,9 +102,9 @@ def command(
     except LowtideError as error:
         _stop(error, FAILED)
 
-    from lowtide.memory import dat as dat_format
-    from lowtide.memory import document
-    from lowtide.memory.verdict import judge
+    from lowtide._memory import dat as dat_format
+    from lowtide._memory import document
+    from lowtide._memory.verdict import judge
 
     verdict = judge(recording)
     over = budget is not None and verdict.peak > budget
@@ -117,7 +117,7 @@ def command(
         if dat:
             dat_format.save(dat, recording)
         if out:
-            from lowtide.memory import report
+            from lowtide._memory import report
 
             report.save(out, found)
             _say(f"report: {out}")

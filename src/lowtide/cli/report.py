@@ -25,7 +25,7 @@ def command(file: str, out: str | None) -> None:
         lowtide report profile.json --out report.html
         lowtide report mprofile_20250101000000.dat
     """
-    from lowtide.memory import document, report
+    from lowtide._memory import document, report
 
     out = out or os.path.splitext(file)[0] + ".html"
     found = document.load(file)

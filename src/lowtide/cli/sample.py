@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from lowtide.printable import printable
+from lowtide._printable import printable
 
 
 @click.command()
@@ -90,12 +90,12 @@ def text(
     tokenizer: str | None = None,
 ) -> Iterator[str]:
     """The prompt and what the model of the folder ``run`` says after it, piece by piece."""
+    from lowtide._gpt import checkpoints
+    from lowtide._gpt.generate import TextStream, generate
+    from lowtide._gpt.model import torch
+    from lowtide._gpt.ranks import usable
+    from lowtide._prepare import tokenizers
     from lowtide.errors import ArgumentError
-    from lowtide.gpt import checkpoints
-    from lowtide.gpt.generate import TextStream, generate
-    from lowtide.gpt.model import torch
-    from lowtide.gpt.ranks import usable
-    from lowtide.preparing import tokenizers
 
     where = usable(device)
     model = checkpoints.load_model(run).to(where)

@@ -36,7 +36,7 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     import lowtide
-    from lowtide.array import Array
+    from lowtide._arrays.array import Array
 
     with suppress(OSError):  # what is not there is not the same
         if os.path.samefile(source, target):

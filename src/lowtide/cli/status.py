@@ -8,8 +8,8 @@ import sys
 
 import click
 
+from lowtide._printable import printable
 from lowtide.errors import MemoryBudgetExceeded
-from lowtide.printable import printable
 
 FAILED = 1
 OVER_BUDGET = 3

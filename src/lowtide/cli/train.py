@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from lowtide._gpt.settings import FIELDS, kind_of, read_file, resolve
 from lowtide.cli.output import say
-from lowtide.gpt.settings import FIELDS, kind_of, read_file, resolve
 
 _PATHS = {"data": click.Path()}  # which a shell can complete
 
@@ -61,9 +61,9 @@ def command(out: str, config: str | None, resume: bool, **options: Any) -> None:
         lowtide train --data data/openwebtext --out big --n-layer 12 --memory-budget 4GiB
         torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
-    from lowtide.gpt import checkpoints
-    from lowtide.gpt.train import decided_by, train
-    from lowtide.gpt.weights import from_gpt2
+    from lowtide._gpt import checkpoints
+    from lowtide._gpt.train import decided_by, train
+    from lowtide._gpt.weights import from_gpt2
 
     given = {name: value for name, value in options.items() if value is not None}
     saved = initial = None

@@ -7,8 +7,8 @@ import time
 
 import click
 
+from lowtide._sizes import parse_size
 from lowtide.cli.output import say
-from lowtide.sizes import parse_size
 
 
 @click.command()
@@ -34,10 +34,10 @@ def command(pid: int, every: float | None, seconds: float | None, budget: str | 
         lowtide watch 12345 --budget 2GiB
         lowtide watch 12345 --every 5 --for 60 > memory.txt
     """
-    from lowtide.memory import profiler
+    from lowtide._memory import profiler
 
     watched = profiler.attach(pid, budget=None if budget is None else parse_size(budget))
-    from lowtide.memory import live
+    from lowtide._memory import live
 
     stop_at = float("inf") if seconds is None else time.monotonic() + seconds
     try:
@@ -48,6 +48,6 @@ def command(pid: int, every: float | None, seconds: float | None, budget: str | 
     except KeyboardInterrupt:
         pass  # the usual way to end it
     watched.finish()
-    from lowtide.memory.verdict import judge
+    from lowtide._memory.verdict import judge
 
     say(judge(watched.recording).line)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowtide._sizes import format_size
 from lowtide.cli.compare import Run
 from lowtide.demo.svg import Chart, Line, Point
 from lowtide.demo.walks import name, peak
-from lowtide.sizes import format_size
 
 _POINTS = 240  # of a line: more than it has units to lie on
 

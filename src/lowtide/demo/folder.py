@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide._io.publish import write_file
 from lowtide.errors import ArgumentError, writing
-from lowtide.publish import write_file
 
 _KEY = "lowtide_demo"
 _VERSION = 1

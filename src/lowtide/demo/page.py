@@ -14,17 +14,17 @@ from typing import Any
 import psutil
 
 from lowtide import __version__
+from lowtide._io.publish import write_file
+from lowtide._memory import cgroups
+from lowtide._pages import escape, fill
+from lowtide._prepare.summary import Summary
+from lowtide._sizes import format_size
 from lowtide.cli.compare import Run
 from lowtide.demo import charts, svg
 from lowtide.demo.sources import Texts
 from lowtide.demo.svg import Chart
 from lowtide.demo.training import Training
 from lowtide.demo.walks import name, peak
-from lowtide.memory import cgroups
-from lowtide.pages import escape, fill
-from lowtide.preparing.summary import Summary
-from lowtide.publish import write_file
-from lowtide.sizes import format_size
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 

@@ -14,6 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 import lowtide
+from lowtide._io.publish import write_file
+from lowtide._prepare.summary import Summary
+from lowtide._printable import printable
+from lowtide._sizes import format_size
 from lowtide.cli.compare import Run
 from lowtide.demo import charts, page, sources, training, walks
 from lowtide.demo.folder import Folder
@@ -21,10 +25,6 @@ from lowtide.demo.page import Story
 from lowtide.demo.sources import Texts
 from lowtide.demo.terminal import area
 from lowtide.demo.training import Training
-from lowtide.preparing.summary import Summary
-from lowtide.printable import printable
-from lowtide.publish import write_file
-from lowtide.sizes import format_size
 
 _MIB = 2**20
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from lowtide._printable import printable
 from lowtide.errors import MissingExtraError
-from lowtide.printable import printable
 
 SETTINGS: dict[str, Any] = {
     # So small that 700 steps take less than a minute on two cores; words and indents are learnt by then.
@@ -49,9 +49,9 @@ def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
     # Read when PyTorch is first imported. Threads that spin while they wait take the cores from those that
     # they wait for: on a machine with other work a step took seven times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lowtide.gpt import checkpoints, metrics
-    from lowtide.gpt.settings import resolve
-    from lowtide.gpt.train import train as train_gpt
+    from lowtide._gpt import checkpoints, metrics
+    from lowtide._gpt.settings import resolve
+    from lowtide._gpt.train import train as train_gpt
 
     begun = time.monotonic()
     outcome = train_gpt(resolve({"data": corpus, **settings}), run)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import psutil
 
+from lowtide._arrays.formats import inspect
+from lowtide._memory import cgroups
+from lowtide._sizes import format_size
 from lowtide.cli.compare import Run, make_matrix, make_warm
 from lowtide.cli.compare_run import task_for, walk_apart
 from lowtide.errors import DiskFullError
-from lowtide.formats import inspect
-from lowtide.memory import cgroups
-from lowtide.sizes import format_size
 
 LEAST = 64 * 2**20
 """The smallest array whose curve is worth looking at."""

@@ -1,1 +1,36 @@
-"""A small GPT on lowtide's loader: model, training, sampling."""
+"""A small GPT on lowtide's loader: model, training, sampling.
+
+Names are imported when first used: PyTorch takes seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowtide._front import front
+
+if TYPE_CHECKING:
+    from lowtide._gpt.checkpoints import load_model as load_model
+    from lowtide._gpt.checkpoints import load_tokenizer as load_tokenizer
+    from lowtide._gpt.generate import generate as generate
+    from lowtide._gpt.model import GPT as GPT
+    from lowtide._gpt.model import ModelConfig as ModelConfig
+    from lowtide._gpt.settings import Settings as Settings
+    from lowtide._gpt.train import train as train
+    from lowtide._gpt.weights import from_gpt2 as from_gpt2
+    from lowtide._gpt.weights import to_gpt2 as to_gpt2
+
+_NAMES = {
+    "GPT": "lowtide._gpt.model",
+    "ModelConfig": "lowtide._gpt.model",
+    "Settings": "lowtide._gpt.settings",
+    "from_gpt2": "lowtide._gpt.weights",
+    "generate": "lowtide._gpt.generate",
+    "load_model": "lowtide._gpt.checkpoints",
+    "load_tokenizer": "lowtide._gpt.checkpoints",
+    "to_gpt2": "lowtide._gpt.weights",
+    "train": "lowtide._gpt.train",
+}
+
+__all__ = [*_NAMES]
+__getattr__, __dir__ = front(__name__, _NAMES)

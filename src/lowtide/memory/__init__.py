@@ -1,44 +1,34 @@
-"""See and hold memory: the meter, the guard, the profiler and its report.
+"""Measuring and limiting memory: the meter, the guard, the profiler and its report.
 
 Names are imported when first used, so that the pytest plugin and the sampler stay small.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lowtide._front import front
 
 if TYPE_CHECKING:
-    from lowtide.memory.cgroups import MemoryCgroup as MemoryCgroup
-    from lowtide.memory.guard import Watch as Watch
-    from lowtide.memory.guard import watch as watch
-    from lowtide.memory.meter import Snapshot as Snapshot
-    from lowtide.memory.meter import drop_page_cache as drop_page_cache
-    from lowtide.memory.meter import peak as peak
-    from lowtide.memory.meter import reset_peak as reset_peak
-    from lowtide.memory.meter import snapshot as snapshot
+    from lowtide._memory.cgroups import MemoryCgroup as MemoryCgroup
+    from lowtide._memory.guard import Watch as Watch
+    from lowtide._memory.guard import watch as watch
+    from lowtide._memory.meter import Snapshot as Snapshot
+    from lowtide._memory.meter import drop_page_cache as drop_page_cache
+    from lowtide._memory.meter import peak as peak
+    from lowtide._memory.meter import reset_peak as reset_peak
+    from lowtide._memory.meter import snapshot as snapshot
 
-_HOME = {
-    "MemoryCgroup": "cgroups",
-    "Snapshot": "meter",
-    "Watch": "guard",
-    "drop_page_cache": "meter",
-    "peak": "meter",
-    "reset_peak": "meter",
-    "snapshot": "meter",
-    "watch": "guard",
+_NAMES = {
+    "MemoryCgroup": "lowtide._memory.cgroups",
+    "Snapshot": "lowtide._memory.meter",
+    "Watch": "lowtide._memory.guard",
+    "drop_page_cache": "lowtide._memory.meter",
+    "peak": "lowtide._memory.meter",
+    "reset_peak": "lowtide._memory.meter",
+    "snapshot": "lowtide._memory.meter",
+    "watch": "lowtide._memory.guard",
 }
-__all__ = ["MemoryCgroup", "Snapshot", "Watch", "drop_page_cache", "peak", "reset_peak", "snapshot", "watch"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = [*_NAMES]
+__getattr__, __dir__ = front(__name__, _NAMES)

@@ -53,10 +53,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if item.get_closest_marker("max_memory") is None:
         return (yield)
     limit = _limit(item)
-    from lowtide.memory import proc
-    from lowtide.memory.guard import Watch
-    from lowtide.memory.peaks import Peak
-    from lowtide.sizes import format_size
+    from lowtide._memory import proc
+    from lowtide._memory.guard import Watch
+    from lowtide._memory.peaks import Peak
+    from lowtide._sizes import format_size
 
     if not proc.available():
         pytest.skip("max_memory measures through Linux's /proc, which is not there")
@@ -110,9 +110,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _limit(item: pytest.Item) -> Limit:
     from typing import get_args
 
+    from lowtide._memory.guard import Kind
+    from lowtide._sizes import parse_size
     from lowtide.errors import ArgumentError
-    from lowtide.memory.guard import Kind
-    from lowtide.sizes import parse_size
 
     mark = item.get_closest_marker("max_memory")
     assert mark is not None

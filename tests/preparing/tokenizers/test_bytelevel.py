@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
+from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
 
 
 @given(st.lists(st.text()))

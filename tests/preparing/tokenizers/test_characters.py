@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide._prepare.tokenizers.characters import CharTokenizer, alphabet
 from lowtide.errors import ArgumentError, FormatError
-from lowtide.preparing.tokenizers.characters import CharTokenizer, alphabet
 from tests.formats.helpers import refused
 
 TEXTS = st.lists(st.text(alphabet="abc \n\x7f\x80éÿ漢😀") | st.text(), min_size=1)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import tokenizers
 
+from lowtide._prepare.tokenizers import load, make
+from lowtide._prepare.tokenizers.huggingface import HuggingFaceTokenizer, trained
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
-from lowtide.preparing.tokenizers import load, make
-from lowtide.preparing.tokenizers.huggingface import HuggingFaceTokenizer, trained
 from tests.formats.helpers import refused
 
 SAMPLE = ["the tide is low, the moon is full: the sea went out", "low tide\n\nhigh tide 12:30 "] * 20
@@ -56,7 +56,7 @@ def test_cutting_at_a_space_changes_no_token(made: HuggingFaceTokenizer) -> None
 
 def test_training_is_the_same_everywhere(made: HuggingFaceTokenizer) -> None:
     program = (
-        "from lowtide.preparing.tokenizers import make\n"
+        "from lowtide._prepare.tokenizers import make\n"
         "from tests.preparing.tokenizers.test_huggingface import SAMPLE\n"
         "print(make('bpe:280', sample=lambda: iter(SAMPLE)).to_json())"
     )

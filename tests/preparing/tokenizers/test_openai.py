@@ -12,9 +12,9 @@ import tiktoken
 import tiktoken.load
 import tiktoken.registry
 
+from lowtide._prepare.tokenizers import load, make
+from lowtide._prepare.tokenizers.openai import TiktokenTokenizer
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
-from lowtide.preparing.tokenizers import load, make
-from lowtide.preparing.tokenizers.openai import TiktokenTokenizer
 from tests.formats.helpers import refused
 
 ADDRESS = "https://lowtide.invalid/small.tiktoken"

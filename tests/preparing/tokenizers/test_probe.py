@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from lowtide._prepare.tokenizers import Tokenizer, load, make, probe
+from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
+from lowtide._prepare.tokenizers.characters import CharTokenizer
+from lowtide._prepare.tokenizers.huggingface import trained
+from lowtide._prepare.tokenizers.openai import TiktokenTokenizer
+from lowtide._prepare.tokenizers.shared import library
 from lowtide.errors import ArgumentError, FormatError
-from lowtide.preparing.tokenizers import Tokenizer, load, make, probe
-from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
-from lowtide.preparing.tokenizers.characters import CharTokenizer
-from lowtide.preparing.tokenizers.huggingface import trained
-from lowtide.preparing.tokenizers.openai import TiktokenTokenizer
-from lowtide.preparing.tokenizers.shared import library
 from tests.formats.helpers import refused
 
 RANKS = {bytes([i]): i for i in range(256)}

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lowtide._prepare.tokenizers import checked, load, load_for, make
+from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
+from lowtide._tokens.formats import own
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
-from lowtide.formats import own
-from lowtide.preparing.tokenizers import checked, load, load_for, make
-from lowtide.preparing.tokenizers.bytelevel import ByteTokenizer
 from tests.formats.helpers import refused
 
 
@@ -98,10 +98,10 @@ def test_nothing_heavy_is_imported_for_text_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "low tide"}\n')
     program = (
         "import sys\n"
-        "from lowtide.preparing.plan import plan\n"
-        "from lowtide.preparing.reading import ReadOptions, read\n"
-        "from lowtide.preparing.sources import find\n"
-        "from lowtide.preparing.tokenizers import make\n"
+        "from lowtide._prepare.plan import plan\n"
+        "from lowtide._prepare.reading import ReadOptions, read\n"
+        "from lowtide._prepare.sources import find\n"
+        "from lowtide._prepare.tokenizers import make\n"
         "options = ReadOptions()\n"
         "pieces = [p for unit in plan(find(sys.argv[1:]), options) for p in read(unit, options)]\n"
         "assert len(make('byte').encode_batch([p.text for p in pieces])[0]) == 8\n"
@@ -130,11 +130,11 @@ def test_a_missing_library_is_named_with_its_command(tmp_path: Path, module: str
     program = (
         "import sys\n"
         f"sys.modules[{module!r}] = None\n"
-        "from lowtide.preparing.plan import plan\n"
-        "from lowtide.preparing.reading import ReadOptions\n"
-        "from lowtide.preparing.sources import find\n"
-        "from lowtide.preparing.streams import blocks\n"
-        "from lowtide.preparing.tokenizers import make\n"
+        "from lowtide._prepare.plan import plan\n"
+        "from lowtide._prepare.reading import ReadOptions\n"
+        "from lowtide._prepare.sources import find\n"
+        "from lowtide._prepare.streams import blocks\n"
+        "from lowtide._prepare.tokenizers import make\n"
         f"{act}"
     )
     done = subprocess.run(

@@ -1,0 +1,1 @@
+"""Rows: array files, indexing, passes in any order, and writing."""

@@ -1,0 +1,267 @@
+"""HDF5: contiguous datasets lie in one piece, and h5py tells where.
+
+h5py finds the place and never reads the data. Links to other places are not followed, since a link may
+lead to another file: what it points at is named in the error.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from lowtide import errors
+from lowtide._arrays.formats.layout import Layout, brief, checked_shape
+from lowtide._io.source import Source
+from lowtide.errors import FormatError, LowtideError, MissingExtraError, TruncatedFileError, UnsupportedError
+
+# Of the errors that the HDF5 library passes on, those that tell of the system and not of the file.
+_SYSTEM = (errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+
+
+class Datasets:
+    """The datasets of one HDF5 file, by their full names; a context manager, for h5py holds the file open.
+
+    >>> import h5py, tempfile
+    >>> from lowtide._io.source import opened
+    >>> with tempfile.NamedTemporaryFile(suffix=".h5") as f:
+    ...     with h5py.File(f.name, "w") as h:
+    ...         h["train/x"] = np.zeros((3, 4))
+    ...     with opened(f.name) as source, Datasets(source) as datasets:
+    ...         datasets.names(), datasets.locate("train/x").shape
+    (['train/x'], (3, 4))
+    """
+
+    format = "hdf5"
+
+    def __init__(self, source: Source) -> None:
+        try:
+            import h5py
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{source.path}: an HDF5 file needs h5py, which cannot be imported ({error}): "
+                f"pip install 'lowtide[hdf5]'"
+            ) from error
+        self._h5py: Any = h5py
+        self._source = source
+        with self._library_errors():
+            # Where a file system has no locks, a read-only look needs none.
+            self._file: Any = h5py.File(source.path, "r", locking="best-effort")
+
+    def __enter__(self) -> Datasets:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._library_errors():
+            self._file.close()
+
+    def names(self) -> list[str]:
+        """The datasets in all groups, without the leading slash. Links are left out."""
+        with self._library_errors():
+            return list(self._walk())
+
+    def canonical(self, name: str) -> str | None:
+        """``name`` without its outer slashes, or None if it is neither a dataset nor a link."""
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if not parts or not _possible(name):
+            return None
+        with self._library_errors():
+            item = self._file
+            for part in parts:
+                kind = self._link_kind(item, part)
+                if kind is None:
+                    return None
+                if kind != self._h5py.h5l.TYPE_HARD:
+                    break
+                item = item[part]
+            else:
+                if not isinstance(item, self._h5py.Dataset):
+                    return None
+        return "/".join(parts)
+
+    def empty(self) -> str:
+        """The message for a file without datasets."""
+        return f"{self._source.path}: the HDF5 file holds no array, and 1 or more were expected"
+
+    def locate(self, name: str) -> Layout:
+        """Where the dataset ``name`` lies."""
+        where = f"{self._source.path}[{name!r}]"
+        with self._library_errors():
+            item = self._file
+            for part in name.split("/"):
+                if self._link_kind(item, part) != self._h5py.h5l.TYPE_HARD:
+                    raise UnsupportedError(
+                        f"{where}: {part!r} is a link to {_target(item, part)}, and lowtide follows none; "
+                        f"open what it points at by its own name"
+                    )
+                item = item[part]
+            return self._layout(name, item, where)
+
+    def _link_kind(self, group: Any, part: str) -> int | None:
+        # h5py's own `in` and `get` follow a link to see whether it leads anywhere, even into other files.
+        if not isinstance(group, self._h5py.Group):
+            return None
+        links, key = group.id.links, part.encode("utf8", "surrogateescape")
+        return int(links.get_info(key).type) if links.exists(key) else None
+
+    def _walk(self) -> Iterator[str]:
+        # By hard links a group may be reached twice, and even be inside itself; and depth has no limit.
+        seen: set[int] = set()
+        waiting: list[tuple[str, Any]] = [("", self._file)]
+        while waiting:
+            prefix, group = waiting.pop()
+            address = self._h5py.h5o.get_info(group.id).addr
+            if address in seen:
+                continue
+            seen.add(address)
+            inner: list[tuple[str, Any]] = []
+            for key in group:
+                if self._link_kind(group, key) == self._h5py.h5l.TYPE_HARD:
+                    item = group[key]
+                    if isinstance(item, self._h5py.Group):
+                        inner.append((f"{prefix}{key}/", item))
+                    elif isinstance(item, self._h5py.Dataset):
+                        yield prefix + key
+            waiting.extend(reversed(inner))
+
+    def _layout(self, name: str, dataset: Any, where: str) -> Layout:
+        h5d = self._h5py.h5d
+        if dataset.shape is None:
+            raise UnsupportedError(
+                f"{where}: the dataset has no shape (an empty dataspace), so there is nothing to read"
+            )
+        dtype, inner = self._dtype(dataset, where)
+        plist = dataset.id.get_create_plist()
+        layout = plist.get_layout()
+        if layout == h5d.CHUNKED:
+            raise UnsupportedError(
+                f"{where}: the dataset is chunked ({dataset.chunks}, compression {dataset.compression!r}), "
+                "and only contiguous ones can be read in place; write it without chunks=, compression= and "
+                f"maxshape=, or with `h5repack -l CONTI -f NONE {self._source.path} OUT`"
+            )
+        if layout == h5d.COMPACT:
+            raise UnsupportedError(
+                f"{where}: the dataset is compact, inside the file's metadata, and only contiguous ones can "
+                "be read in place; it is smaller than 64 KiB, so read it whole with h5py"
+            )
+        if layout == h5d.VIRTUAL:
+            raise UnsupportedError(
+                f"{where}: the dataset is virtual, made of others, and only contiguous ones can be read in "
+                "place; open the datasets that it is made of: "
+                f"{brief([source[1] for source in dataset.virtual_sources()])}"
+            )
+        if plist.get_external_count():
+            path, offset, _ = dataset.external[0]
+            raise UnsupportedError(
+                f"{where}: the data lies in {plist.get_external_count()} other files (external storage), and "
+                "only contiguous datasets of the file itself are read in place; open that file as raw: "
+                f"lowtide.open({path!r}, dtype={dtype.str!r}, offset={offset})"
+            )
+        shape = checked_shape((*map(int, dataset.shape), *inner), dtype.itemsize, f"{where}: the shape")
+        made = Layout(self._source.path, self.format, 0, dtype, shape, file_size=self._source.size, name=name)
+        if made.nbytes == 0:
+            return made  # HDF5 gives it no place in the file
+        # get_offset says None for what has no place, but 511 in a file with a user block of 512 bytes: the
+        # library adds the block to its own "nowhere", which is -1.
+        if dataset.id.get_space_status() != h5d.SPACE_STATUS_ALLOCATED or dataset.id.get_offset() is None:
+            raise UnsupportedError(
+                f"{where}: no data was ever written to the dataset, so the file holds none (all "
+                f"{made.nbytes} bytes are the fill value {dataset.fillvalue}); write it first"
+            )
+        offset = int(dataset.id.get_offset())
+        if dataset.id.get_storage_size() != made.nbytes:
+            raise FormatError(
+                f"{where}: shape {shape} of {dtype} takes {made.nbytes} bytes, and the file holds "
+                f"{dataset.id.get_storage_size()} for it: damaged; copy or write it again"
+            )
+        if offset + made.nbytes > self._source.size:
+            raise TruncatedFileError(
+                f"{where}: the dataset needs {made.nbytes} bytes at byte {offset}, and the file ends at byte "
+                f"{self._source.size}: cut short or still being written; copy or write it again"
+            )
+        return Layout(made.path, made.format, offset, dtype, shape, file_size=made.file_size, name=name)
+
+    def _dtype(self, dataset: Any, where: str) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
+        stored = dataset.id.get_type()
+        try:
+            dtype = dataset.dtype
+            objects = dtype.hasobject
+            # h5py maps more types to NumPy's than have NumPy's bytes: integers of 12 bits, strings padded
+            # with spaces. HDF5 converts them while reading; in place there is nobody to.
+            same = objects or self._h5py.h5t.py_create(dtype, logical=True) == stored
+        except TypeError as error:
+            raise UnsupportedError(
+                f"{where}: NumPy has no dtype for the HDF5 type of the dataset ({error}); read it with h5py"
+            ) from None
+        if objects:
+            raise UnsupportedError(
+                f"{where}: dtype {dtype} stands for strings or rows of variable length, or references: the "
+                "data lies elsewhere in the file and cannot be read in place; write it with a fixed-width "
+                "dtype, such as 'S16'"
+            )
+        if not same:
+            raise UnsupportedError(
+                f"{where}: the bytes on disk are not those of NumPy's {dtype} (h5py converts them when it "
+                f"reads), so the dataset cannot be read in place; write it again with dtype={dtype.str!r}"
+            )
+        if dtype.subdtype is not None:
+            return _plain(dtype.base), dtype.shape
+        return _plain(dtype), ()
+
+    @contextmanager
+    def _library_errors(self) -> Iterator[None]:
+        """Whatever h5py raises at a damaged file, as lowtide's own."""
+        path = self._source.path
+        try:
+            yield
+        except LowtideError:
+            raise
+        except BlockingIOError as error:
+            raise errors.ReadError(
+                error.errno,
+                "another program has the HDF5 file open for writing; close it there, then open again",
+                path,
+            ) from error
+        except Exception as error:  # which ones a damaged file brings out is written nowhere
+            if isinstance(error, OSError) and error.errno in _SYSTEM:
+                raise errors.reading(path, error) from error
+            raise FormatError(
+                f"{path}: the HDF5 library cannot read the file ({type(error).__name__}: "
+                f"{brief(str(error))}): cut short, damaged or still being written; copy or write it again"
+            ) from error
+
+
+def _possible(name: str) -> bool:
+    try:
+        return b"\0" not in name.encode("utf8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+def _target(group: Any, part: str) -> str:
+    value = group.id.links.get_val(part.encode("utf8", "surrogateescape"))
+    if isinstance(value, tuple):  # an external link
+        return f"{value[1].decode('utf8', 'replace')!r} in the file {value[0].decode('utf8', 'replace')!r}"
+    return f"{value.decode('utf8', 'replace')!r}"
+
+
+def _plain(dtype: np.dtype[Any]) -> np.dtype[np.generic]:
+    """``dtype`` without h5py's metadata, which pickles badly and makes np.save warn."""
+    if dtype.names is not None and dtype.fields is not None:
+        return np.dtype(
+            {
+                "names": dtype.names,
+                "formats": [_plain(dtype.fields[name][0]) for name in dtype.names],
+                "offsets": [dtype.fields[name][1] for name in dtype.names],
+                "itemsize": dtype.itemsize,
+            }
+        )
+    if dtype.subdtype is not None:
+        return np.dtype((_plain(dtype.subdtype[0]), dtype.shape))
+    return np.dtype(dtype.str)

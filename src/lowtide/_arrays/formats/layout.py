@@ -1,0 +1,114 @@
+"""Where the bytes of an array lie: what every format module returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide._io.identity import Identity
+from lowtide.errors import FormatError, LowtideError
+
+MAX_BYTES = 2**63 - 1
+"""Largest array that a file offset, and NumPy's own sizes, can address."""
+MAX_DIMENSIONS = 64
+"""NumPy's own limit since 2.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One array inside one file, readable in place."""
+
+    path: str
+    format: str
+    offset: int
+    """Byte of the file at which the array's first element begins."""
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    fortran: bool = False
+    """True when the first axis varies fastest on disk (Fortran order)."""
+    file_size: int = 0
+    """Size of the file when it was inspected, to notice a file that changed since. While an append is under
+    way it is the size that was published: the file on disk may be longer, never shorter."""
+    name: str | None = None
+    """The member of an NPZ, safetensors or HDF5 file; None where a file is a single array."""
+    identity: Identity | None = None
+    """The file when it was inspected, to notice that it was replaced or written to since."""
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One array that a file lists: where it lies, or why it cannot be read in place."""
+
+    name: str | None
+    """None where the file is a single array."""
+    format: str
+    layout: Layout | None = None
+    error: LowtideError | None = None
+    """What opening this member raises; exactly one of ``layout`` and ``error`` is set."""
+
+    @property
+    def reason(self) -> str:
+        """Why the member cannot be read in place; empty when it can."""
+        return "" if self.error is None else str(self.error)
+
+
+def checked_shape(shape: Sequence[object], itemsize: int, where: str) -> tuple[int, ...]:
+    """``shape`` as a tuple of ints, or a ``FormatError`` that begins with ``where``.
+
+    Zeros are left out of the size, as NumPy does: it refuses ``(2**62, 2**62, 0)`` too.
+
+    >>> checked_shape([3, 4], 8, "x.npy: the shape")
+    (3, 4)
+    >>> checked_shape([3, -4], 8, "x.npy: the shape")
+    Traceback (most recent call last):
+    lowtide.errors.FormatError: x.npy: the shape must hold integers of at least 0, found -4 in [3, -4]
+    """
+    if len(shape) > MAX_DIMENSIONS:
+        raise FormatError(f"{where} has {len(shape)} dimensions, and NumPy has at most {MAX_DIMENSIONS}")
+    checked: list[int] = []
+    nbytes = itemsize
+    for length in shape:
+        if type(length) is not int or length < 0:  # a bool is an int too, and no length
+            raise FormatError(
+                f"{where} must hold integers of at least 0, found {brief(length)} in {brief(shape)}"
+            )
+        nbytes *= length or 1
+        # Stop at once: the product of a hostile shape may take longer than the universe has.
+        if nbytes > MAX_BYTES:
+            raise FormatError(
+                f"{where} {brief(shape)} with elements of {itemsize} bytes needs more than "
+                f"{MAX_BYTES} bytes (2**63 - 1), which no file can hold"
+            )
+        checked.append(length)
+    return tuple(checked)
+
+
+def brief(value: object, limit: int = 200) -> str:
+    """``repr(value)`` cut to ``limit`` characters, for values that a stranger chose.
+
+    >>> brief("x" * 1000, limit=8)
+    "'xxxxxxx…"
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits; a list nested too deep
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def raw_call(path: str, dtype: np.dtype[np.generic] | str, shape: tuple[int, ...], offset: int) -> str:
+    """The call that opens these bytes as a raw file, for the remedy of an error.
+
+    >>> raw_call("w.safetensors", "uint16", (2, 3), 72)
+    "lowtide.open('w.safetensors', dtype='uint16', shape=(2, 3), offset=72)"
+    """
+    if not isinstance(dtype, str):
+        dtype = dtype.str if dtype.names is None else dtype.descr  # type: ignore[assignment]
+    return f"lowtide.open({path!r}, dtype={dtype!r}, shape={shape}, offset={offset})"

@@ -1,0 +1,279 @@
+"""NPY: a magic, a version, a header in Python syntax, the data.
+
+Versions 1.0 and 2.0 differ in the width of the header's length, 3.0 in its encoding. The format is
+described in NEP 1 and in ``numpy.lib.format``.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import struct
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowtide._arrays.formats.detect import NPY_MAGIC as MAGIC
+from lowtide._arrays.formats.layout import Layout, brief, checked_shape, raw_call
+from lowtide._io.journal import journal_size
+from lowtide._io.source import Source
+from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+MAX_HEADER = 10_000
+"""np.load's own limit: Python's parser is not made for longer texts from strangers."""
+GROWTH_DIGITS = 21
+"""Digits that the number of rows may grow to in place: those of 2**64 and one more, as NumPy leaves."""
+
+_ALIGNMENT = 64
+_LENGTHS = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}
+_KEYS = {"descr", "fortran_order", "shape"}
+# What a type string may look like. NumPy's own parser takes far more ("(2,)f8,O", "\0"), and none of it is
+# ever written by np.save.
+_TYPE = re.compile(r"[<>|=]?(\?|[A-Za-z][A-Za-z0-9_]*)(\[[0-9A-Za-z/]+\])?")
+# Python 2 wrote long integers as 3L. Strings match first so that a field named "3L" is left alone. What has
+# no closing quote or no L matches too: so each character is looked at once, and not once per start.
+_PYTHON2_LONG = re.compile(r"('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)|(\d+)(?:L\b)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an NPY header says, and the byte of the file at which its data begins."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    fortran: bool
+    data_offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def locate(source: Source) -> Layout:
+    """The array of an NPY file.
+
+    >>> import tempfile
+    >>> from lowtide._io.source import opened
+    >>> with tempfile.NamedTemporaryFile(suffix=".npy") as f:
+    ...     np.save(f, np.zeros((3, 4), "<f4")); f.flush()
+    ...     with opened(f.name) as source:
+    ...         layout = locate(source)
+    >>> layout.offset, layout.dtype, layout.shape
+    (128, dtype('float32'), (3, 4))
+    """
+    header = read_header(source)
+    end = header.data_offset + header.nbytes
+    if source.size < end:
+        raise TruncatedFileError(
+            f"{source.path}: its header promises {end} bytes (shape {header.shape} of {header.dtype} from "
+            f"byte {header.data_offset}), and the file has {source.size}: cut short or still being written; "
+            "copy or write it again"
+        )
+    # Rows behind the promise are no fault while the writer is adding them: the header counts them last.
+    if source.size > end and journal_size(source.path) is None:
+        shape = header.shape[::-1] if header.fortran else header.shape
+        order = ", its axes reversed since it is in Fortran order" if header.fortran else ""
+        raise FormatError(
+            f"{source.path}: the file has {source.size} bytes, {source.size - end} bytes more than its "
+            f"header accounts for ({end}): still being written, or several arrays in one file; to read the "
+            f"first array as it is{order}: {raw_call(source.path, header.dtype, shape, header.data_offset)}"
+        )
+    return Layout(
+        source.path, "npy", header.data_offset, header.dtype, header.shape, header.fortran, file_size=end
+    )
+
+
+def read_header(source: Source, base: int = 0, end: int | None = None, where: str | None = None) -> Header:
+    """The header of the NPY data that begins at byte ``base`` and ends before ``end``.
+
+    ``where`` names the array in errors; the path does when it is left out.
+
+    >>> import tempfile
+    >>> from lowtide._io.source import opened
+    >>> with tempfile.NamedTemporaryFile() as f:
+    ...     _ = f.write(b"prefix"); np.save(f, np.array(7, ">i8")); f.flush()
+    ...     with opened(f.name) as source:
+    ...         read_header(source, base=6)
+    Header(dtype=dtype('>i8'), shape=(), fortran=False, data_offset=134)
+    """
+    where = source.path if where is None else where
+    end = source.size if end is None else end
+    start = _take(source, base, 8, end, where)
+    if start[:6] != MAGIC:
+        raise FormatError(
+            f"{where}: an NPY array begins with {MAGIC!r}, found {start[:6]!r}; was it saved by np.save?"
+        )
+    version = (start[6], start[7])
+    if version not in _LENGTHS:
+        raise FormatError(
+            f"{where}: NPY version {version[0]}.{version[1]} is not known (1.0, 2.0 and 3.0 are); "
+            f"save it again with a current np.save"
+        )
+    width = struct.calcsize(_LENGTHS[version])
+    length: int = struct.unpack(_LENGTHS[version], _take(source, base + 8, width, end, where))[0]
+    begin = base + 8 + width
+    if length > MAX_HEADER:
+        raise FormatError(
+            f"{where}: the NPY header says that it is {length} bytes long, and the limit is {MAX_HEADER} (as "
+            "in np.load, for a longer one may be an attack); if you trust the file, open its data as raw: "
+            f"lowtide.open({source.path!r}, dtype=..., offset={begin + length})"
+        )
+    raw = _take(source, begin, length, end, where)
+    descr, fortran, shape = _parse(raw, version, where)
+    dtype = _dtype(descr, where)
+    checked = checked_shape(shape, dtype.itemsize, f"{where}: the NPY header's shape")
+    # Both orders are the same bytes unless two axes are longer than 1.
+    fortran = fortran and 0 not in checked and sum(length > 1 for length in checked) > 1
+    return Header(dtype, checked, fortran, begin + length)
+
+
+def make_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
+    """The bytes before the data of a C-ordered NPY file, as long for any number of rows.
+
+    So a writer may put the header of a longer array over that of a shorter one and leave the data alone.
+
+    >>> header = make_header("<f4", (0, 256))
+    >>> len(header), len(make_header("<f4", (10**15, 256)))
+    (128, 128)
+    """
+    dtype = np.dtype(dtype)
+    _refuse_objects(dtype, "the array to write")
+    if dtype.itemsize == 0:
+        raise UnsupportedError(
+            f"dtype {dtype} has elements of 0 bytes, and an array of them has no data to write"
+        )
+    shape = checked_shape(shape, dtype.itemsize, "the shape to write")
+    descr = _descr(dtype)
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    if shape:
+        text += " " * (GROWTH_DIGITS - len(repr(shape[0])))
+    try:
+        version, encoded = (1, 0), text.encode("latin1")
+    except UnicodeEncodeError:
+        version, encoded = (3, 0), text.encode("utf8")
+    prefix = len(MAGIC) + 2 + struct.calcsize(_LENGTHS[version])
+    encoded += b" " * (-(prefix + len(encoded) + 1) % _ALIGNMENT) + b"\n"
+    if len(encoded) > MAX_HEADER:
+        raise UnsupportedError(
+            f"the NPY header of a dtype with {len(dtype.names or ())} fields would be {len(encoded)} bytes "
+            f"long, and np.load reads at most {MAX_HEADER}; use fewer or shorter field names"
+        )
+    return MAGIC + bytes(version) + struct.pack(_LENGTHS[version], len(encoded)) + encoded
+
+
+def _take(source: Source, offset: int, count: int, end: int, where: str) -> bytes:
+    if offset + count > end:
+        raise TruncatedFileError(
+            f"{where}: the NPY header needs bytes {offset} to {offset + count}, and the data ends at byte "
+            f"{end}: cut short or still being written; copy or write it again"
+        )
+    return source.read(offset, count, "NPY header")
+
+
+def _parse(raw: bytes, version: tuple[int, int], where: str) -> tuple[object, bool, tuple[object, ...]]:
+    try:
+        text = raw.decode("utf8" if version == (3, 0) else "latin1")
+        header = _literal(text, python2=version != (3, 0))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, Warning) as error:
+        # The parser says MemoryError for what is nested too deep, with plenty of memory left.
+        raise FormatError(
+            f"{where}: the NPY header is no Python literal ({type(error).__name__}), found {brief(raw)}; "
+            f"expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}: damaged, copy or write it again"
+        ) from None
+    if not isinstance(header, dict) or header.keys() != _KEYS:
+        found = list(header) if isinstance(header, dict) else header
+        raise FormatError(
+            f"{where}: the NPY header must be a dict with the keys {sorted(_KEYS)}, found {brief(found)}"
+        )
+    fortran, shape = header["fortran_order"], header["shape"]
+    if not isinstance(fortran, bool):
+        raise FormatError(
+            f"{where}: fortran_order in the NPY header must be True or False, found {brief(fortran)}"
+        )
+    if not isinstance(shape, tuple):
+        raise FormatError(
+            f"{where}: shape in the NPY header must be a tuple of integers, found {brief(shape)}"
+        )
+    return header["descr"], fortran, shape
+
+
+def _literal(text: str, python2: bool) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # np.save writes nothing that Python warns of
+        try:
+            return ast.literal_eval(text)
+        except SyntaxError:
+            if not python2:
+                raise
+        return ast.literal_eval(_PYTHON2_LONG.sub(lambda found: found[1] or found[2], text))
+
+
+def _dtype(descr: object, where: str) -> np.dtype[np.generic]:
+    try:
+        _check_descr(descr)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dtype = np.lib.format.descr_to_dtype(descr)  # type: ignore[arg-type]
+    except (ValueError, TypeError, SyntaxError, RecursionError, OverflowError, MemoryError, Warning) as error:
+        raise FormatError(
+            f"{where}: descr in the NPY header is no dtype that np.save writes, found {brief(descr)} "
+            f"({brief(str(error))}); expected one such as '<f4' or [('x', '<f4'), ('y', '<i8')]"
+        ) from None
+    _refuse_objects(dtype, where)
+    if dtype.itemsize == 0:
+        raise UnsupportedError(
+            f"{where}: dtype {dtype} has elements of 0 bytes, so that there is nothing to read; use np.load"
+        )
+    return dtype
+
+
+def _check_descr(descr: object, nested: bool = False) -> None:
+    """Refuse what ``descr_to_dtype`` was never meant to see: it would make a dtype of a dict's keys."""
+    if isinstance(descr, str):
+        if not _TYPE.fullmatch(descr):
+            raise ValueError(f"{descr!r} is no type string")
+    elif isinstance(descr, list):
+        for field in descr:
+            if not isinstance(field, tuple) or len(field) not in (2, 3):
+                raise ValueError("a field is (name, type) or (name, type, shape)")
+            title = field[0] if isinstance(field[0], tuple) else ("", field[0])
+            if len(title) != 2 or not all(isinstance(part, str) for part in title):
+                raise ValueError("a field's name is a string or (title, name)")
+            _check_descr(field[1], nested=True)
+    elif nested and isinstance(descr, tuple) and len(descr) == 2 and isinstance(descr[1], tuple):
+        # A subarray of subarrays. At the top it cannot be: the shape of an array takes it in.
+        _check_descr(descr[0], nested=True)
+    else:
+        raise ValueError("a type is a string or a list of fields")
+
+
+def _refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
+    if dtype.hasobject:
+        raise UnsupportedError(
+            f"{where}: dtype {dtype} holds Python objects, which NumPy stores as a pickle, and a pickle from "
+            "a stranger's file may run any code, so lowtide never reads one; if you trust the file, load it "
+            "with np.load(..., allow_pickle=True) and save it again with a numeric or fixed-width dtype"
+        )
+
+
+def _descr(dtype: np.dtype[np.generic]) -> object:
+    """What the header says of ``dtype``, if it says all."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # metadata is not saved; it does not change a byte either
+            descr = np.lib.format.dtype_to_descr(dtype)
+            same = np.lib.format.descr_to_dtype(descr) == dtype
+    except (ValueError, TypeError):
+        same = False
+    if not same:
+        raise UnsupportedError(
+            f"dtype {dtype} cannot be written to an NPY header without loss; "
+            f"write a view of it, such as array.view('u{dtype.itemsize}'), or put its fields in order"
+        )
+    return descr

@@ -1,0 +1,74 @@
+"""What NumPy and PyTorch compute with an array on disk: it is loaded, up to a limit, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from lowtide._arrays.stored import Stored
+
+
+class ArrayOperators(Stored, NDArrayOperatorsMixin):
+    """Operators and ufuncs of an ``Array``, by way of its ``__array__`` and the limit that it has.
+
+    >>> a == 4
+    array([[False, False, False],
+           [False,  True, False],
+           [False, False, False],
+           [False, False, False]])
+    >>> int(np.sum(a > 4)), a @ [1, 0, 0]
+    (7, array([0, 3, 6, 9]))
+    """
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        written = (*options.get("out", ()), *(inputs[:1] if method == "at" else ()))
+        for array in written:
+            if isinstance(array, ArrayOperators):
+                raise array._not_written(f"np.{ufunc.__name__}")
+        if "where" in options:
+            options["where"] = _loaded(options["where"])
+        return getattr(ufunc, method)(*map(_loaded, inputs), **options)
+
+    # By ndarray's own: unlike the ufuncs it compares records, and with what is no number.
+
+    def __eq__(self, other: object) -> Any:
+        return _loaded(self) == _loaded(other)
+
+    def __ne__(self, other: object) -> Any:
+        return _loaded(self) != _loaded(other)
+
+    __hash__ = object.__hash__
+    """By identity, as PyTorch's tensors: an array stands for its file, and may be a key."""
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(
+                f"{self.path}: the truth value of an array with {self.size} elements is ambiguous; "
+                f"use np.any(array), np.all(array) or len(array)"
+            )
+        return bool(_loaded(self))
+
+    def __setitem__(self, index: object, value: object) -> None:
+        raise self._not_written("array[...] = value")
+
+    def _not_written(self, what: str) -> TypeError:
+        return TypeError(
+            f"{self.path}: {what} would write to an array on disk, which is read-only; "
+            f"load it first, as in array[:], or write a new file with lowtide.create"
+        )
+
+    # For PyTorch, which otherwise would ask for every single element.
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return _loaded(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the CPU
+
+
+def _loaded(value: Any) -> Any:
+    loaded: npt.NDArray[Any] = np.asarray(value) if isinstance(value, ArrayOperators) else value
+    return loaded

@@ -1,0 +1,193 @@
+"""Where a writer's rows go: a new file, or the end of one that is there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from lowtide import errors
+from lowtide._arrays import formats
+from lowtide._arrays.formats import npy
+from lowtide._io import journal, publish
+from lowtide.errors import ArgumentError, LowtideError, UnsupportedError, WriteError
+
+_READ_ONLY = (".npz", ".safetensors", ".h5", ".hdf5", ".parquet")
+
+
+def resolve(path: str | os.PathLike[str]) -> tuple[str, bool]:
+    """The file to write for ``path``, through links, and whether it is NPY; else it is raw."""
+    real = publish.resolve(path)
+    # Either name may say it: a link of any name to x.npy, and x.npy as a link to a blob in some store.
+    suffixes = {os.path.splitext(name)[1].lower() for name in (os.fspath(path), real)}
+    for suffix in suffixes.intersection(_READ_ONLY):
+        raise UnsupportedError(f"{real}: {suffix} files are read and not written; write .npy, or raw as .bin")
+    return real, ".npy" in suffixes
+
+
+def recover(path: str) -> None:
+    """Cut off what an append that was killed left of ``path``, so that its journal can be removed.
+
+    A journal that stayed would hide rows of the file that is written next.
+    """
+    size = journal.journal_size(path)
+    if size is None:
+        return
+    try:
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        _unlink(path + journal.SUFFIX)
+        return
+    except OSError as error:
+        raise errors.writing(path, error) from None
+    try:
+        locked = publish.lock(fd)
+    except OSError as error:
+        os.close(fd)
+        raise errors.writing(path, error) from None
+    if not locked:
+        os.close(fd)
+        raise publish.busy(path)
+    with suppress(LowtideError):  # the header of an NPY file counts what is published, if it is a sound one
+        layout = formats.inspect(path)
+        if layout.format == "npy":
+            size = layout.offset + layout.nbytes
+    _undo(fd, b"", size, path + journal.SUFFIX)
+
+
+class Fresh(publish.Partial):
+    """A new file, renamed into place when complete."""
+
+    def __init__(self, path: str, is_npy: bool, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
+        self.dtype, self.row_shape = dtype, row_shape
+        self._is_npy = is_npy
+        self.end = len(_header(is_npy, dtype, (0, *row_shape)))
+        recover(path)
+        super().__init__(path)
+
+    def finish(self, rows: int) -> None:
+        """Publish the file with this number of rows."""
+        try:
+            header = _header(self._is_npy, self.dtype, (rows, *self.row_shape))
+            publish.write_all(self.fd, memoryview(header), 0)
+        except OSError as error:
+            raise errors.writing(self.path, error) from error
+        self.publish()
+
+
+class Appended(publish.Held):
+    """An old file that grows in place. Its journal says how much of it counts until the end is on disk."""
+
+    def __init__(
+        self, path: str, is_npy: bool, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None
+    ) -> None:
+        try:
+            fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise errors.writing(path, error) from None
+        try:
+            if not publish.lock(fd):
+                raise publish.busy(path)
+            # What an append that died left behind is cut off before the new rows come.
+            find = _published_npy if is_npy else _published_raw
+            self.dtype, self.row_shape, self._rows, self.end = find(path, dtype, row_shape)
+            self._is_npy = is_npy
+            before = os.pread(fd, len(_header(is_npy, self.dtype, (self._rows, *self.row_shape))), 0)
+            publish.write_file(path + journal.SUFFIX, json.dumps({"size": self.end}).encode())
+            if os.fstat(fd).st_size > self.end:  # else readers of the old rows would take it for rewritten
+                os.ftruncate(fd, self.end)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError) and not isinstance(error, LowtideError):
+                raise errors.writing(path, error) from None
+            raise
+        super().__init__(path, fd, _undo, before, self.end, path + journal.SUFFIX)
+
+    def finish(self, rows: int) -> None:
+        """Count this number of rows more."""
+        try:
+            os.fsync(self.fd)
+            size = os.fstat(self.fd).st_size
+            if size != self.end or not publish.is_at(self.fd, self.path):
+                raise WriteError(
+                    errno.ESTALE,
+                    f"another program wrote to the file or replaced it meanwhile ({size} bytes, expected "
+                    f"{self.end}); append the rows again",
+                    self.path,
+                )
+            header = _header(self._is_npy, self.dtype, (self._rows + rows, *self.row_shape))
+            publish.write_all(self.fd, memoryview(header), 0)
+            os.fsync(self.fd)
+            os.unlink(self.path + journal.SUFFIX)
+        except LowtideError:
+            raise
+        except OSError as error:
+            raise errors.writing(self.path, error) from error
+        self.release()
+        try:
+            publish.sync_folder(os.path.dirname(self.path))
+        except OSError as error:
+            raise errors.writing(self.path, error) from error
+
+
+Found = tuple[np.dtype[Any], tuple[int, ...], int, int]  # dtype, row_shape, rows, bytes up to their end
+
+
+def _published_npy(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Found:
+    layout = formats.inspect(path)
+    found = (layout.dtype, layout.shape[1:])
+    wanted = (layout.dtype if dtype is None else dtype, layout.shape[1:] if row_shape is None else row_shape)
+    if layout.format != "npy" or not layout.shape or layout.fortran or wanted != found:
+        raise ArgumentError(
+            f"{path}: holds {layout.format} of {layout.dtype}, shape {layout.shape}"
+            f"{', in Fortran order' if layout.fortran else ''}; rows of {wanted[0]}, shape {wanted[1]}, "
+            f"cannot be appended to it"
+        )
+    if layout.offset != len(npy.make_header(layout.dtype, layout.shape)):
+        raise UnsupportedError(
+            f"{path}: its header of {layout.offset} bytes has no room for another row count; "
+            f"write it again with lowtide.create and it will have"
+        )
+    return *found, layout.shape[0], layout.offset + layout.nbytes
+
+
+def _published_raw(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Found:
+    if dtype is None:
+        raise ArgumentError(f"{path}: a raw file does not say its dtype; pass the one it was written with")
+    row_shape = row_shape or ()
+    width = math.prod(row_shape) * dtype.itemsize
+    size = journal.published_size(path, os.stat(path).st_size)
+    if width and size % width:
+        raise errors.FormatError(
+            f"{path}: has {size} bytes, no multiple of rows of {width} bytes; "
+            f"was it written with another dtype or row_shape?"
+        )
+    return dtype, row_shape, size // width if width else 0, size
+
+
+def _header(is_npy: bool, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The bytes before the rows; as many for any number of rows."""
+    return npy.make_header(dtype, shape) if is_npy else b""
+
+
+def _undo(fd: int, header: bytes, size: int, journal_path: str) -> None:
+    try:
+        # Publishing may have failed after the new header was written.
+        publish.write_all(fd, memoryview(header), 0)
+        os.ftruncate(fd, min(size, os.fstat(fd).st_size))  # never longer: that would make up rows of zeros
+        os.fsync(fd)
+        os.unlink(journal_path)
+    except OSError:  # the journal still says what counts, and the next append cuts the rest off
+        pass
+    finally:
+        os.close(fd)
+
+
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,321 @@
+"""Writing arrays row by row, in bounded memory, so that readers see all of it or nothing."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import operator
+import os
+import sys
+import threading
+import warnings
+import weakref
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import errors
+from lowtide._arrays import casting as _casting
+from lowtide._arrays import targets
+from lowtide._arrays.casting import Casting
+from lowtide._io import publish
+from lowtide.errors import ArgumentError, ClosedError, UnsupportedError
+
+_AT_ONCE = 4 * 2**20  # bytes converted and written at once
+
+_State = Literal["open", "closed", "aborted", "failed", "replaced", "forked"]
+_REASONS: dict[_State, str] = {
+    "closed": "the writer was closed; lowtide.create(..., append=True) adds more",
+    "aborted": "the writer was aborted, and its rows were discarded; create the file again",
+    "failed": "writing failed before, and the rows of this writer were discarded; create the file again",
+    "replaced": "a newer lowtide.create in this process took over the path, and the rows of this writer were "
+    "discarded; write to one of the two only",
+    "forked": "the writer belongs to the process that this one was forked from; write there, or create "
+    "another file here",
+}
+
+
+def create(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None = None,
+    row_shape: int | tuple[int, ...] | None = None,
+    *,
+    append: bool = False,
+    casting: Casting = "same_kind",
+) -> Writer:
+    """A writer of rows of ``row_shape``: to NPY when ``path`` ends in ``.npy``, else raw.
+
+    Use it as a context manager. The file appears under its name, complete and on disk, when the block ends
+    well; when it fails, nothing appears and an older file of that name is untouched. Memory and dirty page
+    cache stay bounded however much is written.
+
+    A writer that is never closed publishes nothing, and says so: a ``ResourceWarning``, and a line on
+    standard error when the program ends. Creating the same path again in the same process, as by running a
+    cell of a notebook again, aborts the older writer with a ``ResourceWarning``.
+
+    Parameters
+    ----------
+    path
+        The file to write. Symbolic links are followed. A file that is there is replaced when the block ends
+        well; the new one has its mode.
+    dtype
+        The dtype of the file. With ``append=True`` it may be left out for an NPY file that is there.
+    row_shape
+        The shape of one row, ``()`` by default; of an NPY file that is appended to, that of its rows.
+    append
+        Add rows to the file that is there (or to a new one). Readers see the rows that were there before
+        until the block has ended well, and again if it fails or the machine dies.
+    casting
+        What to do with rows of another dtype. ``"same_kind"`` converts them if every value fits: precision
+        may be lost, but integers and floats out of range, text that is too long, times that the unit cannot
+        hold and floats for integers are an ``ArgumentError``. ``"unsafe"`` takes what NumPy converts them to.
+
+    Examples
+    --------
+    >>> with lowtide.create(tmp / "out.npy", "float32", row_shape=2) as out:
+    ...     out.append([[1, 2], [3, 4]])
+    ...     out.append([5, 6])
+    >>> np.load(tmp / "out.npy").tolist()
+    [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    >>> with lowtide.create(tmp / "out.npy", append=True) as out:
+    ...     out.append([7, 8])
+    >>> lowtide.open(tmp / "out.npy").shape
+    (4, 2)
+    """
+    where, is_npy = targets.resolve(path)
+    kind = None if dtype is None else _checked_dtype(where, dtype)
+    shape = None if row_shape is None else _checked_shape(where, row_shape)
+    if casting not in ("same_kind", "unsafe"):
+        raise ArgumentError(f"{where}: casting must be 'same_kind' or 'unsafe', got {casting!r}")
+    with _CREATING:
+        there = append and os.path.exists(where)
+        if kind is None and not there:
+            raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its rows")
+        old = _WRITERS.get(where)
+        if old is not None and old._discard("replaced"):
+            warnings.warn(
+                f"{where}: this process already had a writer of this path, which was never closed; "
+                f"its rows ({old.rows}) were discarded, and the new writer takes over",
+                ResourceWarning,
+                stacklevel=2,
+            )
+        target: targets.Fresh | targets.Appended
+        if kind is None or there:
+            target = targets.Appended(where, is_npy, kind, shape)
+        else:
+            target = targets.Fresh(where, is_npy, kind, shape or ())
+        writer = _WRITERS[where] = Writer(target, casting)
+    return writer
+
+
+class Writer:
+    """Takes rows, and publishes them when closed; see :func:`create`. Threads may share one."""
+
+    _state: _State = "aborted"  # until it is made
+
+    def __init__(self, target: targets.Fresh | targets.Appended, casting: Casting) -> None:
+        self._target = target
+        self._casting: Casting = casting
+        # Held while the descriptor is used: a newer writer that takes over may get the same number.
+        self._lock = threading.RLock()
+        self._pace = publish.Pace(target.fd, target.end)
+        self.dtype = target.dtype
+        self.row_shape = target.row_shape
+        self.rows = 0
+        """Rows appended by this writer."""
+        self._state = "open"
+
+    @property
+    def path(self) -> str:
+        """The file that is written, with links followed."""
+        return self._target.path
+
+    def append(self, rows: npt.ArrayLike) -> None:
+        """Add rows: an array of shape ``(n, *row_shape)``, or one row of ``row_shape``; ``[]`` adds none.
+
+        All of them are added or, after an exception, none.
+        """
+        self._check_open()
+        if np.ma.is_masked(rows):  # as an ndarray it would show what the mask hides
+            raise ArgumentError(f"{self.path}: rows are masked; fill them first, as in rows.filled(0)")
+        array = np.asarray(rows)
+        if array.shape == self.row_shape:
+            array = array[None]
+        elif array.shape == (0,):  # what a filter that found nothing gives
+            return
+        if array.shape[1:] != self.row_shape or not array.ndim:
+            wanted = ", ".join(["n", *map(str, self.row_shape)])
+            raise ArgumentError(f"{self.path}: rows must have shape ({wanted}), got {array.shape}")
+        if self._casting != "unsafe" and array.size:
+            _casting.check_dtype(self.path, array.dtype, self.dtype)
+        with self._lock:
+            self._check_open()  # another thread may have ended it meanwhile
+            start, rows_before = self._target.end, self.rows
+            try:
+                self._write(array)
+                self.rows += len(array)
+            except OSError as error:
+                self._end("failed")
+                raise errors.writing(self.path, error) from error
+            except BaseException:
+                self._rewind(start, rows_before)
+                raise
+
+    def _write(self, array: npt.NDArray[Any]) -> None:
+        # Of the wider of the two dtypes, so that neither the rows given nor their copies become large.
+        width = math.prod(self.row_shape) * max(array.itemsize, self.dtype.itemsize)
+        step = max(1, _AT_ONCE // max(1, width))
+        for first in range(0, len(array) if width else 0, step):
+            some = _casting.convert(self.path, array[first : first + step], self.dtype, self._casting, first)
+            self._check_open()  # a signal handler may have closed it
+            publish.write_all(self._target.fd, some.reshape(-1).view(np.uint8).data, self._target.end)
+            self._target.end += some.nbytes
+            self._pace.wrote(self._target.end)
+
+    def _rewind(self, start: int, rows: int) -> None:
+        """Take back what an append wrote before it was refused or interrupted."""
+        if self._state != "open":
+            return
+        try:
+            os.ftruncate(self._target.fd, start)
+        except OSError:
+            self._end("failed")
+            return
+        self._target.end, self.rows = start, rows
+        self._pace = publish.Pace(self._target.fd, start)
+
+    def close(self) -> None:
+        """Publish what was appended; idempotent, and an error when it cannot be published any more."""
+        if self._state in ("closed", "aborted"):
+            return
+        self._check_open()
+        with self._lock:
+            self._check_open()
+            self._state = "failed"  # unless it succeeds
+            try:
+                self._target.finish(self.rows)
+            except BaseException:
+                self._target.abort()
+                raise
+            self._state = "closed"
+            _LOST.pop(self.path, None)
+
+    def abort(self) -> None:
+        """Forget what was appended; idempotent, and harmless after ``close``."""
+        self._discard("aborted")
+
+    def _discard(self, state: _State) -> bool:
+        """End it without publishing; whether it was open."""
+        if not self._is_open():  # before the lock, which a fork may have left locked
+            return False
+        with self._lock:
+            if not self._is_open():
+                return False
+            self._end(state)
+        return True
+
+    def _end(self, state: _State) -> None:
+        self._state = state
+        self._target.abort()
+
+    def _is_open(self) -> bool:
+        return self._state == "open" and self._target.held
+
+    def _ended(self) -> _State:
+        """What it is while it is not open: only a fork takes a target away from an open writer."""
+        return "forked" if self._state == "open" else self._state
+
+    def _check_open(self) -> None:
+        if not self._is_open():
+            raise ClosedError(f"{self.path}: {_REASONS[self._ended()]}")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __repr__(self) -> str:
+        return (
+            f"<lowtide.Writer {self.path!r}, dtype={str(self.dtype)!r}, row_shape={self.row_shape}, "
+            f"rows={self.rows}, {'open' if self._is_open() else self._ended()}>"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.path}: a writer cannot be pickled or copied, for only one may write a file; "
+            f"create one file per process"
+        )
+
+    def __del__(self) -> None:
+        if self._discard("aborted"):
+            _LOST[self.path] = _unpublished(self)
+            warnings.warn(_LOST[self.path], ResourceWarning, stacklevel=2, source=self)
+
+
+_WRITERS: weakref.WeakValueDictionary[str, Writer] = weakref.WeakValueDictionary()
+_CREATING = threading.RLock()
+_LOST: dict[str, str] = {}  # paths whose last writer was never closed, and what to say of them
+
+
+def _unpublished(writer: Writer) -> str:
+    return (
+        f"{writer.path}: {writer.rows} rows were not published, because the writer was never closed; write "
+        f"`with lowtide.create(...) as out:`, or call its close()"
+    )
+
+
+def _at_exit() -> None:
+    """A ResourceWarning is hidden by default, and the rows of hours may be at stake."""
+    unclosed = [writer for writer in list(_WRITERS.values()) if writer._discard("aborted")]
+    _LOST.update((writer.path, _unpublished(writer)) for writer in unclosed)
+    with suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
+        sys.stderr.writelines(f"lowtide: {lost}\n" for lost in _LOST.values())
+    for writer in unclosed:  # last, for a filter may turn it into an exception
+        warnings.warn(_LOST[writer.path], ResourceWarning, stacklevel=2, source=writer)
+
+
+def _after_fork() -> None:
+    global _CREATING
+    _CREATING = threading.RLock()  # another thread of the parent may have held it
+    _LOST.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _checked_shape(path: str, row_shape: Any) -> tuple[int, ...]:
+    lengths = row_shape if isinstance(row_shape, (tuple, list)) else (row_shape,)
+    try:
+        shape = tuple(-1 if isinstance(length, bool) else operator.index(length) for length in lengths)
+    except TypeError:
+        shape = (-1,)
+    if any(length < 0 for length in shape):
+        raise ArgumentError(
+            f"{path}: row_shape must be an integer >= 0 or a tuple of them, got {row_shape!r}"
+        )
+    return shape
+
+
+def _checked_dtype(path: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise ArgumentError(f"{path}: dtype {dtype!r} is not understood: {error}") from None
+    if kind.hasobject:
+        raise UnsupportedError(f"{path}: objects can only be stored as pickles, which lowtide does not write")
+    if not kind.itemsize or kind.subdtype:
+        raise ArgumentError(
+            f"{path}: dtype {kind} has no fixed size of its own; put the lengths into row_shape"
+        )
+    return kind

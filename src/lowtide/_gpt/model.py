@@ -1,0 +1,335 @@
+"""A GPT: the decoder of GPT-2 and a modern one, as one model with a configuration.
+
+In order: what a model is made of (``ModelConfig``), the parts of a block (attention and the feed-forward
+network), the whole (``GPT``), and what generation keeps between tokens (``Cache``).
+
+Shapes in the comments: B sequences of T tokens, C = n_embd features, H = n_head heads of D = C / H features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from lowtide._arrays.formats.layout import brief
+from lowtide._sizes import whole
+from lowtide.errors import ArgumentError, FormatError, MissingExtraError
+
+try:
+    import torch as torch  # the other modules here take it from this one, so that its absence is told once
+    from torch import Tensor, nn
+    from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+except ImportError as error:
+    raise MissingExtraError("PyTorch is not installed; pip install 'lowtide[gpt]'") from error
+
+Norm = Literal["layernorm", "rmsnorm"]
+Positions = Literal["learned", "rotary"]
+Activation = Literal["gelu", "gelu_tanh", "relu2"]
+
+_CHOICES = {"norm": Norm, "positions": Positions, "activation": Activation}
+
+_MOST_TURNS = 2**24  # numbers
+
+IGNORED = -1
+"""A target that counts for no loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What a model is made of: plain values, kept beside its weights. ``gpt/presets.py`` has good ones."""
+
+    vocab_size: int
+    block_size: int  # the most tokens it can look back on
+    n_layer: int
+    n_head: int
+    n_embd: int
+    dropout: float
+    bias: bool  # in the linear layers and in LayerNorm
+    norm: Norm
+    positions: Positions
+    activation: Activation  # GPT-2 was trained with the tanh approximation of GELU, nanoGPT with GELU itself
+    qk_norm: bool  # queries and keys have length one before they meet
+    tied: bool  # the head is the embedding
+    zero_init: bool  # what writes to the residual stream begins at zero: at first a block does nothing
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            whole(name, getattr(self, name), 1)
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ArgumentError(
+                    f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}"
+                )
+        for name in ("bias", "qk_norm", "tied", "zero_init"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError(f"dropout must be at least 0 and below 1, got {self.dropout!r}")
+        if self.n_embd % self.n_head:
+            raise ArgumentError(
+                f"n_embd must be a multiple of n_head, got {self.n_embd} for {self.n_head} heads"
+            )
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ArgumentError(
+                f"rotary positions turn pairs of features: n_embd / n_head must be even, got {self.head_size}"
+            )
+
+    @property
+    def head_size(self) -> int:
+        return self.n_embd // self.n_head
+
+
+class Attention(nn.Module):
+    """Every token looks back at those before it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_head, self.head_size = config.n_head, config.head_size
+        self.qk_norm, self.dropout = config.qk_norm, config.dropout
+        self.normalised = F.layer_norm if config.norm == "layernorm" else F.rms_norm
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.residual_dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, turns: Tensor | None, mask: Tensor | None, past: LayerCache | None
+    ) -> Tensor:
+        batch, length, width = x.shape
+        qk, v = self.qkv(x).split((2 * width, width), dim=2)
+        qk = qk.view(batch, length, 2, self.n_head, self.head_size)
+        v = v.view(batch, length, self.n_head, self.head_size)
+        if self.qk_norm:
+            qk = self.normalised(qk, (self.head_size,))
+        if turns is not None:
+            qk = rotated(qk, turns)
+        q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)
+        if past is not None:
+            k, v = past.extended(k, v)
+        # Without a mask: training is causal; a single new token may look at all that came before.
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None and length > 1,
+        )
+        y = y.transpose(1, 2).reshape(batch, length, width)
+        return self.residual_dropout(self.out(y))  # type: ignore[no-any-return]
+
+
+class SquaredReLU(torch.autograd.Function):
+    """``relu(x).square()`` in one pass back through memory where PyTorch's own takes four, slow on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        back: Tensor = gradients[0] * positive
+        return back.mul_(2)
+
+
+class FeedForward(nn.Module):
+    """Each token by itself: to four times the width and back."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.up = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.down = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.residual_dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        if self.activation == "relu2":
+            x = SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
+        else:
+            x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return self.residual_dropout(self.down(x))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention, then the feed-forward network, each added to what came in."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = _norm(config)
+        self.attention = Attention(config)
+        self.feed_forward_norm = _norm(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self, x: Tensor, turns: Tensor | None, mask: Tensor | None, past: LayerCache | None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), turns, mask, past)
+        return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """Token ids in, for each the scores of what comes next out.
+
+    >>> from lowtide._gpt.presets import ARCHITECTURES
+    >>> sizes = {"vocab_size": 65, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 32}
+    >>> model = GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["modern"]))
+    >>> logits, loss = model(torch.tensor([[1, 2, 3]]), targets=torch.tensor([[2, 3, 4]]))
+    >>> logits.shape, loss.shape
+    (torch.Size([1, 3, 65]), torch.Size([]))
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.turns: Tensor
+        self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.block_size, config.n_embd)
+        else:
+            self.register_buffer("turns", turns_of(config.block_size, config.head_size), persistent=False)
+        self.embedding_dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = _norm(config)
+        self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self._initialise()
+        if config.tied:
+            self.head.weight = self.embedding.weight
+
+    def _initialise(self) -> None:
+        """GPT-2's: all weights near zero, and nearer the more layers add up in the residual stream."""
+        outputs = {id(part.out) for part in self.modules() if isinstance(part, Attention)}
+        outputs |= {id(part.down) for part in self.modules() if isinstance(part, FeedForward)}
+        for part in self.modules():
+            if not isinstance(part, (nn.Linear, nn.Embedding)):
+                continue
+            writes = id(part) in outputs
+            spread = 0.02 / math.sqrt(2 * self.config.n_layer) if writes else 0.02
+            nn.init.normal_(part.weight, std=0.0 if writes and self.config.zero_init else spread)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+    def forward(
+        self,
+        ids: Tensor,
+        targets: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores (B, T, vocab_size), and the mean loss where ``targets`` are given.
+
+        ``documents`` (B, T) says which document each token is of, as ``batches.with_documents()`` gives it:
+        tokens then see their own document alone. With a ``cache`` the ids go on from those it has seen, and
+        the scores are those of the last token alone.
+        """
+        start = 0 if cache is None else cache.length
+        stop = start + ids.shape[1]
+        if stop > self.config.block_size:
+            raise ArgumentError(
+                f"{stop} tokens are more than the model's block_size, {self.config.block_size}"
+            )
+        x = self.embedding(ids)
+        turns = None
+        if self.config.positions == "learned":
+            x = x + self.positions.weight[start:stop]
+        else:
+            turns = self.turns[start:stop]
+        x = self.embedding_dropout(x)
+        mask = _mask(ids, documents, start)
+        for number, block in enumerate(self.blocks):
+            x = block(x, turns, mask, None if cache is None else cache.layers[number])
+        if cache is not None:
+            cache.length = stop
+            x = x[:, -1:]
+        logits = self.head(self.norm(x))
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def skeleton(config: ModelConfig, tensors: int, numbers: int, path: str) -> GPT:
+    """A model without memory for its weights: the shapes that the tensors of a file should have.
+
+    The file ``path`` has so many tensors and numbers. A configuration that asks for many times more is
+    refused, and not even time is spent on it; the caller compares the shapes.
+    """
+    width, layers = config.n_embd, config.n_layer
+    needed = width * (config.vocab_size + 12 * layers * width)
+    turns = 0
+    if config.positions == "learned":
+        needed += config.block_size * width
+    else:  # computed, so that a small model may have a longer window than its weights would hold
+        turns = config.block_size * config.head_size
+    if needed > 16 * numbers or layers > 16 * tensors or turns > numbers + _MOST_TURNS:
+        raise FormatError(
+            f"{path}: its configuration does not fit its weights ({brief(max(needed, turns))} numbers in "
+            f"{brief(layers)} layers, and the weights have {numbers} in {tensors} tensors); get the "
+            "files again, all from one place"
+        )
+    with torch.device("meta"):
+        return GPT(config)
+
+
+def turns_of(length: int, head_size: int, base: float = 10_000.0) -> Tensor:
+    """By how much pairs of features turn at each position: cosines and sines (T, D / 2, 2)."""
+    speeds = base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
+    return torch.stack((angles.cos(), angles.sin()), dim=-1).float()
+
+
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Queries and keys (B, T, 2, H, D), turned: their product then tells how far apart they are.
+
+    As complex numbers, whose product is one pass through memory where cosines and sines take four.
+    """
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
+    turned = pairs * torch.view_as_complex(turns)[:, None, None]
+    return torch.view_as_real(turned).flatten(-2).type_as(x)
+
+
+def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:
+    """Who may look at whom, (B or 1, 1, T, all so far); none where causal or a single token says it all."""
+    length = ids.shape[1]
+    if documents is None and (start == 0 or length == 1):
+        return None
+    causal = torch.ones(length, start + length, dtype=torch.bool, device=ids.device).tril(start)
+    if documents is None:
+        return causal[None, None]
+    if start:
+        raise ArgumentError("documents and a cache do not go together: generation goes on with one document")
+    return (causal & (documents[:, :, None] == documents[:, None, :]))[:, None]
+
+
+def _norm(config: ModelConfig) -> nn.Module:
+    if config.norm == "layernorm":
+        return nn.LayerNorm(config.n_embd, bias=config.bias)
+    return nn.RMSNorm(config.n_embd)
+
+
+class LayerCache:
+    """Keys and values of one layer, in memory that is taken once."""
+
+    def __init__(self, model: GPT, batch: int) -> None:
+        config, like = model.config, model.embedding.weight
+        shape = (2, batch, config.n_head, config.block_size, config.head_size)
+        self._kept = torch.empty(shape, dtype=like.dtype, device=like.device)
+        self._length = 0
+
+    def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values so far, with these at the end."""
+        start, self._length = self._length, self._length + k.shape[2]
+        self._kept[0, :, :, start : self._length] = k
+        self._kept[1, :, :, start : self._length] = v
+        keys, values = self._kept[:, :, :, : self._length]
+        return keys, values
+
+
+class Cache:
+    """What a model keeps of the tokens it has seen, so that the next one costs one token's work."""
+
+    def __init__(self, model: GPT, batch: int = 1) -> None:
+        self.length = 0
+        self.layers = [LayerCache(model, batch) for _ in model.blocks]

@@ -1,0 +1,220 @@
+"""The optimisers: AdamW alone, or Muon for the matrices inside the blocks and AdamW for the rest."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from lowtide._arrays.formats.layout import brief
+from lowtide._gpt.model import GPT, torch
+from lowtide.errors import ArgumentError, StateError
+
+Name = Literal["adamw", "muon"]
+
+# Muon's rate as a multiple of AdamW's, so that one learning rate does for both: an orthogonal update has
+# small entries. With 20 the loss falls more slowly for as long as the rate is high.
+_MATRICES = 12.0
+
+
+class Optimiser:
+    """Several optimisers as one; a group's ``scale`` times the learning rate is its parameters' rate."""
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self.parts = parts
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def set_learning_rate(self, rate: float) -> None:
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = rate * group["scale"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume with the state of such an optimiser. Of its groups only the learning rate is taken."""
+        parts = state.get("parts")
+        if not isinstance(parts, list) or len(parts) != len(self.parts):
+            raise StateError(f"not the state of this optimiser: expected {len(self.parts)} parts")
+        for part, saved in zip(self.parts, parts, strict=True):
+            known = saved.get("state") if isinstance(saved, dict) else None
+            _check(known, _shapes(part))
+            groups = part.state_dict()["param_groups"]
+            for group, rate in zip(groups, _rates(saved.get("param_groups"), len(groups)), strict=True):
+                group["lr"] = rate
+            part.load_state_dict({"state": known, "param_groups": groups})
+
+
+_Shapes = dict[int, dict[str, tuple[int, ...]]]
+
+
+def _shapes(part: torch.optim.Optimizer) -> _Shapes:
+    """The tensors that an optimiser keeps for its parameters, which it counts through all groups."""
+    shapes: _Shapes = {}
+    count = 0
+    for group in part.param_groups:
+        parameters = group["params"]
+        for number, parameter in enumerate(parameters, count):
+            shape = tuple(parameter.shape)
+            if not isinstance(part, Muon):
+                shapes[number] = {"step": (), "exp_avg": shape, "exp_avg_sq": shape}
+            elif number == count:
+                shapes[number] = {"momenta": (len(parameters), *shape)}
+        count += len(parameters)
+    return shapes
+
+
+def _check(state: Any, expected: _Shapes) -> None:
+    """PyTorch takes whatever a state holds, and fails at the next step or computes nonsense."""
+    if not isinstance(state, dict) or not state.keys() <= expected.keys():
+        raise StateError(f"not the state of this optimiser: expected one of {len(expected)} parameters")
+    for number, tensors in state.items():
+        found = {
+            name: tuple(tensor.shape)
+            for name, tensor in (tensors.items() if isinstance(tensors, dict) else ())
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        }
+        if found != expected[number] or len(tensors) != len(found):
+            raise StateError(
+                f"not the state of this optimiser: parameter {number} has {brief(found)}, expected "
+                f"{expected[number]}"
+            )
+        if "step" in tensors and not 0 <= float(tensors["step"]) < math.inf:
+            raise StateError(f"the optimiser's step of parameter {number} is {float(tensors['step'])}")
+
+
+def _rates(groups: Any, count: int) -> list[float]:
+    """The learning rates of a state's groups."""
+    rates: list[Any] = [
+        group.get("lr") if isinstance(group, dict) else None
+        for group in (groups if isinstance(groups, list) else ())
+    ]
+    if len(rates) != count or not all(type(rate) is float and 0 <= rate < math.inf for rate in rates):
+        raise StateError(
+            f"not the state of this optimiser: its learning rates are {brief(rates)}, expected "
+            f"{count} numbers"
+        )
+    return rates
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal: every direction of a matrix moves by the same amount.
+
+    The method of ``torch.optim.Muon``, which takes the matrices one by one. Here those of a group have one
+    shape and go together, in three steps that get as far as its five: on a CPU, where a small model spends a
+    third of its time in that one, three times as fast.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, weight_decay: float, momentum: float = 0.95
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        directions = orthogonal([self._ahead(group) for group in self.param_groups])
+        for group, updates in zip(self.param_groups, directions, strict=True):
+            matrices, rate = group["params"], group["lr"]
+            rows, columns = matrices[0].shape
+            torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
+            torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
+
+    def _ahead(self, group: dict[str, Any]) -> torch.Tensor:
+        """The matrices' momenta as Nesterov takes them, one behind another."""
+        matrices = group["params"]
+        gradients = torch.stack([matrix.grad for matrix in matrices])
+        state = self.state[matrices[0]]  # the first one keeps the momenta of all
+        if not state:
+            state["momenta"] = torch.zeros_like(gradients)
+        momenta = state["momenta"].lerp_(gradients, 1 - group["momentum"])
+        return gradients.lerp_(momenta, group["momentum"])
+
+
+# Each step of the iteration has coefficients of its own, the best for what the ones before have left over:
+# those of the Polar Express, https://arxiv.org/abs/2505.16932. Two of them are worse, five are no better.
+STEPS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+)
+
+
+def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Each matrix of the stacks (N, rows, columns) with all its singular values at about one, as bfloat16.
+
+    Every step multiplies a matrix by a polynomial of its Gram matrix. These commute, so the steps are taken
+    with the Gram matrices alone, which are small and, as the shorter side of all is the model's width, of one
+    shape: the matrices themselves are multiplied once, by what the steps come to.
+    """
+    halves = [stack.bfloat16() for stack in stacks]
+    gram = torch.cat([x.mT @ x if _tall(x) else x @ x.mT for x in halves])
+    lengths = gram.diagonal(dim1=1, dim2=2).float().sum(1).sqrt() + 1e-7
+    shrink = lengths.reciprocal().bfloat16()[:, None, None]
+    gram.mul_(shrink).mul_(shrink)
+    # A step is a + change, and all of them are scale + factor: eight bits cannot hold the sum of the two.
+    a, b, c = STEPS[0]
+    change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    scale, factor = a, change
+    for step, b, c in STEPS[1:]:
+        gram = torch.baddbmm(gram, change, gram, beta=a)
+        gram = torch.baddbmm(gram, gram, change, beta=a)
+        change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor = torch.baddbmm(factor, factor, change, beta=step).add_(change, alpha=scale)
+        a, scale = step, scale * step
+    made, first = [], 0
+    for x in halves:
+        own = slice(first, first + len(x))
+        left, right = (x, factor[own]) if _tall(x) else (factor[own], x)
+        made.append(torch.baddbmm(x, left, right, beta=scale).mul_(shrink[own]))
+        first += len(x)
+    return made
+
+
+def _tall(matrices: torch.Tensor) -> bool:
+    return matrices.shape[1] > matrices.shape[2]
+
+
+def make(
+    model: GPT,
+    *,
+    optimiser: Name,
+    learning_rate: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    device_type: str,
+) -> Optimiser:
+    """The optimiser of a model. Make it on the bare model, before DDP or ``torch.compile`` wrap it."""
+    if optimiser not in get_args(Name):
+        raise ArgumentError(f"optimiser must be one of {', '.join(get_args(Name))}, got {optimiser!r}")
+    shapes: dict[tuple[int, ...], list[torch.Tensor]] = defaultdict(list)
+    rest: list[torch.Tensor] = []
+    inside = {id(parameter) for parameter in model.blocks.parameters()}
+    for parameter in model.parameters():
+        if optimiser == "muon" and parameter.ndim == 2 and id(parameter) in inside:
+            shapes[tuple(parameter.shape)].append(parameter)
+        else:
+            rest.append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "scale": 1.0},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "scale": 1.0},
+    ]
+    fused = device_type in ("cpu", "cuda")
+    parts: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=fused)
+    ]
+    if shapes:
+        alike = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
+        parts.append(Muon(alike, lr=learning_rate, weight_decay=weight_decay))
+    made = Optimiser(parts)
+    made.set_learning_rate(learning_rate)
+    return made

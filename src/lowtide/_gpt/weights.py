@@ -1,0 +1,320 @@
+"""GPT-2's weights in the format of Hugging Face: ``config.json`` and ``model.safetensors``, in and out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from lowtide import errors
+from lowtide._arrays.formats.layout import brief
+from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
+from lowtide._io import jsonfiles
+from lowtide._io.publish import sync_folder
+from lowtide._io.source import opened
+from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError
+
+_T = TypeVar("_T")
+_MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line for each tensor
+_SUFFIX = ".safetensors"
+_DTYPES = ("F64", "F32", "F16", "BF16")
+# Their names and ours. Matrices inside their blocks lie the other way round.
+_OUTSIDE = {"wte": "embedding", "wpe": "positions", "ln_f": "norm"}
+_INSIDE = {
+    "ln_1": "attention_norm",
+    "attn.c_attn": "attention.qkv",
+    "attn.c_proj": "attention.out",
+    "ln_2": "feed_forward_norm",
+    "mlp.c_fc": "feed_forward.up",
+    "mlp.c_proj": "feed_forward.down",
+}
+_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+# What GPT-2's configuration could say and this model has not; the values are those that it has.
+_FIXED = {
+    "model_type": "gpt2",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+
+
+def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
+    """The model in a folder that ``save_pretrained`` wrote, or of that name on the Hugging Face Hub."""
+    folder = os.fspath(source)
+    if not os.path.isdir(folder):
+        folder = _downloaded(folder)
+    config = _config(os.path.join(folder, "config.json"), dropout)
+    files = _files(folder)
+    _check(folder, files, config)
+    model = GPT(config)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for path in files:
+            for name, tensor in _tensors(path, lambda file, name: file.get_tensor(name)):
+                ours, transposed = _name(name)
+                if ours in parameters:  # or it is the embedding, saved once more
+                    parameters[ours].copy_(tensor.T if transposed else tensor)
+    return model.eval()
+
+
+def _check(folder: str, files: list[str], config: ModelConfig) -> None:
+    """Refuse tensors that are not those of the configuration, by the files' headers: no memory is taken."""
+    shapes = [(path, name, shape) for path in files for name, shape in _tensors(path, _shape)]
+    numbers = sum(math.prod(shape) for _, _, shape in shapes)
+    model = skeleton(config, len(shapes), numbers, os.path.join(folder, "config.json"))
+    missing = dict(model.named_parameters())
+    for path, name, shape in shapes:
+        ours, transposed = _name(name)
+        if ours == "head.weight" and config.tied:
+            continue
+        if ours not in missing:
+            raise FormatError(
+                f"{path}: has {brief(name)[1:-1]} twice, or it is not part of a GPT-2 as its config.json "
+                "says; get the folder again"
+            )
+        expected = tuple(missing.pop(ours).shape)
+        if (shape[::-1] if transposed else shape) != expected:
+            raise FormatError(
+                f"{path}: {name} has the shape {shape}, and by config.json it should be "
+                f"{expected[::-1] if transposed else expected}; get the folder again"
+            )
+    if missing:
+        raise FormatError(
+            f"{folder}: lacks {len(missing)} of the model's tensors, {min(missing)} among them; get the "
+            "folder again"
+        )
+
+
+def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
+    """Write ``folder``, which ``transformers`` loads as a GPT-2. It appears when it is complete."""
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise _missing("safetensors") from error
+    config = _exported(model.config)
+    target = os.path.abspath(folder)
+    if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
+        raise ArgumentError(f"{target}: is there already; name a new folder")
+    parent = os.path.dirname(target)
+    try:
+        os.makedirs(parent, exist_ok=True)
+        partial = tempfile.mkdtemp(prefix=f".{os.path.basename(target)}.", dir=parent)
+    except OSError as error:
+        raise errors.writing(target, error) from error
+    try:
+        os.chmod(partial, 0o755)  # noqa: S103 - as any new folder; mkdtemp would keep it for this user alone
+        save_file(dict(_theirs(model)), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
+        with open(os.path.join(partial, "config.json"), "w") as file:
+            json.dump(config, file, indent=1)
+        for name in os.listdir(partial):
+            with open(os.path.join(partial, name), "rb+") as file:
+                os.fsync(file.fileno())
+        sync_folder(partial)
+        os.replace(partial, target)
+        sync_folder(parent)
+    except OSError as error:
+        raise errors.writing(target, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _config(path: str, dropout: float) -> ModelConfig:
+    told = jsonfiles.load(path, limit=_MAX_JSON, what="configuration of a GPT-2")
+    names = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
+    if not isinstance(told, dict) or not all(type(told.get(name)) is int for name in names):
+        found = [name for name in names if not isinstance(told, dict) or type(told.get(name)) is not int]
+        raise FormatError(
+            f"{path}: is not a configuration of a GPT-2 (no integer for {', '.join(found)}); pass a "
+            "folder that save_pretrained() wrote"
+        )
+    sizes = {name: told[name] for name in names[:4]}
+    fixed = {**_FIXED, "n_inner": 4 * sizes["n_embd"]}
+    for name, value in fixed.items():
+        if (said := told.get(name)) not in (None, value):
+            raise UnsupportedError(
+                f"{path}: {name} is {brief(said)}; only GPT-2's own, {value!r}, can be loaded"
+            )
+    activation = told.get("activation_function", "gelu_new")
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise UnsupportedError(
+            f"{path}: activation_function is {brief(activation)}; only {', '.join(_ACTIVATIONS)} can be "
+            "loaded"
+        )
+    try:
+        return ModelConfig(
+            **sizes,
+            block_size=told["n_positions"],
+            dropout=dropout,
+            bias=True,
+            norm="layernorm",
+            positions="learned",
+            activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
+            qk_norm=False,
+            tied=told.get("tie_word_embeddings", True),
+            zero_init=False,
+        )
+    except ArgumentError as error:
+        raise FormatError(
+            f"{path}: is not a configuration of a GPT-2 ({brief(str(error))[1:-1]}); get the folder again"
+        ) from error
+
+
+def _exported(config: ModelConfig) -> dict[str, Any]:
+    """``config.json``; GPT-2's format has no word for what is modern."""
+    foreign = [
+        f"{name} {getattr(config, name)!r}"
+        for name, values in {
+            "norm": ("layernorm",),
+            "positions": ("learned",),
+            "activation": ("gelu", "gelu_tanh"),
+            "qk_norm": (False,),
+        }.items()
+        if getattr(config, name) not in values
+    ]
+    if foreign:
+        raise UnsupportedError(
+            f"GPT-2's format cannot say {', '.join(foreign)}; train with --preset nanogpt to export, or take "
+            "the weights from the checkpoint"
+        )
+    return {
+        **_FIXED,
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_positions": config.block_size,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.n_embd,
+        "activation_function": "gelu" if config.activation == "gelu" else "gelu_new",
+        "tie_word_embeddings": config.tied,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        # Theirs would be 50256, the end of text of their own vocabulary.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "torch_dtype": "float32",
+    }
+
+
+def _theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
+    """Our tensors under their names. Their blocks always have biases: where ours have none, they are zero."""
+
+    def both(theirs: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        weight = part.weight.detach().cpu()
+        turned = isinstance(part, torch.nn.Linear)
+        yield f"{theirs}.weight", (weight.T if turned else weight).contiguous()
+        if not isinstance(part, torch.nn.Embedding):
+            yield (
+                f"{theirs}.bias",
+                weight.new_zeros(len(weight)) if part.bias is None else part.bias.detach().cpu(),
+            )
+
+    for theirs, mine in _OUTSIDE.items():
+        yield from both(f"transformer.{theirs}", model.get_submodule(mine))
+    for number, block in enumerate(model.blocks):
+        for theirs, mine in _INSIDE.items():
+            yield from both(f"transformer.h.{number}.{theirs}", block.get_submodule(mine))
+    if not model.config.tied:
+        yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
+
+
+def _name(theirs: str) -> tuple[str, bool]:
+    """Our name for a tensor of theirs, and whether it lies the other way round."""
+    name = theirs.removeprefix("transformer.")
+    module, _, kind = name.rpartition(".")
+    if module == "lm_head":
+        return f"head.{kind}", False
+    if module in _OUTSIDE:
+        return f"{_OUTSIDE[module]}.{kind}", False
+    parts = module.split(".", 2)
+    if len(parts) == 3 and parts[0] == "h" and parts[2] in _INSIDE:
+        return f"blocks.{parts[1]}.{_INSIDE[parts[2]]}.{kind}", kind == "weight" and "ln_" not in parts[2]
+    return name, False
+
+
+def _files(folder: str) -> list[str]:
+    """The file of the weights, or those that an index names."""
+    whole = os.path.join(folder, "model.safetensors")
+    if os.path.exists(whole):
+        return [whole]
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        raise FormatError(
+            f"{folder}: has no model.safetensors; load it with transformers and save_pretrained() it again"
+        )
+    found = jsonfiles.load(index, limit=_MAX_JSON, what="index of weights")
+    names = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(names, dict) or not names:
+        raise FormatError(f"{index}: is not an index of weights (no weight_map); get the folder again")
+    named = set(map(str, names.values()))
+    # Nothing outside the folder is read, and no file for its name alone.
+    if strange := [name for name in named if os.path.basename(name) != name or not name.endswith(_SUFFIX)]:
+        raise FormatError(
+            f"{index}: the weights should be {_SUFFIX} files in its folder, found {brief(min(strange))}; get "
+            "the folder again"
+        )
+    return [os.path.join(folder, name) for name in sorted(named)]
+
+
+def _shape(file: Any, name: str) -> tuple[int, ...]:
+    part = file.get_slice(name)
+    if part.get_dtype() not in _DTYPES:
+        raise UnsupportedError(
+            f"{name} is of {part.get_dtype()}, expected one of {', '.join(_DTYPES)}; save the model as "
+            "float32"
+        )
+    return tuple(part.get_shape())
+
+
+def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T]]:
+    """What ``get`` takes of each tensor in a safetensors file."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise _missing("safetensors") from error
+    with opened(path):  # a regular file that can be read
+        pass
+    try:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is not a dict
+                # Early versions of transformers saved their masks too.
+                if not name.endswith((".attn.bias", ".attn.masked_bias")):
+                    yield name, get(file, name)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: {error}") from None
+    except SafetensorError as error:
+        raise FormatError(
+            f"{path}: is not a whole safetensors file ({brief(str(error))[1:-1]}); get it again"
+        ) from error
+    except OSError as error:
+        raise errors.reading(path, error) from error
+
+
+def _downloaded(name: str) -> str:
+    """The folder of a model of the Hub, from its cache where it is there."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise _missing("huggingface_hub") from error
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise errors.NotFoundError(
+            f"{name}: no such folder; name one that save_pretrained() wrote, or a model"
+        )
+    wanted = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
+    try:
+        return huggingface_hub.snapshot_download(name, allow_patterns=wanted)
+    except Exception as error:  # whichever way the network fails
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ReadError(
+            f"{name}: is no folder, and cannot be had from the Hugging Face Hub ({said}); where there is a "
+            f"network, `hf download {name} --local-dir FOLDER` gets it; then name that folder"
+        ) from error
+
+
+def _missing(package: str) -> MissingExtraError:
+    return MissingExtraError(f"{package} is not installed; pip install 'lowtide[gpt]'")

@@ -1,0 +1,1 @@
+"""Bytes: stores, readers, descriptors, buffers and files that appear when complete."""

@@ -1,0 +1,75 @@
+"""How much of a file is published while an append to it is under way.
+
+The writer appends in place. Before the first new byte it puts a journal, ``<path>.appending`` with
+``{"size": N}``, beside the file, and takes it away when the new rows are on disk and counted. A reader that
+meets the journal trusts what was published before it: the first N bytes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from lowtide import errors
+from lowtide._arrays.formats.layout import brief
+from lowtide.errors import FormatError, TruncatedFileError
+
+SUFFIX = ".appending"
+_MAX_JOURNAL = 4096  # {"size": N} takes about 30 bytes
+
+
+def published_size(path: str, stat_size: int) -> int:
+    """Bytes of ``path`` that may be read: all ``stat_size`` of them, or those that a journal vouches for.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "tokens.bin")
+    ...     with open(path + ".appending", "w") as journal:
+    ...         _ = journal.write('{"size": 4096}')
+    ...     published_size(path, 5000), published_size(path + "2", 5000)
+    (4096, 5000)
+    """
+    size = journal_size(path)
+    if size is None:
+        return stat_size
+    if size > stat_size:
+        raise TruncatedFileError(
+            f"{path}: the journal of an append says that {size} bytes were published, and the file has "
+            f"{stat_size}: cut short; restore it from a copy"
+        )
+    return size
+
+
+def journal_size(path: str) -> int | None:
+    """The size in the journal of ``path``, or None when no append is under way.
+
+    >>> journal_size("nothing-here.npy") is None
+    True
+    """
+    journal = os.path.realpath(path) + SUFFIX  # the writer follows links, too
+    try:
+        # Read only if regular, for a pipe of that name would wait forever.
+        if not os.path.isfile(journal):
+            return None
+        with open(journal, "rb") as file:
+            text = file.read(_MAX_JOURNAL)
+    except FileNotFoundError:  # the append ended between the two calls
+        return None
+    except OSError as error:
+        raise errors.reading(journal, error) from error
+    return _parse(journal, text)
+
+
+def _parse(journal: str, text: bytes) -> int:
+    import json
+
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    size = content.get("size") if isinstance(content, dict) else None
+    if type(size) is not int or size < 0:
+        raise FormatError(
+            f'{journal}: a journal of an append holds {{"size": N}}, found {brief(text, 60)}; '
+            f"if no append is under way, delete this journal"
+        )
+    return size

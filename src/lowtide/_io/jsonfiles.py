@@ -1,0 +1,129 @@
+"""JSON from files that somebody else wrote: parsed in bounded memory, or refused with lowtide's own errors.
+
+``json.loads`` alone takes thirty times a file's size in memory, raises ``RecursionError`` for what is nested
+too deep, keeps the last of two equal keys, and accepts NaN and lone surrogates.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+
+from lowtide._arrays.formats.layout import brief
+from lowtide._io.source import opened
+from lowtide.errors import FormatError
+
+MAX_MEMORY = 256 * 2**20
+"""Bytes that a document may take as Python objects, by an estimate from above."""
+MAX_DEPTH = 100
+"""Levels of lists and objects inside each other: more than any format needs, fewer than pickle can take."""
+
+# What each of these characters adds at most, as CPython 3.11 allocates while json.loads runs: a list or dict,
+# an element and its pointer, a key with its pair and its place in the table.
+_COSTS = {b"[": 120, b"{": 120, b",": 72, b":": 240}
+_MAX_DIGITS = 100
+_WIDE = re.compile(rb"[\xf0-\xf4]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def load(path: str | os.PathLike[str], *, limit: int, what: str, memory: int = MAX_MEMORY) -> object:
+    """The JSON value in the file ``path``, of at most ``limit`` bytes; ``what`` names it in errors.
+
+    ``memory`` is what its values may take, in bytes.
+
+    >>> _ = (tmp / "settings.json").write_text('{"seed": 1337}')
+    >>> load(tmp / "settings.json", limit=2**20, what="settings")
+    {'seed': 1337}
+    """
+    with opened(path) as source:
+        if source.size > limit:
+            raise FormatError(
+                f"{source.path}: cannot read the {what} ({source.size} bytes, expected at most {limit}); "
+                "check that this is the file that is meant"
+            )
+        data = source.read(0, source.size, what)
+        return parse(data, source.path, what, memory)
+
+
+def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX_MEMORY) -> object:
+    """The JSON value in ``data``, which comes from the file ``path``; ``what`` names it in errors.
+
+    >>> parse(b'{"a": 1, "a": 2}', "index.json", "index")
+    Traceback (most recent call last):
+    lowtide.errors.FormatError: index.json: cannot read the index (invalid JSON: the key 'a' occurs ...
+    """
+    where = f"{os.fspath(path)}: cannot read the {what}"
+    memory = memory_of(data)
+    if memory > limit:
+        raise FormatError(
+            f"{where} (its values take about {memory} bytes of memory, expected at most {limit}); "
+            "check that this is the file that is meant"
+        )
+    try:
+        value = json.loads(
+            data.decode("utf8"),
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_refuse,
+        )
+        _check_depth(value)
+        if _SURROGATE.search(data):  # mostly one of a pair, which is one character
+            json.dumps(value, ensure_ascii=False).encode("utf8")
+    except (ValueError, RecursionError) as error:
+        problem = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise FormatError(
+            f"{where} (invalid JSON: {brief(problem)[1:-1]}), found {brief(data[:100])}: damaged or "
+            "still being written; copy or write it again"
+        ) from None
+    return value
+
+
+def memory_of(data: bytes) -> int:
+    """What parsing JSON takes at most, in bytes, as objects and text."""
+    # A str is as wide as its widest character, and there are two: the text, and its parts; the bytes too.
+    width = 1 if data.isascii() else 4 if _WIDE.search(data) else 2
+    return sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * (1 + width) * len(data)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {brief(key)} occurs more than once")
+            seen.add(key)
+    return made
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:  # the time to read one is quadratic in its digits
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        _refuse(text)
+    return value
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{brief(text)} is not a finite number")
+
+
+def _check_depth(value: object) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError

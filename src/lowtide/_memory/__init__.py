@@ -1,0 +1,1 @@
+"""The meter, the guard, the profiler and its report."""

@@ -1,0 +1,188 @@
+"""What this machine and container allow, each with advice in one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lowtide._io import pagecache
+from lowtide._memory import cgroups, proc
+from lowtide._sizes import format_size
+from lowtide.errors import reading
+
+_RWF_DONTCACHE = 0x80  # Linux 6.14; Python has no name for it yet
+_USUAL_READ_AHEAD = 128 * 1024
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``fine`` is ``None`` where it could not be told."""
+
+    name: str
+    value: str
+    fine: bool | None
+    advice: str
+
+
+def examine(path: str = ".") -> list[Finding]:
+    """Look at everything, for files at ``path``."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        raise reading(path, error) from error
+    return [
+        Finding(
+            "system",
+            f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+            True,
+            "",
+        ),
+        _proc(),
+        *_reads(path),
+        _fadvise(),
+        _cachestat(),
+        _true_peaks(),
+        *_memory(),
+        _read_ahead(path),
+        _descriptors(),
+    ]
+
+
+def _proc() -> Finding:
+    there = proc.available()
+    advice = (
+        ""
+        if there
+        else "profile, watch and the pytest plugin need Linux's /proc; snapshot() falls back to psutil"
+    )
+    return Finding("/proc", "there" if there else "not there", there, advice)
+
+
+def _reads(path: str) -> Iterator[Finding]:
+    flags = (
+        (
+            "RWF_NOWAIT",
+            getattr(os, "RWF_NOWAIT", None),
+            "cold random reads are hinted with posix_fadvise instead",
+        ),
+        (
+            "RWF_DONTCACHE",
+            _RWF_DONTCACHE,
+            'cache="drop" lets pages go with posix_fadvise after the read instead',
+        ),
+    )
+    for name, flag, otherwise in flags:
+        works, why = _try_flag(path, flag)
+        value = "works" if works else "could not be tried" if works is None else "not supported"
+        yield Finding(name, f"{value} {why}".strip(), works, "" if works else otherwise)
+
+
+def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
+    """Read a byte with ``flag`` from the file, or from a new one in the folder."""
+    if flag is None or not hasattr(os, "preadv"):
+        return False, "by this Python or system"
+    try:
+        if os.path.isdir(path):
+            with tempfile.TemporaryFile(dir=path) as file:
+                file.write(b"x")
+                file.flush()
+                os.preadv(file.fileno(), [bytearray(1)], 0, flag)
+        else:
+            with open(path, "rb") as file:
+                os.preadv(file.fileno(), [bytearray(1)], 0, flag)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:  # it is known, and the byte was not cached
+            return True, ""
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return False, "by this kernel or file system"
+        return None, f"({(error.strerror or str(error)).lower()})"
+    return True, ""
+
+
+def _fadvise() -> Finding:
+    there = hasattr(os, "posix_fadvise")
+    advice = "" if there else "page cache cannot be hinted or dropped on this system"
+    return Finding("posix_fadvise", "works" if there else "not there", there, advice)
+
+
+def _cachestat() -> Finding:
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+        file.flush()
+        told = pagecache.resident_fd(file.fileno())
+    if told is None:
+        return Finding(
+            "page cache", "cannot be told", False, "the page-cache curve of reports will be missing"
+        )
+    how = told[1].partition("(")[0]
+    advice = "" if how == "cachestat" else "Linux 6.5 has cachestat, which is a thousand times quicker"
+    return Finding("page cache", f"by {how}", how == "cachestat", advice)
+
+
+def _true_peaks() -> Finding:
+    try:
+        fd = os.open(f"{proc.ROOT}/self/clear_refs", os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:
+        return Finding(
+            "true peaks", "cannot be reset", False, "watch sees peaks only above the highest so far"
+        )
+    os.close(fd)
+    return Finding("true peaks", "by the kernel", True, "")
+
+
+def _memory() -> Iterator[Finding]:
+    import psutil
+
+    total = psutil.virtual_memory().total
+    group = cgroups.find()
+    limit = group.limit() if group else None
+    if group is None:
+        yield Finding("memory", f"{format_size(total)}, no memory cgroup", True, "")
+        return
+    if limit is None or limit >= total:
+        yield Finding("memory", f"{format_size(total)}, no limit (cgroup v{group.version})", True, "")
+    else:
+        advice = f"plan for {format_size(limit)}: programs that ask for the machine's memory will be killed"
+        value = f"limit {format_size(limit)} of the machine's {format_size(total)} (cgroup v{group.version})"
+        yield Finding("memory", value, False, advice)
+    working_set = group.working_set()
+    if working_set is not None:
+        share = f", {100 * working_set / limit:.0f} % of the limit" if limit else ""
+        tight = limit is not None and working_set > 0.8 * limit
+        advice = "more than four fifths are in use: the next large read may end it" if tight else ""
+        yield Finding("working set", f"{format_size(working_set)}{share}", not tight, advice)
+
+
+def _read_ahead(path: str) -> Finding:
+    device = os.stat(path).st_dev
+    for folder in ("queue", "../queue"):  # a partition has its disk's queue
+        name = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/{folder}/read_ahead_kb"
+        try:
+            size = int(proc.read(name)) * 1024
+        except (OSError, ValueError):
+            continue
+        large = size > 8 * _USUAL_READ_AHEAD
+        advice = "each random fault of a mapping pulls in that much: read with preadv, not through a map"
+        return Finding("read-ahead", f"{format_size(size)} behind {path}", not large, advice if large else "")
+    return Finding(
+        "read-ahead",
+        f"unknown behind {path}",
+        None,
+        "no block device: a network, memory or overlay file system",
+    )
+
+
+def _descriptors() -> Finding:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return Finding("descriptors", "unknown", None, "")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 0 <= soft < 1024
+    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    advice = f"corpora of many shards need more: `ulimit -n {most}`" if few else ""
+    return Finding("descriptors", f"{soft} (at most {most})", not few, advice)

@@ -1,0 +1,66 @@
+"""True peaks, several at once.
+
+The kernel keeps one mark of the highest resident memory for a process, and whoever sets it back takes it
+from everybody else. So all who want a peak in this process come here: before the mark is set back, what it
+says is credited to everyone who is still measuring.
+
+How exact is it? What is still held when the peak is read is exact to the page. What was given back before is
+as exact as the kernel's mark: since Linux 6.2 it counts pages for each processor in batches and may be short
+by a few dozen pages (measured: up to 31 of them on two cores).
+"""
+
+from __future__ import annotations
+
+import threading
+
+from lowtide._memory import proc
+
+_lock = threading.RLock()
+_measuring: list[Peak] = []
+
+
+class Peak:
+    """The highest resident memory of this process since the object was made.
+
+    >>> peak = Peak()
+    >>> block = bytearray(64 * 2**20)
+    >>> peak.read() - peak.base >= 60 * 2**20
+    True
+    >>> peak.close()
+    """
+
+    def __init__(self) -> None:
+        with _lock:
+            before = proc.status()
+            for other in _measuring:
+                other._seen = max(other._seen, before.peak)
+            self.resettable = proc.reset_peak()
+            now = proc.status()
+            self.base = now.rss
+            self._mark = now.peak
+            self._seen: int = now.rss
+            _measuring.append(self)
+
+    def read(self) -> int:
+        """The peak so far. Where ``known`` is false it is only the highest that was noticed."""
+        with _lock:
+            now = proc.status()
+            if self.resettable or now.peak > self._mark:
+                self._seen = max(self._seen, now.peak)
+            self._seen = max(self._seen, now.rss)
+            return self._seen
+
+    @property
+    def known(self) -> bool:
+        """Whether the kernel vouches for the peak.
+
+        Where the mark cannot be set back it still tells the truth once it has risen above what it was.
+        """
+        return self.resettable or self._seen > self._mark
+
+    def close(self) -> None:
+        """Stop measuring."""
+        with _lock:
+            if self in _measuring:
+                self.read()
+                _measuring.remove(self)

@@ -1,0 +1,34 @@
+"""HTML pages from templates with places such as ``{{title}}``."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+from lowtide._printable import printable
+
+
+def escape(text: object) -> str:
+    """``text`` as a part of a page: never markup, and with control characters written out.
+
+    >>> escape("<b>\\x1b")
+    '&lt;b&gt;\\\\x1b'
+    """
+    return html.escape(printable(text))
+
+
+def fill(template: str, parts: Mapping[str, str]) -> str:
+    """The page of the file ``template``. The parts are HTML already.
+
+    >>> _ = (tmp / "page.html").write_text("<h1>{{title}}</h1>")
+    >>> fill(str(tmp / "page.html"), {"title": "{{tide}}"})
+    '<h1>{{tide}}</h1>'
+    """
+    with open(template, encoding="utf-8") as file:
+        pieces = file.read().split("{{")
+    # One pass over the template: what is put in is never looked at again.
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("}}")
+        filled += [parts[name], rest]
+    return "".join(filled)

@@ -1,0 +1,78 @@
+"""What a run has done, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowtide._printable import printable
+from lowtide._sizes import format_size
+from lowtide._tokens.formats.own import Manifest
+
+_WIDTH = 40  # of the longest bar
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: ``done`` of ``total`` bytes of the sources, ``earlier`` of them by runs before."""
+
+    stage: str  # "alphabet" or "tokens"
+    done: int
+    total: int
+    earlier: int
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A corpus that was prepared; ``str`` of it is a report for people."""
+
+    folder: str
+    manifest: Manifest
+    tokens: int
+    documents: int
+    lengths: Sequence[int]
+    """How many documents have 0 tokens, 1, 2-3, 4-7, 8-15, ..."""
+    skipped: int
+    complaints: Sequence[str]
+    """About the first of those that were skipped."""
+    notes: Sequence[str]
+
+    def __str__(self) -> str:
+        lines = [f"{printable(self.folder)}: {self.tokens:,} tokens in {self.documents:,} documents"]
+        itemsize = 2 if self.manifest.dtype == "uint16" else 4
+        for split, shards in self.manifest.splits.items():
+            tokens = sum(shard.tokens for shard in shards)
+            documents = sum(shard.documents or 0 for shard in shards)
+            lines.append(
+                f"  {split:<6} {tokens:,} tokens, {documents:,} documents, {len(shards)} "
+                f"{'shard' if len(shards) == 1 else 'shards'}, {format_size(tokens * itemsize)}"
+            )
+        if self.skipped:
+            lines.append(f"  skipped {self.skipped:,} that could not be read, such as:")
+            lines += [f"    {printable(complaint)}" for complaint in self.complaints]
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join([*lines, *histogram(self.lengths)])
+
+
+def histogram(counts: Sequence[int]) -> list[str]:
+    """Bars of how many documents are how long; ``counts[i]`` have 2**(i-1) to 2**i - 1 tokens.
+
+    >>> print("\\n".join(histogram([0, 0, 3, 0, 6])))
+      tokens a document
+                 2-3          3 ####################
+                 4-7          0
+                8-15          6 ########################################
+    """
+    filled = [i for i, count in enumerate(counts) if count]
+    if not filled:
+        return []
+    most = max(counts)
+    lines = ["  tokens a document"]
+    for i in range(filled[0], filled[-1] + 1):
+        low, high = 2 ** (i - 1), 2**i - 1
+        name = f"{low:,}" if low == high else f"{low:,}-{high:,}"
+        bar = "#" * -(-counts[i] * _WIDTH // most)
+        lines.append(f"  {name:>18} {counts[i]:>10,} {bar}".rstrip())
+    return lines

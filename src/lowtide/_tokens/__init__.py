@@ -1,0 +1,1 @@
+"""Windows of tokens: corpora, orders, batches and mixtures."""

@@ -1,0 +1,1 @@
+"""Token formats that are read in place."""

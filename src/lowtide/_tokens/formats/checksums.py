@@ -1,0 +1,70 @@
+"""Checking a corpus that lowtide prepared against the sums in its ``corpus.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lowtide._io.source import opened
+from lowtide._tokens.formats import own
+from lowtide.errors import FormatError
+
+_SHOWN = 5  # files that an error lists
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was checked and found as it was written."""
+
+    files: int
+    nbytes: int
+
+
+def verify(path: str | os.PathLike[str]) -> Verified:
+    """Read every file of a corpus and compare its sum; document ends are checked one by one.
+
+    >>> _ = (tmp / "sea.txt").write_text("low tide")
+    >>> _ = lowtide.prepare(tmp / "sea.txt", tmp / "corpus", val_fraction=0)
+    >>> verify(tmp / "corpus").files  # tokens, document ends, tokenizer
+    3
+    """
+    where = os.path.abspath(path)
+    if os.path.isdir(where):
+        where = os.path.join(where, own.NAME)
+    manifest = own.read(where)
+    folder = os.path.dirname(where)
+    wrong, count, nbytes = [], 0, 0
+    for name, expected in _files(manifest):
+        found, size = _sum(os.path.join(folder, name))
+        count, nbytes = count + 1, nbytes + size
+        if found != expected:
+            wrong.append(f"{name} (sha256 {found[:12]}…, written {expected[:12]}…)")
+    if wrong:
+        more = f", … {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise FormatError(
+            f"{where}: {len(wrong)} of {count} files are not as they were written: "
+            f"{', '.join(wrong[:_SHOWN])}{more}; copy them again, or prepare the corpus again"
+        )
+    for split in manifest.splits:
+        documents = own.find(where, split, None).documents
+        if documents is not None:
+            documents.verify()
+    return Verified(count, nbytes)
+
+
+def _files(manifest: own.Manifest) -> Iterator[tuple[str, str]]:
+    for shards in manifest.splits.values():
+        for shard in shards:
+            yield shard.file, shard.sha256
+            if shard.ends is not None and shard.ends_sha256 is not None:
+                yield shard.ends, shard.ends_sha256
+    tokenizer = manifest.tokenizer
+    if tokenizer is not None and tokenizer.file is not None and tokenizer.sha256 is not None:
+        yield tokenizer.file, tokenizer.sha256
+
+
+def _sum(path: str) -> tuple[str, int]:
+    with opened(path) as source:
+        return hashlib.file_digest(source.file, "sha256").hexdigest(), source.size

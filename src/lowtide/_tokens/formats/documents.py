@@ -1,0 +1,342 @@
+"""Where documents begin and end, read from index files and never loaded as a whole.
+
+There may be 10**9 documents. Each format keeps a number for each of them on disk, so that a search reads
+a few hundred of them, and what the first steps of a search read is kept: 2 MiB at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._arrays.formats.layout import Layout
+from lowtide.errors import FormatError, IndexingError
+
+Ints = npt.NDArray[np.int64]
+
+_FAN = 256  # probes in one step of a search: they are read together, so more of them cost little
+_BLOCK = 2048  # ends that are read in one piece at the end of a search
+_SOME = 64  # documents that a run of tokens is expected to touch
+_NODES = 1024  # steps that are remembered, 2 KiB each
+_OPEN = 64  # index files that are kept open
+_VERIFY = 2**17  # ends that are checked at once
+
+
+class Part(Protocol):
+    """The documents of one segment. Their ends are in tokens from the segment's first one."""
+
+    @property
+    def where(self) -> str:
+        """File and field, for errors."""
+
+    @property
+    def count(self) -> int: ...
+
+    def ends(self, start: int, stop: int) -> Ints:
+        """The ends of documents ``start`` to ``stop``."""
+
+    def pick(self, which: Ints) -> Ints:
+        """The ends of some documents, in ascending order."""
+
+    def verify(self) -> None:
+        """Check what a look at some places was believed for; ``Documents.verify`` checks the ends itself."""
+
+    def close(self) -> None:
+        """Let go of open files; they are opened again when needed."""
+
+
+class Column:
+    """Ends as an array on disk: ``(value - base) / scale``."""
+
+    def __init__(self, layout: Layout, what: str, base: int = 0, scale: int = 1) -> None:
+        self.layout = layout
+        self.what = what
+        self.base = base
+        self.scale = scale
+        self._array: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Column, (self.layout, self.what, self.base, self.scale)
+
+    @property
+    def where(self) -> str:
+        return f"{self.layout.path}: {self.what}"
+
+    @property
+    def count(self) -> int:
+        return self.layout.shape[0]
+
+    def ends(self, start: int, stop: int) -> Ints:
+        values = np.empty(stop - start, self.layout.dtype)
+        self._open().stream(start, stop, values)  # several times as fast as indexing, for these few bytes
+        return self._tokens(values)
+
+    def pick(self, which: Ints) -> Ints:
+        return self._tokens(self._open().take(which))
+
+    def verify(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._array = None
+
+    def _open(self) -> Any:
+        array = self._array
+        if array is None:
+            from lowtide._arrays.array import Array
+
+            self._array = array = Array(self.layout)
+        return array
+
+    def _tokens(self, values: npt.NDArray[Any]) -> Ints:
+        # What does not fit 63 bits becomes negative, and is refused as such.
+        ends = values.astype(np.int64)
+        if self.base:
+            ends -= self.base
+        if self.scale > 1:
+            if (ends % self.scale).any():
+                raise FormatError(
+                    f"{self.where} must lie on tokens of {self.scale} bytes from byte {self.base}, and one "
+                    "does not: damaged; write the file again"
+                )
+            ends //= self.scale
+        return ends
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Documents of one size, without an index.
+
+    >>> Even("shard", 3, 10).ends(1, 3)
+    array([20, 30])
+    """
+
+    where: str
+    count: int
+    size: int
+
+    def ends(self, start: int, stop: int) -> Ints:
+        return np.arange(start + 1, stop + 1, dtype=np.int64) * self.size
+
+    def pick(self, which: Ints) -> Ints:
+        return (which + 1) * self.size
+
+    def verify(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Ends that are in memory already, since the format has them where they cannot be read in place."""
+
+    where: str
+    values: Ints = field(repr=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    def ends(self, start: int, stop: int) -> Ints:
+        return self.values[start:stop]
+
+    def pick(self, which: Ints) -> Ints:
+        return self.values[which]
+
+    def verify(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Documents:
+    """Every document of a corpus, by number, in global token positions.
+
+    ``parts`` and ``sizes`` (in tokens) are those of the segments. A document may go on from one segment into
+    the next, unless ``whole``: then the last one of each part must end where its segment does.
+
+    What is read is checked when it is read: ends that go back or lie beyond their segment are a
+    ``FormatError``. ``verify`` reads and checks all.
+
+    >>> documents = Documents("records", [Even("a", 3, 10), Even("b", 2, 4)], [30, 8])
+    >>> documents.count, documents.bounds(2, 4).tolist(), documents.at(29), documents.at(30)
+    (5, [[20, 30], [30, 34]], 2, 3)
+    """
+
+    def __init__(self, kind: str, parts: Sequence[Part], sizes: Sequence[int], whole: bool = False) -> None:
+        self.kind = kind
+        """How the bounds are known: ``ends``, ``records``, ``megatron``."""
+        self._parts = tuple(parts)
+        self._sizes = tuple(sizes)
+        self._whole = whole
+        self._starts = np.concatenate(([0], np.cumsum(self._sizes, dtype=np.int64)))
+        self._firsts = np.concatenate(([0], np.cumsum([part.count for part in parts], dtype=np.int64)))
+        # Both are only ever added to or emptied, so threads need no lock: one would not survive a fork.
+        self._nodes: dict[tuple[int, int, int], Ints] = {}
+        self._used: set[int] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Documents, (self.kind, self._parts, self._sizes, self._whole)
+
+    def __repr__(self) -> str:
+        return f"<Documents {self.kind!r}, count={self.count}, tokens={self.tokens}>"
+
+    @property
+    def count(self) -> int:
+        """How many documents there are."""
+        return int(self._firsts[-1])
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are."""
+        return int(self._starts[-1])
+
+    def bounds(self, start: int, stop: int) -> Ints:
+        """Begin and end of documents ``start`` to ``stop``, as rows of an array of shape (n, 2)."""
+        if not 0 <= start <= stop <= self.count:
+            raise IndexingError(f"documents {start} to {stop} are not among the {self.count} that there are")
+        found = np.empty((stop - start, 2), np.int64)
+        if start == stop:
+            return found
+        ends = self._ends(max(start - 1, 0), stop)
+        found[:, 1] = ends[len(ends) - len(found) :]
+        found[1:, 0] = found[:-1, 1]
+        found[0, 0] = ends[0] if start else 0
+        return found
+
+    def starts(self, numbers: Ints) -> Ints:
+        """Where some documents begin, in any order."""
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.count:
+            raise IndexingError(f"documents {numbers} are not among the {self.count} that there are")
+        found = np.zeros(len(numbers), np.int64)
+        order = np.argsort(numbers, kind="stable")
+        before = numbers[order] - 1  # a document begins where the one before it ends
+        owners = np.searchsorted(self._firsts, before, "right") - 1
+        for number in np.unique(owners[before >= 0]).tolist():
+            mine = owners == number
+            part = self._part(number)
+            ends = part.pick(before[mine] - int(self._firsts[number]))
+            self._check(part, self._sizes[number], ends)
+            found[order[mine]] = ends + self._starts[number]
+        return found
+
+    def at(self, token: int) -> int:
+        """The number of the document that holds a token."""
+        if not 0 <= token < self.tokens:
+            raise IndexingError(f"token {token} is not among the {self.tokens} that there are")
+        number = int(np.searchsorted(self._starts, token, "right")) - 1
+        found = int(self._firsts[number]) + self._search(number, token - int(self._starts[number]))
+        if found == self.count:
+            last = next((part for part in reversed(self._parts) if part.count), self._parts[number])
+            raise FormatError(
+                f"{last.where} end before token {token} of {self.tokens}, so that it is in no document: "
+                "damaged, or still being written; write the index again"
+            )
+        return found
+
+    def covering(self, start: int, stop: int) -> tuple[int, Ints]:
+        """The documents that tokens ``start`` to ``stop`` touch: the first one's number, and their bounds."""
+        if not start < stop <= self.tokens:
+            raise IndexingError(f"tokens {start} to {stop} are not among the {self.tokens} that there are")
+        first, some = self.at(start), _SOME
+        while True:  # the last one is mostly near the first, where a second search would cost more
+            bounds = self.bounds(first, min(first + some, self.count))
+            covered = int(np.searchsorted(bounds[:, 1], stop)) + 1
+            if covered <= len(bounds):
+                return first, bounds[:covered]
+            if first + some >= self.count:
+                self.at(stop - 1)  # which says what is wrong
+            some *= 4
+
+    def verify(self) -> None:
+        """Read every end and check it; in bounded memory, however many there are."""
+        last = 0
+        for start in range(0, self.count, _VERIFY):
+            ends = self._ends(max(start - 1, 0), min(start + _VERIFY, self.count))
+            last = int(ends[-1])
+        if last != self.tokens:
+            self.at(self.tokens - 1)
+        for part in self._parts:
+            part.verify()
+
+    def _ends(self, start: int, stop: int) -> Ints:
+        """Checked ends in global positions; from ``start - 1`` on where order is to be checked against it."""
+        pieces = []
+        number = int(np.searchsorted(self._firsts, start, "right")) - 1
+        while start < stop:
+            first, after = int(self._firsts[number]), int(self._firsts[number + 1])
+            upto = min(stop, after)
+            if upto > start:
+                pieces.append(self._read(number, start - first, upto - first) + self._starts[number])
+                start = upto
+            number += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _read(self, number: int, start: int, stop: int) -> Ints:
+        part, size = self._part(number), self._sizes[number]
+        ends = part.ends(start, stop)
+        self._check(part, size, ends)
+        if self._whole and stop == part.count and ends[-1] != size:
+            raise FormatError(
+                f"{part.where} end at token {ends[-1]}, and their segment has {size}: the index belongs to "
+                "another file, or one of the two was cut short; copy or write both again"
+            )
+        return ends
+
+    @staticmethod
+    def _check(part: Part, size: int, ends: Ints) -> None:
+        if not len(ends):
+            return
+        if (ends[1:] < ends[:-1]).any() or ends[0] < 0 or ends[-1] > size:
+            back = np.flatnonzero(ends[1:] < ends[:-1])
+            i = int(back[0]) + 1 if len(back) else 0 if ends[0] < 0 else len(ends) - 1
+            before = f" after {ends[i - 1]}" if i else ""
+            raise FormatError(
+                f"{part.where} must ascend from 0 to the {size} tokens of their segment, found {ends[i]}"
+                f"{before}: damaged, or the index of another file; copy or write both again"
+            )
+
+    def _part(self, number: int) -> Part:
+        """A part that may open its file; before there are too many, all others let go of theirs."""
+        if number not in self._used:
+            if len(self._used) >= _OPEN:
+                idle = list(self._used)
+                self._used.clear()
+                for other in idle:
+                    self._parts[other].close()
+            self._used.add(number)
+        return self._parts[number]
+
+    def _search(self, number: int, token: int) -> int:
+        """The first document of a part that ends behind ``token``; the part's count if there is none."""
+        low, high = 0, self._parts[number].count
+        while high - low > _BLOCK:
+            probes = low + (high - low) * np.arange(1, _FAN, dtype=np.int64) // _FAN
+            ends = self._node(number, low, high, probes)
+            step = int(np.searchsorted(ends, token, "right"))
+            if step < len(probes):
+                high = int(probes[step])
+            if step:
+                low = int(probes[step - 1]) + 1
+        if low == high:
+            return low
+        return low + int(np.searchsorted(self._read(number, low, high), token, "right"))
+
+    def _node(self, number: int, low: int, high: int, probes: Ints) -> Ints:
+        key = (number, low, high)
+        ends = self._nodes.get(key)
+        if ends is None:
+            part = self._part(number)
+            ends = part.pick(probes)
+            self._check(part, self._sizes[number], ends)
+            if len(self._nodes) >= _NODES:
+                self._nodes.clear()
+            self._nodes[key] = ends
+        return ends

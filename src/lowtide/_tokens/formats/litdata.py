@@ -1,0 +1,131 @@
+"""LitData: ``index.json`` and chunks of samples, uncompressed, one array of token ids a sample.
+
+With ``TokensLoader`` the samples of a chunk are nothing but tokens, one behind the other, and ``dim`` counts
+them. Otherwise a sample is u32 size and then its tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowtide._arrays.formats.layout import Layout, brief
+from lowtide._io.source import Source, opened
+from lowtide._tokens.formats.documents import Column
+from lowtide._tokens.formats.records import File, Gatherer, head
+from lowtide._tokens.formats.shards import Inside, agree, whole
+from lowtide._tokens.formats.tokens import Tokens
+from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+DTYPES = {
+    **{f"no_header_tensor:{code}": f"<{kind}" for code, kind in enumerate(("u1", "i1"), 11)},
+    **{
+        f"no_header_tensor:{code}": f"<{kind}"
+        for code, kind in enumerate(("i2", "i2", "i4", "i4", "i8", "i8"), 13)
+    },
+    "no_header_tensor:20": "<u2",
+    **{
+        f"no_header_numpy:{code}": f"<{kind}"
+        for code, kind in enumerate(("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
+    },
+}
+"""LitData numbers torch's dtypes with their aliases, and NumPy's; these are the integers among them."""
+
+_FORMAT = re.compile(r"no_header_(tensor|numpy):\d+")
+_OFFSET: np.dtype[np.generic] = np.dtype("<u4")
+
+
+def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> Tokens:
+    """The chunks that ``index.json`` lists, in its order.
+
+    >>> import json, struct
+    >>> chunk = struct.pack("<4I", 2, 16, 20, 22) + struct.pack("<3H", 7, 8, 9)
+    >>> _ = (tmp / "chunk-0-0.bin").write_bytes(chunk)
+    >>> index = {
+    ...     "chunks": [{"chunk_bytes": 22, "chunk_size": 2, "dim": 3, "filename": "chunk-0-0.bin"}],
+    ...     "config": {"compression": None, "data_format": ["no_header_tensor:20"]},
+    ... }
+    >>> found = find(str(tmp / "index.json"), index, None)
+    >>> found.count, str(found.dtype), found.documents.bounds(0, 2).tolist()
+    (3, 'uint16', [[0, 2], [2, 3]])
+    """
+    config, chunks = content.get("config"), content.get("chunks")
+    if not isinstance(config, dict) or not isinstance(chunks, list) or not chunks:
+        raise FormatError(
+            f"{path}: an index of LitData has an object 'config' and a list 'chunks' that is not empty, "
+            f"found {brief(config)} and {brief(chunks)}"
+        )
+    for key in ("compression", "encryption"):
+        if config.get(key) is not None:
+            raise UnsupportedError(
+                f"{path}: config.{key} is {brief(config[key])}, and chunks can only be read in place "
+                f"without; optimize the data again with {key}=None"
+            )
+    made = agree(np.dtype(_dtype(path, config.get("data_format"))), dtype, path)
+    if not all(isinstance(chunk, dict) for chunk in chunks):
+        raise FormatError(f"{path}: chunks must be objects, found {brief(chunks)}")
+    sizes = [
+        whole(chunk.get("chunk_size"), f"{path}: chunks[{i}].chunk_size", least=1, most=2**32 - 2)
+        for i, chunk in enumerate(chunks)
+    ]
+    gatherer = Gatherer(sum(sizes), made.itemsize)
+    inside = Inside(path)
+    for i, (chunk, count) in enumerate(zip(chunks, sizes, strict=True)):
+        name, (_, _, size, *_) = inside.stat(chunk.get("filename"), f"chunks[{i}].filename")
+        promised = whole(chunk.get("chunk_bytes"), f"{path}: chunks[{i}].chunk_bytes")
+        if size != promised:
+            wrong = TruncatedFileError if size < promised else FormatError
+            raise wrong(
+                f"{name}: has {size} bytes, and {path} promises {promised} (chunks[{i}].chunk_bytes): cut "
+                "short, or of another index; copy or write both again"
+            )
+        with opened(name) as source:
+            file = head(source, count, "samples")
+            if chunk.get("dim") is None:
+                gatherer.add(source, file, _size)
+            else:
+                _flat(gatherer, file, made.itemsize, whole(chunk["dim"], f"{path}: chunks[{i}].dim"))
+    metadata = {"item_loader": config.get("item_loader")}
+    return Tokens("litdata", made, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
+
+
+def _dtype(path: str, data_format: object) -> str:
+    if isinstance(data_format, list) and len(data_format) == 1 and isinstance(data_format[0], str):
+        if data_format[0] in DTYPES:
+            return DTYPES[data_format[0]]
+        if _FORMAT.fullmatch(data_format[0]):
+            raise FormatError(f"{path}: tokens are integers, and config.data_format is {brief(data_format)}")
+    raise UnsupportedError(
+        f"{path}: samples must be single arrays of token ids with one axis (config.data_format "
+        f"['no_header_tensor:16'] or the like), found {brief(data_format)}; optimize the data again with a "
+        "function that yields such an array"
+    )
+
+
+def _flat(gatherer: Gatherer, file: File, itemsize: int, dim: int) -> None:
+    if dim * itemsize != file.size - file.first:
+        raise FormatError(
+            f"{file.path}: dim is {dim} tokens of {itemsize} bytes, and the chunk has "
+            f"{file.size - file.first} bytes of them: damaged, or of another index; write it again"
+        )
+    # The offsets behind the first are the ends of the samples, in bytes.
+    layout = Layout(
+        file.path, "litdata", 8, _OFFSET, (file.count,), file_size=file.size, identity=file.identity
+    )
+    gatherer.joined(file, Column(layout, "sample offsets", file.first, itemsize))
+
+
+def _size(source: Source, start: int, stop: int) -> tuple[int, int]:
+    """Each sample has its own size before it: LitData's default loader can hold several arrays a sample."""
+    size = int.from_bytes(source.read(start, 4, "size of a sample"), "little")
+    if start + 4 + size != stop:
+        raise FormatError(
+            f"{source.path}: a sample from byte {start} to {stop} says that it has {size} bytes behind its "
+            "first 4: damaged, or not of single arrays; write it again"
+        )
+    return start + 4, size

@@ -1,0 +1,149 @@
+"""nanoGPT: ``train.bin`` and ``val.bin``, raw uint16, and a ``meta.pkl`` that is never simply unpickled."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import pickletools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowtide._arrays.formats.layout import brief
+from lowtide._io.source import opened
+from lowtide._tokens.formats.shards import Look, Neighbours, may_grow, raw_count, token_dtype, whole
+from lowtide._tokens.formats.tokens import Segment, Tokens
+from lowtide.errors import ArgumentError, FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NAMES = ("train.bin", "val.bin")
+MAX_META = 4 * 2**20
+"""Bytes of the largest ``meta.pkl`` that is read: a vocabulary of some 150,000 entries."""
+MAX_DICTS = 50
+"""Dicts in it, of which nanoGPT's has three."""
+
+# What str, int and dict need, as pickle protocols 2 to 5 write them. Of these none calls, imports or copies.
+_PLAIN = {
+    *("PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "SETITEM", "SETITEMS", "BININT", "BININT1", "BININT2"),
+    *("LONG1", "SHORT_BINUNICODE", "BINUNICODE", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
+}
+
+
+def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+    """Raw files: nanoGPT's by their names, any others by the caller's dtype.
+
+    >>> from lowtide._tokens.formats.shards import look
+    >>> np.arange(6, dtype="<u4").tofile(tmp / "ids.bin")
+    >>> find([look(str(tmp / "ids.bin"))], "uint32").segments[0].count
+    6
+    """
+    beside = Neighbours()
+    other = next((one for one in seen if not _is_nanogpt(one.path, beside)), None)
+    if dtype is None and other is not None:
+        raise ArgumentError(
+            f"{other.path}: begins with {other.head[:8]!r}, no header that lowtide knows, so it is taken "
+            f"as raw tokens and needs their dtype: lowtide.corpus({other.path!r}, dtype='uint16') if it is "
+            "as nanoGPT's, 'uint32' for vocabularies beyond 65,536"
+        )
+    made = token_dtype("<u2" if dtype is None else dtype, seen[0].path)
+    segments = []
+    for one in seen:
+        count, size = raw_count(one, made.itemsize, beside)
+        segments.append(Segment(one.path, 0, count, file_size=size, identity=may_grow(one)))
+    return Tokens("nanogpt" if other is None else "raw", made, tuple(segments))
+
+
+def _is_nanogpt(path: str, beside: Neighbours) -> bool:
+    folder, name = os.path.split(path)
+    if name in NAMES:
+        return True
+    return name.endswith(".bin") and any(beside.has(os.path.join(folder, other)) for other in NAMES)
+
+
+def with_meta(tokens: Tokens, path: str) -> Tokens:
+    """``tokens`` and what ``meta.pkl`` says of them: vocab_size, stoi, itos.
+
+    >>> import pickle
+    >>> _ = (tmp / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65, "stoi": {"a": 0}}))
+    >>> with_meta(Tokens("nanogpt", np.dtype("u2"), ()), str(tmp / "meta.pkl")).vocab_size
+    65
+    """
+    meta = read_meta(path)
+    vocab_size = None
+    if "vocab_size" in meta:
+        most = int(np.iinfo(tokens.dtype).max) + 1
+        vocab_size = whole(meta["vocab_size"], f"{path}: vocab_size", least=1, most=most)
+    return replace(tokens, vocab_size=vocab_size, metadata=meta)
+
+
+def read_meta(path: str) -> dict[str, object]:
+    """The dict in a ``meta.pkl``, if it is made of str, int and dict and nothing else.
+
+    A pickle is a program. Every step of it is looked at before any is run: those that import, call or build
+    anything else are refused, and so are those that reserve memory for more than the file has bytes.
+    """
+    remedy = f"if you do not need it, move it away or name the file of tokens: {_beside(path)!r}"
+    with opened(path) as source:
+        if source.size > MAX_META:
+            raise FormatError(f"{path}: {source.size} bytes are beyond the limit of {MAX_META}; {remedy}")
+        data = source.read(0, source.size, "pickle")
+    try:
+        argument: Any
+        dicts = 0
+        for step, argument, at in pickletools.genops(data):
+            if step.name not in _PLAIN or (step.name == "LONG1" and not -(2**63) <= argument < 2**64):
+                raise UnsupportedError(
+                    f"{path}: the pickle asks for {step.name} ({brief(argument, 80)}) at byte {at}, and only "
+                    "str, int and dict are admitted: a pickle from a stranger may run any code or take all "
+                    f"memory; {remedy}"
+                )
+            dicts += step.name == "EMPTY_DICT"
+            if dicts > MAX_DICTS:
+                raise FormatError(f"{path}: holds more than {MAX_DICTS} dicts; {remedy}")
+            # The memo is an array, and a number of 2**32 would make one of that length.
+            if step.name.endswith("BINPUT") and argument > len(data):
+                raise FormatError(f"{path}: the pickle's memo asks for place {argument}; {remedy}")
+        meta = _Plain(io.BytesIO(data)).load()
+        _check_tree(meta)
+    except (FormatError, UnsupportedError):
+        raise
+    except Exception as error:  # the unpickler says whatever Python says to nonsense
+        raise FormatError(
+            f"{path}: is not a valid pickle ({type(error).__name__}: {brief(str(error))}): damaged; {remedy}"
+        ) from None
+    if not isinstance(meta, dict) or not all(isinstance(key, str) for key in meta):
+        raise FormatError(f"{path}: must hold a dict with names for keys, found {brief(meta)}; {remedy}")
+    return meta
+
+
+def _check_tree(meta: object) -> None:
+    """Refuse a dict that is in two places or in itself, which could take forever to show, and surrogates."""
+    seen: set[int] = set()
+    waiting = [meta]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            value.encode("utf8")
+        elif isinstance(value, dict):
+            if id(value) in seen:
+                raise ValueError("the same dict is in it twice")
+            seen.add(id(value))
+            waiting += [*value.keys(), *value.values()]
+
+
+def _beside(path: str) -> str:
+    return os.path.join(os.path.dirname(path), NAMES[0])
+
+
+class _Plain(pickle.Unpickler):
+    """Refuses every global, should one get past the look at the steps."""
+
+    def find_class(self, module: str, name: str) -> object:
+        raise UnsupportedError(f"the pickle asks for {module}.{name}, and nothing is imported for it")
+
+    def persistent_load(self, pid: object) -> object:
+        raise UnsupportedError(f"the pickle asks for the outside object {brief(pid)}")

@@ -1,0 +1,208 @@
+"""Files of samples, as LitData and MosaicML Streaming write them: u32 n, u32 offsets[n + 1], samples.
+
+Where all samples of a file have one size, the tokens in them lie at a fixed stride and are one segment. Where
+sizes differ, each sample is a segment of its own, for which there is a limit. Sizes are compared for all
+samples of a corpus of up to 2**22; in a larger one for three runs of each file, and for all by
+``documents.verify()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._io.identity import Identity
+from lowtide._io.source import Source, opened
+from lowtide._tokens.formats.documents import Documents, Even, Ints, Listed, Part
+from lowtide._tokens.formats.tokens import Segment
+from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+
+EXACT = 2**22
+"""Samples of a corpus up to which every offset is compared when it is opened."""
+MAX_SEGMENTS = 100_000
+"""Samples of differing sizes that are read in place: a segment for each takes about 200 bytes of memory."""
+
+_BLOCK = 2**16
+_RUN = 64
+
+Place = Callable[[Source, int, int], tuple[int, int]]
+"""Of a sample from one byte to another, the first byte of its tokens and their number of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of samples."""
+
+    path: str
+    size: int
+    count: int
+    first: int
+    """Byte of the first sample."""
+    identity: Identity
+
+    def offsets(self, source: Source, start: int, stop: int) -> Ints:
+        data = source.read(4 + 4 * start, 4 * (stop - start), "sample offsets")
+        return np.frombuffer(data, "<u4").astype(np.int64)
+
+    def stride(self, source: Source, exact: bool) -> int | None:
+        """Bytes from sample to sample, or None if they differ."""
+        stride, left = divmod(self.size - self.first, self.count)
+        if left or not stride:
+            return None
+        runs = [(0, self.count + 1)] if exact else _runs(self.count + 1)
+        for start, stop in runs:
+            for first in range(start, stop, _BLOCK):
+                last = min(first + _BLOCK, stop)
+                if (self.offsets(source, first, last) != self.first + np.arange(first, last) * stride).any():
+                    return None
+        return stride
+
+
+def _runs(count: int) -> list[tuple[int, int]]:
+    return [(at, min(at + _RUN, count)) for at in (0, count // 2, max(0, count - _RUN))]
+
+
+def head(source: Source, count: int, what: str) -> File:
+    """The file behind ``source``, if it has ``count`` samples as its index says and ends where they do."""
+    found = int.from_bytes(source.read(0, 4, "number of samples"), "little")
+    if found != count:
+        raise FormatError(
+            f"{source.path}: says that it has {found} {what}, and its index says {count}: one of the two is "
+            "of another corpus; copy or write both again"
+        )
+    end = 4 + 4 * (count + 1)
+    first, last = (int.from_bytes(source.read(at, 4, "sample offsets"), "little") for at in (4, end - 4))
+    if not end <= first <= last or last != source.size:
+        wrong = TruncatedFileError if first <= last and last > source.size else FormatError
+        raise wrong(
+            f"{source.path}: its {count} {what} lie from byte {first} to {last}, and they should begin "
+            f"behind byte {end} and end with the file at {source.size}: cut short, damaged, or compressed; "
+            "copy or write it again"
+        )
+    return File(source.path, source.size, count, first, source.identity)
+
+
+class Samples(Even):
+    """Documents of one size that a look at some offsets was believed for."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: File, size: int) -> None:
+        super().__init__(f"{file.path}: samples", file.count, size)
+        object.__setattr__(self, "file", file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Samples, (self.file, self.size)
+
+    file: File
+
+    def verify(self) -> None:
+        with opened(self.file.path) as source:
+            if self.file.stride(source, exact=True) is None:
+                raise FormatError(
+                    f"{self.file.path}: its samples were taken to have one size, and their offsets differ; "
+                    "write it again with samples of one size"
+                )
+
+
+class Gatherer:
+    """Makes segments and documents of one file of samples after another."""
+
+    def __init__(self, samples: int, itemsize: int) -> None:
+        self._exact = samples <= EXACT
+        self._itemsize = itemsize
+        self.segments: list[Segment] = []
+        self._parts: list[Part] = []
+        self._sizes: list[int] = []
+
+    def add(self, source: Source, file: File, place: Place, fixed: bool = True) -> None:
+        """Take the tokens out of samples; ``fixed`` if they lie alike in all samples of one size."""
+        if file.count and not (fixed and self._even(source, file, place)):
+            self._uneven(source, file, place)
+
+    def _even(self, source: Source, file: File, place: Place) -> bool:
+        stride = file.stride(source, self._exact)
+        if stride is None:
+            return False
+        places = set()
+        for start in (file.first, file.size - stride):
+            at, nbytes = place(source, start, start + stride)
+            self._check_place(file, start, start + stride, at, nbytes)
+            places.add((at - start, nbytes))
+        if len(places) > 1:
+            return False
+        [(offset, nbytes)] = places
+        record = self._tokens(file, nbytes)
+        one = (0, 0) if stride == nbytes or not record else (record, stride)
+        self._add(Samples(file, record), record * file.count)
+        at = file.first + offset
+        self.segments.append(Segment(file.path, at, record * file.count, *one, file.size, file.identity))
+        return True
+
+    def _uneven(self, source: Source, file: File, place: Place) -> None:
+        """Take the file sample by sample."""
+        if len(self.segments) + file.count > MAX_SEGMENTS:
+            raise UnsupportedError(
+                f"{file.path}: samples differ in size, and at most {MAX_SEGMENTS} such samples of a corpus "
+                "are read in place; write them with one size (tokens packed to a fixed length), or as one "
+                "array, such as train.bin"
+            )
+        offsets = self._ascending(source, file)
+        counts = np.empty(file.count, np.int64)
+        for i in range(file.count):
+            start, stop = int(offsets[i]), int(offsets[i + 1])
+            at, nbytes = place(source, start, stop)
+            self._check_place(file, start, stop, at, nbytes)
+            counts[i] = self._tokens(file, nbytes)
+            self.segments.append(
+                Segment(file.path, at, int(counts[i]), file_size=file.size, identity=file.identity)
+            )
+        ends = np.cumsum(counts)
+        self._add(Listed(f"{file.path}: samples", ends), int(ends[-1]) if len(ends) else 0)
+
+    def joined(self, file: File, part: Part) -> None:
+        """Take everything from the first sample on as tokens, one behind the other."""
+        count = self._tokens(file, file.size - file.first)
+        self._add(part, count)
+        self.segments.append(
+            Segment(file.path, file.first, count, file_size=file.size, identity=file.identity)
+        )
+
+    def documents(self) -> Documents:
+        return Documents("records", self._parts, self._sizes, whole=True)
+
+    def _add(self, part: Part, tokens: int) -> None:
+        self._parts.append(part)
+        self._sizes.append(tokens)
+
+    @staticmethod
+    def _check_place(file: File, start: int, stop: int, at: int, nbytes: int) -> None:
+        if nbytes < 0 or not start <= at <= at + nbytes <= stop:
+            raise FormatError(
+                f"{file.path}: the tokens of a sample would lie from byte {at} to {at + nbytes}, and the "
+                f"sample itself from {start} to {stop}: damaged; write it again"
+            )
+
+    def _tokens(self, file: File, nbytes: int) -> int:
+        count, left = divmod(nbytes, self._itemsize)
+        if left:
+            raise FormatError(
+                f"{file.path}: {nbytes} bytes of tokens are no multiple of a token's {self._itemsize}: "
+                "another dtype is meant, or the file is damaged"
+            )
+        return count
+
+    @staticmethod
+    def _ascending(source: Source, file: File) -> npt.NDArray[np.int64]:
+        offsets = file.offsets(source, 0, file.count + 1)
+        if (np.diff(offsets) < 0).any():
+            at = int(np.flatnonzero(np.diff(offsets) < 0)[0])
+            raise FormatError(
+                f"{file.path}: sample offsets must ascend, found {offsets[at + 1]} after {offsets[at]}: "
+                "damaged; write it again"
+            )
+        return offsets

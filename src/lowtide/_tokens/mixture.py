@@ -1,0 +1,256 @@
+"""Mixtures: several corpora by weight, still a pure function of the step."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._io.extents import Ints
+from lowtide._permutation import key_of
+from lowtide._readonly import ReadOnly
+from lowtide._tokens.batches import Batches, OrderName, Source, source_of
+from lowtide._tokens.corpora import Corpus
+from lowtide.errors import ArgumentError
+
+_FINEST = 10**5  # of so many parts: then one table of at most this length repeats for ever
+
+Weights = Mapping[str, float]
+
+
+def mix(corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights]) -> Mixture:
+    """Several corpora as one, sampled by weight.
+
+    ``weights`` maps names to numbers (they need not sum to one), or steps to such maps: then the weights
+    change at these steps, the first of which is 0. After any number of samples each corpus' share is within
+    one sample of its weight.
+
+    >>> mixed = lowtide.mix({"web": corpus, "code": corpus}, {"web": 0.7, "code": 0.3})
+    >>> mixed.batches(batch_size=10, length=4).shares(0)
+    {'web': 7, 'code': 3}
+    """
+    return Mixture(corpora, weights)
+
+
+class Mixture(ReadOnly):
+    """Corpora and their weights."""
+
+    _remedy = "make another mixture with lowtide.mix"
+
+    def __init__(self, corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights]) -> None:
+        if not corpora:
+            raise ArgumentError("a mixture needs at least one corpus")
+        kinds = {name: str(corpus.dtype) for name, corpus in corpora.items()}
+        self._dtype: np.dtype[Any] = np.result_type(*[corpus.dtype for corpus in corpora.values()])
+        if self.dtype.kind not in "iu":
+            raise ArgumentError(f"the corpora's dtypes have no common integer type: {kinds}")
+        self._corpora = dict(corpora)
+        by_step: Mapping[Any, Any] = weights
+        if not by_step or not all(isinstance(value, Mapping) for value in by_step.values()):
+            by_step = {0: weights}
+        if min(by_step) != 0 or not all(isinstance(step, int) for step in by_step):
+            raise ArgumentError(
+                f"weights that change must begin at step 0, got steps {sorted(by_step, key=str)}"
+            )
+        self._weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    @property
+    def corpora(self) -> dict[str, Corpus]:
+        """The corpora by name."""
+        return dict(self._corpora)
+
+    @property
+    def weights(self) -> dict[int, dict[str, Fraction]]:
+        """For each step at which they change, the weights as exact fractions that sum to one."""
+        return self._weights
+
+    def batches(
+        self,
+        batch_size: int,
+        length: int,
+        *,
+        order: OrderName = "shuffle",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+        prefetch: int = 2,
+    ) -> MixedBatches:
+        """As :meth:`Corpus.batches`; each corpus has an order of its own."""
+        source = MixedSource(self, batch_size, length, order, seed)
+        return MixedBatches(
+            source, batch_size, length, rank=rank, world_size=world_size, start=start, prefetch=prefetch
+        )
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Weights in force from a sample on. Which corpus a sample comes from repeats every ``len(table)``."""
+
+    first: int
+    table: npt.NDArray[np.int16]
+    before: npt.NDArray[np.int64]
+    """How many samples of its own corpus come before each place of the table."""
+    each: Ints
+    """Samples of each corpus in one round of the table."""
+    used: Ints
+    """Samples of each corpus before this phase."""
+
+
+class MixedSource:
+    """Samples of a mixture."""
+
+    def __init__(self, mixture: Mixture, batch_size: int, length: int, order: OrderName, seed: int) -> None:
+        self.dtype = mixture.dtype
+        self._names = list(mixture.corpora)
+        # Each corpus has a seed of its own, or two copies of one corpus would come in the same order.
+        self._sources: list[Source] = [
+            source_of(corpus, length, order, key_of(seed, nth))
+            for nth, corpus in enumerate(mixture.corpora.values())
+        ]
+        self._seed = seed
+        self._weights = {
+            step: {name: str(share) for name, share in told.items()} for step, told in mixture.weights.items()
+        }
+        self._phases: list[_Phase] = []
+        used = np.zeros(len(self._names), np.int64)
+        firsts = [step * batch_size for step in mixture.weights]
+        for nth, told in enumerate(mixture.weights.values()):
+            phase = _phase(firsts[nth], [told[name] for name in self._names], used)
+            self._phases.append(phase)
+            if nth + 1 < len(firsts):
+                used = used + _counts(phase, firsts[nth + 1] - firsts[nth])
+        self._firsts = firsts
+        self.epoch = sum(source.epoch for source in self._sources)
+        self.dropped_tokens = sum(source.dropped_tokens for source in self._sources)
+
+    def assign(self, first: int, last: int) -> tuple[npt.NDArray[np.int16], Ints]:
+        """For each sample, the number of its corpus and the sample's number there."""
+        parts: list[tuple[npt.NDArray[np.int16], Ints]] = []
+        while first < last:
+            nth = bisect_right(self._firsts, first) - 1
+            until = min(last, self._firsts[nth + 1]) if nth + 1 < len(self._firsts) else last
+            phase = self._phases[nth]
+            rounds, place = np.divmod(np.arange(first, until, dtype=np.int64) - phase.first, len(phase.table))
+            which = phase.table[place]
+            numbers = phase.used[which] + rounds * phase.each[which] + phase.before[place]
+            parts.append((which, numbers.astype(np.int64)))
+            first = until
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    def read(self, first: int, out: npt.NDArray[Any]) -> None:
+        self.begin(first, out)()
+
+    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+        which, numbers = self.assign(first, first + len(out))
+        begun: list[tuple[Ints, npt.NDArray[Any], Callable[[], None]]] = []
+        for nth, source in enumerate(self._sources):
+            rows = np.flatnonzero(which == nth)
+            if len(rows):  # a corpus' samples of one batch are neighbours in its own order
+                part = np.empty((len(rows), out.shape[1]), source.dtype)
+                begun.append((rows, part, source.begin(int(numbers[rows[0]]), part)))
+
+        def finish() -> None:
+            for rows, part, wait in begun:
+                wait()
+                out[rows] = part
+
+        return finish
+
+    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        which, numbers = self.assign(first, first + len(x))
+        ids = np.zeros(x.shape, np.int32)
+        for nth, source in enumerate(self._sources):
+            rows = np.flatnonzero(which == nth)
+            if len(rows):
+                ids[rows] = source.document_ids(int(numbers[rows[0]]), x[rows])
+        return ids
+
+    def samples(self, token: int, epoch: int) -> list[int]:
+        raise ArgumentError(
+            "a token's place in a mixture depends on its corpus; ask that corpus' own batches"
+        )
+
+    def settings(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"mixture_seed": self._seed, "weights": self._weights}
+        for name, source in zip(self._names, self._sources, strict=True):
+            told |= {f"{name}.{key}": value for key, value in source.settings().items()}
+        return told
+
+    def shares(self, first: int, last: int) -> dict[str, int]:
+        counts = np.bincount(self.assign(first, last)[0], minlength=len(self._names))
+        return dict(zip(self._names, counts.tolist(), strict=True))
+
+
+class MixedBatches(Batches):
+    """Batches of a mixture."""
+
+    _source: MixedSource
+
+    def shares(self, step: int) -> dict[str, int]:
+        """How many rows of a step's global batch come from each corpus."""
+        return self._source.shares(step * self.batch_size, (step + 1) * self.batch_size)
+
+
+def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fraction]:
+    if set(weights) != set(corpora):
+        raise ArgumentError(f"weights are for {sorted(weights)}, and the corpora are {sorted(corpora)}")
+    for name, weight in weights.items():
+        if not math.isfinite(weight) or weight < 0:
+            raise ArgumentError(f"the weight of {name!r} must be a number from 0, got {weight!r}")
+    total = sum(Fraction(str(weight)) for weight in weights.values())
+    if not total:
+        raise ArgumentError("all weights are 0, so nothing can be sampled")
+    shares = {name: Fraction(str(weights[name])) / total for name in corpora}
+    if math.lcm(*(share.denominator for share in shares.values())) <= _FINEST:
+        return shares
+    # Too fine for a table: to the next hundred-thousandth, the largest taking what is left.
+    rounded = {name: Fraction(round(share * _FINEST), _FINEST) for name, share in shares.items()}
+    largest = max(rounded, key=lambda name: rounded[name])
+    rounded[largest] += 1 - sum(rounded.values())
+    return rounded
+
+
+def _phase(first: int, shares: list[Fraction], used: Ints) -> _Phase:
+    """Each sample to the corpus whose next one is due first, of those that may have one already.
+
+    Tijdeman's rule for the chairman assignment problem (1980): after any number of samples each corpus has
+    its share to within one.
+    """
+    length = math.lcm(*(share.denominator for share in shares))
+    each = [int(share * length) for share in shares]
+    part = max(2, 2 * len(shares) - 2)  # a corpus may be ahead by at most 1 - 1/part of a sample
+    given = [0] * len(shares)
+    due = [-(-(part - 1) * length // (part * count)) if count else math.inf for count in each]
+    table = np.empty(length, np.int16)
+    for place in range(length):
+        ready = [
+            nth
+            for nth, count in enumerate(each)
+            if count and (count * (place + 1) - given[nth] * length) * part >= length
+        ]
+        chosen = min(ready, key=due.__getitem__)
+        table[place] = chosen
+        given[chosen] += 1
+        due[chosen] = -(-(part - 1 + given[chosen] * part) * length // (part * each[chosen]))
+    before = np.empty(length, np.int64)
+    for nth in range(len(shares)):
+        mine = table == nth
+        before[mine] = np.arange(int(mine.sum()))
+    return _Phase(first, table, before, np.array(each, np.int64), used)
+
+
+def _counts(phase: _Phase, samples: int) -> Ints:
+    rounds, rest = divmod(samples, len(phase.table))
+    counts: Ints = phase.each * rounds + np.bincount(phase.table[:rest], minlength=len(phase.each))
+    return counts

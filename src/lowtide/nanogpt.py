@@ -1,0 +1,97 @@
+"""nanoGPT: its ``get_batch``, with the same batches bit for bit, and flat memory.
+
+In nanoGPT's ``train.py`` replace the function ``get_batch`` by one line::
+
+    from lowtide.nanogpt import get_batch_for
+    get_batch = get_batch_for(data_dir, block_size, batch_size, device)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal
+
+from lowtide._io.files import Cache
+from lowtide._sizes import whole
+from lowtide._tokens.corpora import Corpus, corpus
+from lowtide.errors import ArgumentError
+from lowtide.torch import Destination, Pair, torch
+
+GetBatch = Callable[[str], Pair]
+
+
+def get_batch_for(
+    data_dir: str | os.PathLike[str],
+    block_size: int,
+    batch_size: int,
+    device: str | torch.device = "cpu",
+    *,
+    order: Literal["random", "shuffle"] = "random",
+    seed: int = 1337,
+    cache: Cache = "keep",
+) -> GetBatch:
+    """A ``get_batch(split)`` for the folder that nanoGPT calls ``data_dir``.
+
+    ``order="random"`` draws offsets by the same calls of PyTorch's generator as nanoGPT, so that for the same
+    ``torch.manual_seed`` the same ``x`` and ``y`` come. ``order="shuffle"`` gives every token once an epoch
+    instead, in the order of ``seed``, read ahead by a thread.
+
+    What is wrong with ``train.bin`` is told at once, and with ``val.bin`` too if there is one.
+
+    >>> get_batch = get_batch_for(tmp / "given", block_size=8, batch_size=4)
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = get_batch("train")
+    >>> x.shape, x.dtype, bool((x[:, 1:] == y[:, :-1]).all())
+    (torch.Size([4, 8]), torch.int64, True)
+    """
+    if order not in ("random", "shuffle"):
+        raise ArgumentError(f"order must be 'random' or 'shuffle', got {order!r}")
+    block_size = whole("block_size", block_size, 1)
+    batch_size = whole("batch_size", batch_size, 1)
+
+    def opened(split: str) -> Callable[[], Pair]:
+        tokens = _open(data_dir, split, block_size, cache)
+        if order == "shuffle":
+            return tokens.batches(batch_size, block_size, seed=seed).torch(device).__next__
+        return _drawn(tokens, block_size, batch_size, device)
+
+    splits = {"train": opened("train")}
+    if os.path.exists(_file(data_dir, "val")):
+        splits["val"] = opened("val")
+
+    def get_batch(split: str) -> Pair:
+        if split not in splits:
+            splits[split] = opened(split)
+        return splits[split]()
+
+    return get_batch
+
+
+def _drawn(
+    tokens: Corpus, block_size: int, batch_size: int, device: str | torch.device
+) -> Callable[[], Pair]:
+    to = Destination(device, None, tokens.dtype, block_size)
+
+    def draw() -> Pair:
+        # Nothing else here may draw from PyTorch's generator, or the batches would no longer be nanoGPT's.
+        starts = torch.randint(len(tokens) - block_size, (batch_size,)).cpu().numpy()
+        return to.take(to.make(batch_size, lambda out: tokens.shards.read_windows(starts, out)))
+
+    return draw
+
+
+def _open(data_dir: str | os.PathLike[str], split: str, block_size: int, cache: Cache) -> Corpus:
+    # nanoGPT reads this very file, whatever else lies in the folder. Without it, any corpus will do.
+    path = _file(data_dir, split)
+    tokens = corpus(path if os.path.exists(path) else data_dir, split=split, cache=cache)
+    if len(tokens) <= block_size:
+        raise ArgumentError(
+            f"{tokens.name}: has {len(tokens)} tokens, too few for a block_size of {block_size} and its "
+            f"target; use a block_size of at most {len(tokens) - 1}"
+        )
+    return tokens
+
+
+def _file(data_dir: str | os.PathLike[str], split: str) -> str:
+    return os.path.join(data_dir, f"{split}.bin")
