@@ -341,3 +341,11 @@ def test_any_value_in_an_index_gives_no_other_exception(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-mds"
     assert_honest_corpus(put(folder, changed(EVEN, **{key: value})))
+
+
+def test_an_encoding_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
+    files = made({"tokens": "ndarray:uint16:8"}, [{"tokens": ids(8)}])
+    put(tmp_path, changed(files, column_encodings=["ndarray:" + "x" * 10**6]))
+    with pytest.raises(FormatError) as caught:
+        find(tmp_path)
+    assert len(str(caught.value)) < 1000

@@ -135,6 +135,12 @@ def test_a_file_that_an_index_lists_twice(tmp_path: Path) -> None:
         inside.stat("a.bin", "shards[1]")
 
 
+def test_a_name_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
+    with pytest.raises(FormatError) as caught:
+        Inside(str(tmp_path / "index.json")).stat("x" * 10**6, "shards[0]")
+    assert len(str(caught.value)) < 1000
+
+
 def test_an_index_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "MAX_INDEX", 10)
     with refused(FormatError, "11 bytes", "at most 10"):

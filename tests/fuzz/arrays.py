@@ -103,7 +103,7 @@ def _read(array: lowtide.Array) -> None:
             np.asarray(array)
             if array.shape and len(array):
                 array[-1], array[:2], array.take([0, -1])
-                for _ in array.chunks(2, prefetch=0):
+                for _ in array.chunks(max(2, len(array) // 4), prefetch=0):
                     pass
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import Layout, brief, checked_shape
+from lowtide._arrays.formats.layout import Layout, brief, checked_shape, shown
 from lowtide._io.source import Source
 from lowtide.errors import FormatError, LowtideError, MissingExtraError, TruncatedFileError, UnsupportedError
 
@@ -91,14 +91,14 @@ class Datasets:
 
     def locate(self, name: str) -> Layout:
         """Where the dataset ``name`` lies."""
-        where = f"{self._source.path}[{name!r}]"
+        where = f"{self._source.path}[{brief(name)}]"
         with self._library_errors():
             item = self._file
             for part in name.split("/"):
                 if self._link_kind(item, part) != self._h5py.h5l.TYPE_HARD:
                     raise UnsupportedError(
-                        f"{where}: {part!r} is a link to {_target(item, part)}, and lowtide follows none; "
-                        f"open what it points at by its own name"
+                        f"{where}: {brief(part)} is a link to {_target(item, part)[:400]}, and lowtide "
+                        f"follows none; open what it points at by its own name"
                     )
                 item = item[part]
             return self._layout(name, item, where)
@@ -177,7 +177,7 @@ class Datasets:
         offset = int(dataset.id.get_offset())
         if dataset.id.get_storage_size() != made.nbytes:
             raise FormatError(
-                f"{where}: shape {shape} of {dtype} takes {made.nbytes} bytes, and the file holds "
+                f"{where}: shape {shape} of {shown(dtype)} takes {made.nbytes} bytes, and the file holds "
                 f"{dataset.id.get_storage_size()} for it: damaged; copy or write it again"
             )
         if offset + made.nbytes > self._source.size:
@@ -201,14 +201,15 @@ class Datasets:
             ) from None
         if objects:
             raise UnsupportedError(
-                f"{where}: dtype {dtype} stands for strings or rows of variable length, or references: the "
-                "data lies elsewhere in the file and cannot be read in place; write it with a fixed-width "
-                "dtype, such as 'S16'"
+                f"{where}: dtype {shown(dtype)} stands for strings or rows of variable length, or "
+                "references: the data lies elsewhere in the file and cannot be read in place; write it with "
+                "a fixed-width dtype, such as 'S16'"
             )
         if not same:
             raise UnsupportedError(
-                f"{where}: the bytes on disk are not those of NumPy's {dtype} (h5py converts them when it "
-                f"reads), so the dataset cannot be read in place; write it again with dtype={dtype.str!r}"
+                f"{where}: the bytes on disk are not those of NumPy's {shown(dtype)} (h5py converts them "
+                f"when it reads), so the dataset cannot be read in place; write it again with "
+                f"dtype={dtype.str!r}"
             )
         if dtype.subdtype is not None:
             return _plain(dtype.base), dtype.shape

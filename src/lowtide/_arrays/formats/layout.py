@@ -103,6 +103,12 @@ def brief(value: object, limit: int = 200) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
+def shown(dtype: np.dtype[np.generic]) -> str:
+    """``str(dtype)``, cut: a stranger may have given it hundreds of fields."""
+    text = str(dtype)
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
 def raw_call(path: str, dtype: np.dtype[np.generic] | str, shape: tuple[int, ...], offset: int) -> str:
     """The call that opens these bytes as a raw file, for the remedy of an error.
 
@@ -111,4 +117,6 @@ def raw_call(path: str, dtype: np.dtype[np.generic] | str, shape: tuple[int, ...
     """
     if not isinstance(dtype, str):
         dtype = dtype.str if dtype.names is None else dtype.descr  # type: ignore[assignment]
+        if len(repr(dtype)) > 1000:
+            return f"lowtide.open({path!r}, dtype=..., shape={shape}, offset={offset}) with its dtype"
     return f"lowtide.open({path!r}, dtype={dtype!r}, shape={shape}, offset={offset})"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide._arrays.formats.detect import NPY_MAGIC as MAGIC
-from lowtide._arrays.formats.layout import Layout, brief, checked_shape, raw_call
+from lowtide._arrays.formats.layout import Layout, brief, checked_shape, raw_call, shown
 from lowtide._io.journal import journal_size
 from lowtide._io.source import Source
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
@@ -71,9 +71,9 @@ def locate(source: Source) -> Layout:
     end = header.data_offset + header.nbytes
     if source.size < end:
         raise TruncatedFileError(
-            f"{source.path}: its header promises {end} bytes (shape {header.shape} of {header.dtype} from "
-            f"byte {header.data_offset}), and the file has {source.size}: cut short or still being written; "
-            "copy or write it again"
+            f"{source.path}: its header promises {end} bytes (shape {header.shape} of {shown(header.dtype)} "
+            f"from byte {header.data_offset}), and the file has {source.size}: cut short or still being "
+            "written; copy or write it again"
         )
     # Rows behind the promise are no fault while the writer is adding them: the header counts them last.
     if source.size > end and journal_size(source.path) is None:
@@ -228,7 +228,8 @@ def _dtype(descr: object, where: str) -> np.dtype[np.generic]:
     _refuse_objects(dtype, where)
     if dtype.itemsize == 0:
         raise UnsupportedError(
-            f"{where}: dtype {dtype} has elements of 0 bytes, so that there is nothing to read; use np.load"
+            f"{where}: dtype {shown(dtype)} has elements of 0 bytes, so that there is nothing to read; use "
+            "np.load"
         )
     return dtype
 
@@ -256,9 +257,10 @@ def _check_descr(descr: object, nested: bool = False) -> None:
 def _refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
     if dtype.hasobject:
         raise UnsupportedError(
-            f"{where}: dtype {dtype} holds Python objects, which NumPy stores as a pickle, and a pickle from "
-            "a stranger's file may run any code, so lowtide never reads one; if you trust the file, load it "
-            "with np.load(..., allow_pickle=True) and save it again with a numeric or fixed-width dtype"
+            f"{where}: dtype {shown(dtype)} holds Python objects, which NumPy stores as a pickle, and a "
+            "pickle from a stranger's file may run any code, so lowtide never reads one; if you trust the "
+            "file, load it with np.load(..., allow_pickle=True) and save it again with a numeric or "
+            "fixed-width dtype"
         )
 
 

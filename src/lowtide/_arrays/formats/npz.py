@@ -16,7 +16,7 @@ from typing import IO, cast
 
 from lowtide._arrays.formats import npy
 from lowtide._arrays.formats.foreign import in_zip
-from lowtide._arrays.formats.layout import Layout
+from lowtide._arrays.formats.layout import Layout, brief, shown
 from lowtide._io.source import Source
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
@@ -83,7 +83,7 @@ class Archive:
     def locate(self, name: str) -> Layout:
         """Where the array ``name`` lies."""
         entry = self._entries[name + ".npy" if name + ".npy" in self._entries else name]
-        where = f"{self._source.path}[{name!r}]"
+        where = f"{self._source.path}[{brief(name)}]"
         self._require_stored(entry, where)
         begin = self._data_begin(entry, where)
         end = begin + entry.file_size
@@ -105,8 +105,8 @@ class Archive:
             kind = TruncatedFileError if expected > entry.file_size else FormatError
             raise kind(
                 f"{where}: the NPY header promises {expected} bytes (shape {header.shape} of "
-                f"{header.dtype}), and the zip holds {entry.file_size} for it: damaged; copy or write it "
-                "again"
+                f"{shown(header.dtype)}), and the zip holds {entry.file_size} for it: damaged; copy or write "
+                "it again"
             )
         return Layout(
             self._source.path,
@@ -167,8 +167,8 @@ class Archive:
         if (signature, method, name) != expected or flags & (_ENCRYPTED | _PATCHED):
             raise FormatError(
                 f"{where}: the local header at byte {offset} does not match the zip's directory: found "
-                f"signature, method and name {(signature, method, name)}, expected {expected}: damaged; copy "
-                "or write it again"
+                f"signature, method and name {brief((signature, method, name))}, expected {brief(expected)}: "
+                "damaged; copy or write it again"
             )
         return offset + _LOCAL.size + name_length + extra_length
 

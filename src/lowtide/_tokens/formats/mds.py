@@ -215,7 +215,7 @@ def _columns(
         arrays or [i for i, text in enumerate(encodings) if text == "bytes"], names, encodings, path
     )
     encoding = encodings[which]
-    where = f"{path}: column {names[which]!r} ({encoding})"
+    where = f"{path}: column {brief(names[which])} ({brief(encoding)[1:-1]})"
     code = None
     if encoding == "bytes":
         if dtype is None:

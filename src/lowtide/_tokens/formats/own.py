@@ -58,7 +58,7 @@ _DTYPES: dict[str, np.dtype[np.uint16] | np.dtype[np.uint32]] = {
 }
 _END = np.dtype("<u8")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,7 @@ def find(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
     manifest = read(path)
     if split not in manifest.splits:
         raise ArgumentError(
-            f"{path}: has no split {split!r}, found {', '.join(map(repr, manifest.splits)) or 'none'}; "
-            "pass split="
+            f"{path}: has no split {split!r}, found {brief(list(manifest.splits))}; pass split="
         )
     made = agree(_DTYPES[manifest.dtype], dtype, path)
     inside = Inside(path)
@@ -322,7 +321,13 @@ def _one_of(value: object, known: tuple[str, ...], where: str) -> str:
 
 def _name(value: object, where: str, key: str) -> str:
     # Plain names only: a corpus is one folder, which may be copied as it is.
-    if not isinstance(value, str) or not value or value in (".", "..") or _UNPLAIN.search(value):
+    if (
+        not isinstance(value, str)
+        or not value
+        or len(value) > 255
+        or value in (".", "..")
+        or _UNPLAIN.search(value)
+    ):
         raise FormatError(f"{where}.{key} must be a plain file name, found {brief(value)}")
     return value
 

@@ -35,8 +35,9 @@ MAX_INDEX = 32 * 2**20
 TokenDtype = np.dtype[np.integer]
 
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+_MAX_NAME = 1000  # characters of a path in an index
 _ASKED = 64  # files of a folder that are looked for one by one
-_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -224,7 +225,7 @@ class Inside:
 
     def _checked(self, name: object, field: str) -> str:
         """The slow way, for names that are not plain: in sub-folders, or wrong."""
-        if not isinstance(name, str) or not name or "\0" in name:
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or "\0" in name:
             raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}")
         *folders, _ = parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts) or "\\" in name or os.path.splitdrive(name)[0]:
