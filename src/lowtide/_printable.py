@@ -33,3 +33,16 @@ def printable(text: object, keep: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in shown
     )
+
+
+def brief(value: object, limit: int = 200) -> str:
+    """``repr(value)`` cut to ``limit`` characters, for values that a stranger chose.
+
+    >>> brief("x" * 1000, limit=8)
+    "'xxxxxxx…"
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits; a list nested too deep
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -291,7 +291,7 @@ def test_without_pytorch_the_error_says_what_to_install(module: str) -> None:
 import sys
 sys.modules["torch"] = None
 try:
-    import lowtide.adapters.{module}
+    import lowtide.{module}
 except ImportError as error:
     print(type(error).__name__, error)
 """

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from lowtide._arrays.formats import inspect
+from lowtide._compare.runs import Run
+from lowtide._compare.walks import METHODS, Figures, task_for, walk
 from lowtide._memory import proc
 from lowtide.cli import compare
-from lowtide.cli.compare import Run
-from lowtide.cli.compare_run import METHODS, Figures, task_for, walk
 from tests.cli.test_commands import run
 
 MIB = 2**20

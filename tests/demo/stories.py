@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowtide._compare.runs import Run
 from lowtide._prepare.summary import Summary
 from lowtide._tokens.formats import own
-from lowtide.cli.compare import Run
 from lowtide.demo.page import Story
 from lowtide.demo.sources import Texts
 from lowtide.demo.training import Training

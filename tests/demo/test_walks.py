@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import lowtide
-from lowtide.cli.compare import Run
+from lowtide._compare.runs import Run
 from lowtide.demo import charts, walks
 from lowtide.errors import DiskFullError
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._arrays.formats.layout import brief
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError
 
 Casting = Literal["same_kind", "unsafe"]

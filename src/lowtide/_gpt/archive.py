@@ -16,9 +16,9 @@ import sys
 import zipfile
 from typing import Any
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._gpt.model import torch
 from lowtide._io.source import opened
+from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
 
 MAX_PICKLE = 4 * 2**20

@@ -27,13 +27,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import brief
 from lowtide._gpt import archive
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._gpt.optimisers import Optimiser
 from lowtide._gpt.settings import Settings
 from lowtide._io import jsonfiles
 from lowtide._io.publish import Pace, Partial, write_all, write_file
+from lowtide._printable import brief
 from lowtide._tokens.corpora import Corpus
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, StateError
 

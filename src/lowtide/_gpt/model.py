@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lowtide._arrays.formats.layout import brief
+from lowtide._printable import brief
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._gpt.model import GPT, torch
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, StateError
 
 Name = Literal["adamw", "muon"]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import brief
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._io import jsonfiles
 from lowtide._io.publish import sync_folder
 from lowtide._io.source import opened
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError
 
 _T = TypeVar("_T")

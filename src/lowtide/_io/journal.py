@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import brief
+from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError
 
 SUFFIX = ".appending"

@@ -11,8 +11,8 @@ import math
 import os
 import re
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._io.source import opened
+from lowtide._printable import brief
 from lowtide.errors import FormatError
 
 MAX_MEMORY = 256 * 2**20

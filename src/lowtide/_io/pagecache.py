@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import stat
 import sys
 
-from lowtide._memory.proc import PAGE
 from lowtide.errors import UnsupportedError, reading
 
 # The system call number is the same on every architecture that got it after the tables were unified.
@@ -59,9 +59,9 @@ def resident_fd(fd: int) -> tuple[int, str] | None:
         return 0, "fstat(2)"
     pages = _by_cachestat(fd)
     if pages is not None:
-        return min(pages * PAGE, _round_up(about.st_size)), "cachestat(2)"
+        return min(pages * mmap.PAGESIZE, _round_up(about.st_size)), "cachestat(2)"
     pages = _by_mincore(fd, about)
-    return None if pages is None else (pages * PAGE, "mincore(2)")
+    return None if pages is None else (pages * mmap.PAGESIZE, "mincore(2)")
 
 
 def drop(path: str | os.PathLike[str]) -> None:
@@ -119,7 +119,7 @@ def _by_mincore(fd: int, about: os.stat_result) -> int | None:
         if address is None or address == ctypes.c_void_p(-1).value:
             return None
         try:
-            vector = ctypes.create_string_buffer(_round_up(length) // PAGE)
+            vector = ctypes.create_string_buffer(_round_up(length) // mmap.PAGESIZE)
             if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), vector) != 0:
                 return None
             # The lowest bit of each byte says resident; the others are reserved.
@@ -133,4 +133,4 @@ _LOWEST_BIT = bytes(value & 1 for value in range(256))
 
 
 def _round_up(size: int) -> int:
-    return -(-size // PAGE) * PAGE
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -7,12 +7,12 @@ import os
 from types import NoneType
 from typing import Any
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._io import jsonfiles
 from lowtide._io.source import Source, opened
 from lowtide._memory import dat, foreign
 from lowtide._memory.recording import Recording
 from lowtide._memory.verdict import Verdict, judge
+from lowtide._printable import brief
 from lowtide.errors import FormatError, writing
 
 VERSION = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from lowtide._arrays.formats.layout import brief
+from lowtide._printable import brief
 from lowtide._tokens.formats.shards import read_json
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, NotFoundError, UnsupportedError
 

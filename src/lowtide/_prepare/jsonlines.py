@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._io import jsonfiles
 from lowtide._prepare.streams import blocks, compression_of
 from lowtide._prepare.texts import BOM, cut_short, document, invalid
 from lowtide._prepare.units import Piece, Unit
+from lowtide._printable import brief
 from lowtide._sizes import format_size
 from lowtide.errors import FormatError, LowtideError
 

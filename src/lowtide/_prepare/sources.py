@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import brief
 from lowtide._io.publish import Partial
 from lowtide._prepare.streams import blocks
+from lowtide._printable import brief
 from lowtide._tokens.formats.shards import look
 from lowtide.errors import ArgumentError, FileChangedError, FormatError, NotFoundError
 

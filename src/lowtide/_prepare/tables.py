@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import brief
 from lowtide._prepare.texts import document, invalid
 from lowtide._prepare.units import Piece, Unit
+from lowtide._printable import brief
 from lowtide.errors import FormatError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -7,38 +7,20 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
-import numpy as np
 import psutil
 
 from lowtide._arrays.formats.layout import Layout
-from lowtide._arrays.writer import create
+from lowtide._compare.runs import Run, make_cold, make_matrix, make_warm
+from lowtide._compare.walks import METHODS, task_for, walk_apart
 from lowtide._io import pagecache
 from lowtide._sizes import format_size
-from lowtide.cli.compare_run import METHODS, Figures, task_for, walk_apart
 from lowtide.cli.options import Size, Source, source_options
 from lowtide.cli.output import say
 from lowtide.errors import ArgumentError
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One walk over the file by one method."""
-
-    method: str
-    shuffled: bool
-    cold: bool
-    figures: Figures
-    page_cache_left: int | None
-    """Bytes of the file in the page cache afterwards; told for cold runs, which began with none."""
-
-    @property
-    def speed(self) -> float:
-        """Bytes a second."""
-        return self.figures["bytes_read"] / max(1e-9, self.figures["seconds"])
 
 
 @click.command("compare")
@@ -149,14 +131,6 @@ def _file(path: str | None, size: int) -> Iterator[str | None]:
         yield made
 
 
-def make_matrix(path: str, size: int) -> None:
-    """A matrix of random numbers in rows of 1 KiB."""
-    random = np.random.default_rng(0)
-    with create(path, "float32", row_shape=256) as out:
-        for _ in range(max(1, size // 2**22)):
-            out.append(random.random((4096, 256), dtype=np.float32))
-
-
 def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterator[Run]:
     from rich.console import Console
     from rich.progress import track
@@ -174,7 +148,7 @@ def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterato
     refused = False
     for shuffled, cold, method in track(plan, "walking", console=Console(stderr=True), transient=True):
         if cold:
-            if not _make_cold(layout.path):
+            if not make_cold(layout.path):
                 refused = True
                 continue
         else:
@@ -188,20 +162,6 @@ def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterato
         click.echo(
             "no cold walks: the file cannot be put out of the page cache here (someone has it mapped?)"
         )
-
-
-def _make_cold(path: str) -> bool:
-    pagecache.drop(path)
-    left = pagecache.resident(path)
-    return left is not None and left[0] <= max(2**20, os.stat(path).st_size // 100)
-
-
-def make_warm(layout: Layout, used: int) -> None:
-    """Read once with large requests, as any program that went before would have left it."""
-    with open(layout.path, "rb", buffering=0) as file:
-        buffer = bytearray(4 * 2**20)
-        while file.tell() < layout.offset + used and file.readinto(buffer):
-            pass
 
 
 def _print_table(runs: list[Run]) -> None:

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 if TYPE_CHECKING:
-    from lowtide.cli.compare import Run
+    from lowtide._compare.runs import Run
 
 _COLOURS = {
     "np.memmap": "#c0392b",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
 
 import click
 
@@ -58,7 +56,9 @@ def command(
     \b
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300
     """
-    parts = text(
+    from lowtide._gpt.sample import sample
+
+    parts = sample(
         run,
         prompt,
         max_new_tokens=max_new_tokens,
@@ -75,51 +75,3 @@ def command(
         sys.stdout.write(printable(part, keep="\n\t") if obeyed else part)
         sys.stdout.flush()  # the text appears as it is made
     sys.stdout.write("\n")
-
-
-def text(
-    run: str,
-    prompt: str | None,
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    tokenizer: str | None = None,
-) -> Iterator[str]:
-    """The prompt and what the model of the folder ``run`` says after it, piece by piece."""
-    from lowtide._gpt import checkpoints
-    from lowtide._gpt.generate import TextStream, generate
-    from lowtide._gpt.model import torch
-    from lowtide._gpt.ranks import usable
-    from lowtide._prepare import tokenizers
-    from lowtide.errors import ArgumentError
-
-    where = usable(device)
-    model = checkpoints.load_model(run).to(where)
-    file = os.path.join(run, checkpoints.TOKENIZER)
-    if tokenizer is None and not os.path.exists(file):
-        raise ArgumentError(f"{run}: has no {checkpoints.TOKENIZER}; name the tokenizer with --tokenizer")
-    words = checkpoints.load_tokenizer(run) if tokenizer is None else tokenizers.make(tokenizer)
-    if prompt is None and words.eos is not None:
-        prompt, ids = "", [words.eos]
-    else:
-        prompt = "\n" if prompt is None else prompt
-        ids = words.encode_batch([prompt])[0].tolist()
-    tokens = generate(
-        model,
-        ids,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        stop=words.eos,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    yield prompt
-    stream = TextStream(words)
-    for token in tokens:
-        yield stream.add(token)
-    yield stream.end()

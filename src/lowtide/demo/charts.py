@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowtide._compare.runs import Run
 from lowtide._sizes import format_size
-from lowtide.cli.compare import Run
 from lowtide.demo.svg import Chart, Line, Point
 from lowtide.demo.walks import name, peak
 

@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 
 from lowtide import __version__
+from lowtide._compare.runs import Run
 from lowtide._io.publish import write_file
 from lowtide._memory import cgroups
 from lowtide._pages import escape, fill
 from lowtide._prepare.summary import Summary
 from lowtide._sizes import format_size
-from lowtide.cli.compare import Run
 from lowtide.demo import charts, svg
 from lowtide.demo.sources import Texts
 from lowtide.demo.svg import Chart

@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 import lowtide
+from lowtide._compare.runs import Run
 from lowtide._io.publish import write_file
 from lowtide._prepare.summary import Summary
 from lowtide._printable import printable
 from lowtide._sizes import format_size
-from lowtide.cli.compare import Run
 from lowtide.demo import charts, page, sources, training, walks
 from lowtide.demo.folder import Folder
 from lowtide.demo.page import Story

@@ -63,7 +63,7 @@ def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
 
 def sample(run: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """What the trained model writes, as ``lowtide sample`` does, piece by piece."""
-    from lowtide.cli.sample import text
+    from lowtide._gpt.sample import sample as text_of
 
     # A model that has learnt little writes control characters too.
-    return (printable(part, keep="\n\t") for part in text(run, **settings))
+    return (printable(part, keep="\n\t") for part in text_of(run, **settings))

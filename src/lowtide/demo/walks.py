@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import psutil
 
 from lowtide._arrays.formats import inspect
+from lowtide._compare.runs import Run, make_matrix, make_warm
+from lowtide._compare.walks import task_for, walk_apart
 from lowtide._memory import cgroups
 from lowtide._sizes import format_size
-from lowtide.cli.compare import Run, make_matrix, make_warm
-from lowtide.cli.compare_run import task_for, walk_apart
 from lowtide.errors import DiskFullError
 
 LEAST = 64 * 2**20

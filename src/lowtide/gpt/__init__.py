@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lowtide._gpt.generate import generate as generate
     from lowtide._gpt.model import GPT as GPT
     from lowtide._gpt.model import ModelConfig as ModelConfig
+    from lowtide._gpt.sample import sample as sample
     from lowtide._gpt.settings import Settings as Settings
     from lowtide._gpt.train import train as train
     from lowtide._gpt.weights import from_gpt2 as from_gpt2
@@ -28,6 +29,7 @@ _NAMES = {
     "generate": "lowtide._gpt.generate",
     "load_model": "lowtide._gpt.checkpoints",
     "load_tokenizer": "lowtide._gpt.checkpoints",
+    "sample": "lowtide._gpt.sample",
     "to_gpt2": "lowtide._gpt.weights",
     "train": "lowtide._gpt.train",
 }

@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from lowtide._arrays.formats.detect import detect, refuse_header
-from lowtide._arrays.formats.layout import Layout, Member, brief
+from lowtide._arrays.formats.layout import Layout, Member
 from lowtide._io.identity import SAMPLE, sample
 from lowtide._io.source import Source, opened
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import Layout, brief, checked_shape, shown
+from lowtide._arrays.formats.layout import Layout, checked_shape, shown
 from lowtide._io.source import Source
+from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, MissingExtraError, TruncatedFileError, UnsupportedError
 
 # Of the errors that the HDF5 library passes on, those that tell of the system and not of the file.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide._io.identity import Identity
+from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError
 
 MAX_BYTES = 2**63 - 1
@@ -88,19 +89,6 @@ def checked_shape(shape: Sequence[object], itemsize: int, where: str) -> tuple[i
             )
         checked.append(length)
     return tuple(checked)
-
-
-def brief(value: object, limit: int = 200) -> str:
-    """``repr(value)`` cut to ``limit`` characters, for values that a stranger chose.
-
-    >>> brief("x" * 1000, limit=8)
-    "'xxxxxxx…"
-    """
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an int of more than 4,300 digits; a list nested too deep
-        text = f"a {type(value).__name__} too large to show"
-    return text if len(text) <= limit else text[:limit] + "…"
 
 
 def shown(dtype: np.dtype[np.generic]) -> str:

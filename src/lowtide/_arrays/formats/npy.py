@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide._arrays.formats.detect import NPY_MAGIC as MAGIC
-from lowtide._arrays.formats.layout import Layout, brief, checked_shape, raw_call, shown
+from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call, shown
 from lowtide._io.journal import journal_size
 from lowtide._io.source import Source
+from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
 if TYPE_CHECKING:

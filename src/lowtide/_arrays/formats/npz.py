@@ -16,8 +16,9 @@ from typing import IO, cast
 
 from lowtide._arrays.formats import npy
 from lowtide._arrays.formats.foreign import in_zip
-from lowtide._arrays.formats.layout import Layout, brief, shown
+from lowtide._arrays.formats.layout import Layout, shown
 from lowtide._io.source import Source
+from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
 MAX_DIRECTORY = 4 * 2**20

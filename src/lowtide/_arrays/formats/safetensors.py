@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, brief, checked_shape, raw_call
+from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call
 from lowtide._io import jsonfiles
 from lowtide._io.source import Source
+from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
 MAX_HEADER = 16 * 2**20

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._io import jsonfiles
 from lowtide._prepare.tokenizers import probe
 from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
 from lowtide._prepare.tokenizers.characters import CharTokenizer, alphabet
 from lowtide._prepare.tokenizers.shared import FORMAT, VERSION
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError
 
 if TYPE_CHECKING:

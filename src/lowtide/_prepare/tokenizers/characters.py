@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._prepare.tokenizers.shared import FORMAT, VERSION, decodable, unencodable
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError
 
 if TYPE_CHECKING:

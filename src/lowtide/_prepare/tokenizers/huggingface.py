@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._prepare.tokenizers.shared import ENDS, MAX_VOCABULARY, decodable, library
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._prepare.tokenizers.shared import ENDS, FORMAT, MAX_VOCABULARY, VERSION, decodable, library
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, NotFoundError
 
 if TYPE_CHECKING:

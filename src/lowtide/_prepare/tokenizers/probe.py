@@ -12,7 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from lowtide._arrays.formats.layout import brief
+from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, TaskError
 
 SECONDS = 60

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import brief
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, LowtideError
 
 if TYPE_CHECKING:

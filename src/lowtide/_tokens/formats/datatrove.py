@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, brief
+from lowtide._arrays.formats.layout import Layout
 from lowtide._io.source import opened
+from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column, Documents
 from lowtide._tokens.formats.shards import HEAD, Look, Neighbours, agree, look, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Tokens

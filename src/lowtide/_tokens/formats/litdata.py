@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, brief
+from lowtide._arrays.formats.layout import Layout
 from lowtide._io.source import Source, opened
+from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column
 from lowtide._tokens.formats.records import File, Gatherer, head
 from lowtide._tokens.formats.shards import Inside, agree, whole

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._io.source import Source, opened
+from lowtide._printable import brief
 from lowtide._tokens.formats.records import Gatherer, head
 from lowtide._tokens.formats.shards import Inside, TokenDtype, agree, token_dtype, whole
 from lowtide._tokens.formats.tokens import Tokens

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import brief
 from lowtide._io.source import opened
+from lowtide._printable import brief
 from lowtide._tokens.formats.shards import Look, Neighbours, may_grow, raw_count, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError

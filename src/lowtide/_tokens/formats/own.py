@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, brief
+from lowtide._arrays.formats.layout import Layout
 from lowtide._io import jsonfiles
+from lowtide._printable import brief
 from lowtide._tokens.formats import llmc
 from lowtide._tokens.formats.documents import Column, Documents
 from lowtide._tokens.formats.shards import MAX_INDEX, Inside, agree, look, read_json, whole

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import brief
 from lowtide._io import jsonfiles
 from lowtide._io.identity import Identity, sample
 from lowtide._io.journal import SUFFIX, published_size
 from lowtide._io.source import opened
+from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Literal
 from lowtide import errors
 from lowtide._arrays.formats import foreign
 from lowtide._arrays.formats.detect import HDF5_MAGIC, NPY_MAGIC, ZIP_MAGICS
-from lowtide._arrays.formats.layout import brief
 from lowtide._io.identity import Identity
 from lowtide._io.source import absolute, opened
+from lowtide._printable import brief
 from lowtide._tokens.formats.shards import Look, TokenDtype, in_order, look, read_json
 from lowtide.errors import ArgumentError, FormatError
 

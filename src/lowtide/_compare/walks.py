@@ -112,7 +112,7 @@ def task_for(layout: Layout, **settings: Any) -> str:
 def walk_apart(task: str) -> Figures:
     """Walk in a process of its own, so that its memory is that of the walk alone."""
     ended = subprocess.run(
-        [sys.executable, "-m", "lowtide.cli.compare_run", task], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "lowtide._compare.walks", task], capture_output=True, text=True, check=False
     )
     if ended.returncode:
         ending = f"exit status {ended.returncode}" if ended.returncode > 0 else f"signal {-ended.returncode}"
