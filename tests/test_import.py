@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.process import output
 
 HEAVY = {
@@ -30,19 +28,3 @@ a = lowtide.open({str(tmp_path)!r} + "/a.npy")
 a[3], a[::2, 5], [c.sum() for c in a.chunks(7, shuffle=True)], [c.sum() for c in a.chunks(shuffle="blocks")]
 """
     assert not modules_after(code) & HEAVY
-
-
-@pytest.mark.parametrize("name", ["open", "Array", "LowtideError"])
-def test_public_names_are_there(name: str) -> None:
-    import lowtide
-
-    assert name in dir(lowtide)
-    assert name in lowtide.__all__
-    assert getattr(lowtide, name) is not None
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    import lowtide
-
-    with pytest.raises(AttributeError, match="nonsense"):
-        lowtide.nonsense  # noqa: B018
