@@ -112,5 +112,5 @@ TARGETS = [
     Target("npz", _make_npz, _open),
     Target("safetensors", _make_safetensors, _open),
     Target("hdf5", _make_hdf5, _open, share=0.1),
-    Target("raw", _make_raw, _open_raw),
+    Target("raw", _make_raw, _open_raw, share=0.3),
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import random
 import re
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +66,13 @@ _DEPTH = 100_000
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
     """``data`` with one to four damages, by its structure where it is JSON and by its bytes elsewhere."""
+    if data[:2] == b"\x1f\x8b" and rng.random() < 0.7:  # else nothing behind the checksum would be damaged
+        with contextlib.suppress(OSError, EOFError, zlib.error):
+            return gzip.compress(mutate(gzip.decompress(data), rng), 1, mtime=0)
+    length = int.from_bytes(data[:8], "little")
+    if data[8:9] == b"{" and length <= len(data) and rng.random() < 0.7:  # safetensors
+        header = mutate(data[8 : 8 + length], rng)
+        return len(header).to_bytes(8, "little") + header + data[8 + length :]
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         kinds = _BYTES
         if data[:1] in (b"{", b"[") and rng.random() < 0.7:

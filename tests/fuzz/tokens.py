@@ -136,14 +136,14 @@ def _read_scanned(folder: Path) -> None:
 
 
 TARGETS = [
-    Target("nanogpt", partial(_make, _NANOGPT), partial(_read, eos=7)),
+    Target("nanogpt", partial(_make, _NANOGPT), partial(_read, eos=7), share=0.5),
     Target("llm.c", partial(_make, _LLMC), _read),
     Target("megatron", _make_megatron, _read),
     Target("datatrove", partial(_make, _DATATROVE), _read),
-    Target("olmo", partial(_make, _OLMO), partial(_read, dtype="uint16")),
+    Target("olmo", partial(_make, _OLMO), partial(_read, dtype="uint16"), share=0.5),
     Target("npy-tokens", _make_npy, partial(_read, eos=7)),
-    Target("litdata", _make_litdata, _read_each),
-    Target("mds", _make_mds, _read_each),
-    Target("corpus", _make_own, _read_own, damaged="corpus/**/*"),
-    Target("documents", _make_documents, _read_scanned, damaged="documents.npy"),
+    Target("litdata", _make_litdata, _read_each, share=0.5),
+    Target("mds", _make_mds, _read_each, share=0.5),
+    Target("corpus", _make_own, _read_own, damaged="corpus/**/*", share=0.4),
+    Target("documents", _make_documents, _read_scanned, damaged="documents.npy", share=0.3),
 ]
