@@ -15,7 +15,6 @@ import numpy as np
 from dask.distributed import Client, LocalCluster
 
 import lowtide
-from lowtide._sizes import format_size
 from lowtide.memory import snapshot
 
 
@@ -47,7 +46,10 @@ def main(path):
         peaks = list(client.run(peak).values())
 
     print("mean of the first columns", mean[:5].round(2), "standard deviation", std[:5].round(2))
-    print(f"the file has {format_size(array.nbytes)}; its workers reached", *map(format_size, peaks))
+    print(
+        f"the file has {array.nbytes >> 20} MiB; its workers reached",
+        *(f"{peak >> 20} MiB" for peak in peaks),
+    )
     assert max(peaks) < 256 * 2**20, "a worker never holds more than a few blocks"
     return mean, std
 

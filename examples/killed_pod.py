@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 import lowtide
-from lowtide._sizes import format_size
 
 KILLED = """
 import sys, numpy as np
@@ -56,7 +55,7 @@ def profile(program, path):
 def main(folder):
     path = folder / "features.npy"
     make(path)
-    print(f"{path.name} has {format_size(path.stat().st_size)}")
+    print(f"{path.name} has {path.stat().st_size >> 20} MiB")
 
     verdict = profile(KILLED, path)
     print(f"the program that is killed: {verdict}")

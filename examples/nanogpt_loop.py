@@ -20,9 +20,7 @@ from pathlib import Path
 import torch
 
 import lowtide
-from lowtide._gpt.model import GPT, ModelConfig
-from lowtide._gpt.presets import ARCHITECTURES
-from lowtide._sizes import format_size
+from lowtide.gpt import ARCHITECTURES, GPT, ModelConfig
 from lowtide.memory import snapshot
 from lowtide.nanogpt import get_batch_for
 
@@ -104,7 +102,7 @@ for iter_num in range(max_iters + 1):
         resident.append(snapshot().rss)
         print(
             f"step {iter_num}: train loss {last['train']:.3f}, val loss {last['val']:.3f}, "
-            f"{time.perf_counter() - began:.1f} s, memory {format_size(resident[-1])}"
+            f"{time.perf_counter() - began:.1f} s, memory {resident[-1] / 2**20:.1f} MiB"
         )
     for _ in range(gradient_accumulation_steps):
         _, loss = model(X, Y)

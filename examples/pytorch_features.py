@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 import lowtide
-from lowtide._sizes import format_size
 
 ROWS, COLUMNS = 100_000, 257  # the last column is to be told from the others
 CHUNK = 1024  # rows of a batch
@@ -68,7 +67,7 @@ def main(path):
         losses.append(step(model, optimizer, chunk))
 
     print(f"{len(losses)} batches of {CHUNK} rows, loss {losses[0]:.4f} to {losses[-1]:.4f}")
-    print(f"in memory were {format_size(chunks.nbytes_in_flight)} of {format_size(array.nbytes)} at a time")
+    print(f"in memory were {chunks.nbytes_in_flight >> 20} of {array.nbytes >> 20} MiB at a time")
     assert len(losses) == -(-ROWS // CHUNK), "every row came once"
     assert losses[-1] < losses[0] / 5, "it has learned"
 

@@ -15,7 +15,6 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 
 import lowtide
-from lowtide._sizes import format_size
 from lowtide.memory import snapshot
 
 ROWS, COLUMNS = 270_000, 512
@@ -64,12 +63,13 @@ def main(folder):
         make(folder)
     size = (folder / "features.npy").stat().st_size
     limit = snapshot().cgroup_limit
-    print(f"the matrix has {format_size(size)}, this container {format_size(limit) if limit else 'no limit'}")
+    allowed = f"{limit / 2**20:.1f} MiB" if limit else "no limit"
+    print(f"the matrix has {size >> 20} MiB, this container {allowed}")
 
     # Raises when the block needs more, with the numbers and what it was that grew.
     with lowtide.watch(budget="96 MiB") as memory:
         model = fit(folder)
-    print(f"fitting took {format_size(memory.growth)}; the whole process reached {format_size(memory.peak)}")
+    print(f"fitting took {memory.growth >> 20} MiB; the whole process reached {memory.peak >> 20} MiB")
 
     x, y = some_rows(10_000)  # that the model has not seen
     accuracy = model.score(x, y)

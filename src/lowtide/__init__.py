@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lowtide._memory.guard import Watch as Watch
     from lowtide._memory.guard import watch as watch
     from lowtide._prepare.prepare import prepare as prepare
+    from lowtide._prepare.tokenizers import load_tokenizer as load_tokenizer
     from lowtide._tokens.batches import Batches as Batches
     from lowtide._tokens.corpora import Corpus as Corpus
     from lowtide._tokens.corpora import corpus as corpus
@@ -59,6 +60,7 @@ _NAMES = {
     "dask": "lowtide.dask",
     "errors": "lowtide.errors",
     "gpt": "lowtide.gpt",
+    "load_tokenizer": "lowtide._prepare.tokenizers",
     "memory": "lowtide.memory",
     "mix": "lowtide._tokens.mixture",
     "nanogpt": "lowtide.nanogpt",

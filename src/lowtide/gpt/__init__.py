@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lowtide._gpt.generate import generate as generate
     from lowtide._gpt.model import GPT as GPT
     from lowtide._gpt.model import ModelConfig as ModelConfig
+    from lowtide._gpt.presets import ARCHITECTURES as ARCHITECTURES
     from lowtide._gpt.sample import sample as sample
     from lowtide._gpt.settings import Settings as Settings
     from lowtide._gpt.train import train as train
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lowtide._gpt.weights import to_gpt2 as to_gpt2
 
 _NAMES = {
+    "ARCHITECTURES": "lowtide._gpt.presets",
     "GPT": "lowtide._gpt.model",
     "ModelConfig": "lowtide._gpt.model",
     "Settings": "lowtide._gpt.settings",

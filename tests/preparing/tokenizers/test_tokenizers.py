@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowtide._prepare.tokenizers import checked, load, load_for, make
+from lowtide._prepare.tokenizers import checked, load, load_tokenizer, make
 from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
 from lowtide._tokens.formats import own
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
@@ -84,14 +84,14 @@ def test_the_tokenizer_of_a_corpus(tmp_path: Path) -> None:
     manifest = own.Manifest("uint16", {"train": [shard]}, vocab_size=made.vocab_size, eos=5, tokenizer=said)
     own.write(tmp_path, manifest)
     (tmp_path / "tokenizer.json").write_text(made.to_json())
-    one = load_for(tmp_path)
+    one = load_tokenizer(tmp_path)
     assert (one.name, one.eos) == ("bpe:260", 5)
     own.write(tmp_path, dataclasses.replace(manifest, vocab_size=1000))
     with refused(FormatError, tmp_path / "tokenizer.json", f"has {made.vocab_size} ids", "says 1000"):
-        load_for(tmp_path)
+        load_tokenizer(tmp_path)
     own.write(tmp_path, dataclasses.replace(manifest, tokenizer=None))
     with refused(ArgumentError, tmp_path / "corpus.json", "names no tokenizer file"):
-        load_for(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_nothing_heavy_is_imported_for_text_and_bytes(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from lowtide.errors import ArgumentError, FormatError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Ids", "Tokenizer", "alphabet", "checked", "dtype_for", "load", "load_for", "make"]
+__all__ = ["Ids", "Tokenizer", "alphabet", "checked", "dtype_for", "load", "load_tokenizer", "make"]
 
 _MAX_FILE = 128 * 2**20  # four times the largest vocabulary that is in use
 _MAX_MEMORY = 2**30  # of its values while they are looked at
@@ -193,7 +193,7 @@ def load(
     )
 
 
-def load_for(folder: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of a corpus, from the file that its ``corpus.json`` names."""
     from lowtide._tokens.formats import own
 
