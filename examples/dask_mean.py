@@ -46,10 +46,8 @@ def main(path):
         peaks = list(client.run(peak).values())
 
     print("mean of the first columns", mean[:5].round(2), "standard deviation", std[:5].round(2))
-    print(
-        f"the file has {array.nbytes >> 20} MiB; its workers reached",
-        *(f"{peak >> 20} MiB" for peak in peaks),
-    )
+    reached = ", ".join(f"{peak >> 20} MiB" for peak in peaks)
+    print(f"the file has {array.nbytes >> 20} MiB; its workers reached {reached}")
     assert max(peaks) < 256 * 2**20, "a worker never holds more than a few blocks"
     return mean, std
 
