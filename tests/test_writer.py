@@ -90,7 +90,7 @@ def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     with lowtide.create(path, "f4") as first:
         ended = _python("lowtide.create(sys.argv[1], 'f4')", path)
-        assert "WriteError: [Errno 16] is being written by another process" in ended.stderr
+        assert ": is being written by another process" in ended.stderr
         first.append([1.0])
     assert np.load(path).tolist() == [1.0]
 
@@ -164,7 +164,7 @@ class TestAppend:
         _write(path, [[1, 2]])
         with lowtide.create(path, "i4", 2, append=True):
             ended = _python("lowtide.create(sys.argv[1], 'i4', 2, append=True)", path)
-            assert "WriteError: [Errno 16] is being written by another process" in ended.stderr
+            assert ": is being written by another process" in ended.stderr
         assert _read(path, "i4", 2) == [[1, 2]]
 
 
@@ -267,7 +267,7 @@ def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch
     out = lowtide.create(path, "f8")
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(full, data, 0))
-    with pytest.raises(DiskFullError, match=r"no space left on the device; nothing was published.*out\.npy"):
+    with pytest.raises(DiskFullError, match=r"out\.npy: no space left on the device; nothing was published"):
         out.append(np.zeros(10))
     os.close(full)
     assert os.listdir(tmp_path) == []

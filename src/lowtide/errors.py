@@ -17,7 +17,7 @@ class LowtideError(Exception):
     def __str__(self) -> str:
         # OSError's own would be "[Errno 2] problem: 'path'"; the number stays in ``errno``.
         path, problem = getattr(self, "filename", None), getattr(self, "strerror", None)
-        return f"{path}: {problem}" if path is not None and problem else super().__str__()
+        return f"{path or repr(path)}: {problem}" if path is not None and problem else super().__str__()
 
 
 class FormatError(LowtideError, ValueError):
@@ -30,9 +30,6 @@ class TruncatedFileError(FormatError, EOFError):
 
 class FileChangedError(LowtideError, OSError):
     """The file under an open array was replaced or written to by somebody else."""
-
-    def __str__(self) -> str:  # OSError would put the number first and the path last
-        return f"{self.filename}: {self.strerror}" if self.filename else super().__str__()
 
 
 class MemberError(LowtideError, KeyError):

@@ -75,9 +75,7 @@ def _open(folder: Path) -> None:
 def show(path: Path, eos: int | None = None, dtype: str | None = None) -> None:
     """``lowtide info`` without the program around it, which would hide exceptions."""
     raw = {"dtype": dtype, "shape": None, "offset": None, "member": None}
-    command = info.command.callback
-    assert command is not None
-    command(path=str(path), as_json=True, split="train", eos=eos, scan=False, verify=False, **raw)
+    info._show(str(path), True, split="train", eos=eos, scan=False, **raw)
 
 
 def newest(folder: Path) -> Path:
