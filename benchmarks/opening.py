@@ -18,10 +18,10 @@ from benchmarks.harness import Report, run
 _FIRST_CHUNK = """
 import json, sys, time
 import lowtide
-from lowtide.memory import proc
+from lowtide._memory import proc
 from lowtide._memory.meter import reset_peak
 lowtide.open, lowtide.Array
-from lowtide import array, chunks
+from lowtide._arrays import array, chunks
 warm = lowtide.open(sys.argv[2]); next(warm.chunks(100, shuffle=True)); warm.close()
 base = proc.status("self").rss
 reset_peak()

@@ -158,7 +158,7 @@ def test_ctrl_c_from_a_terminal_reaches_the_command_once(tmp_path: Path) -> None
 
 
 def test_without_proc_it_says_so(tmp_path: Path) -> None:
-    patched = f"from lowtide.memory import proc; proc.ROOT = {str(tmp_path)!r}; "
+    patched = f"from lowtide._memory import proc; proc.ROOT = {str(tmp_path)!r}; "
     script = patched + "from lowtide.cli import main; main()"
     for words in (["profile", "--", "true"], ["watch", "1"]):
         done = subprocess.run(

@@ -152,7 +152,7 @@ def test_only_the_format_at_hand_is_imported(tmp_path: Path) -> None:
     script = (
         "import sys, numpy\n"
         "before = set(sys.modules)\n"
-        "from lowtide import formats\n"
+        "from lowtide._arrays import formats\n"
         f"formats.inspect({str(tmp_path / 'a.npy')!r})\n"
         f"formats.inspect({str(tmp_path / 'a.npy')!r}, 'u1', offset=0)\n"
         "print(*sorted({'h5py', 'zipfile', 'json', 'difflib'} & (set(sys.modules) - before)))\n"

@@ -304,7 +304,7 @@ def test_a_forked_child_may_leave_the_block_and_watch_on_its_own() -> None:
 
 def test_the_sampler_ends_with_its_process() -> None:
     script = (
-        "import lowtide, os\nfrom lowtide.memory import helper\n"
+        "import lowtide, os\nfrom lowtide._memory import helper\n"
         "with lowtide.watch(): pass\n"
         "print(helper.helper().pid, flush=True)\nos._exit(0)\n"
     )

@@ -167,7 +167,7 @@ def test_a_peak_that_no_look_saw_is_the_kernels() -> None:
     """In a process of its own: the kernel keeps one peak for all that a process ever started."""
     told = output("""
         import sys
-        from lowtide.memory import profiler
+        from lowtide._memory import profiler
         from lowtide._memory.verdict import judge
 
         profiler.Profiler.look = lambda _: True

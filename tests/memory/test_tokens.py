@@ -58,7 +58,7 @@ def cached(path: Path) -> int:
 WORKER = """
 import json, os, sys
 import numpy as np, torch, lowtide, lowtide.nanogpt
-from lowtide.memory import peak, proc, reset_peak
+from lowtide._memory import proc; from lowtide.memory import peak, reset_peak
 
 torch.set_num_threads(1)
 o = json.loads(sys.argv[1])

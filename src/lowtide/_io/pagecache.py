@@ -1,6 +1,6 @@
 """How much of a file lies in the page cache: ``cachestat``, else ``mincore``.
 
->>> from lowtide.memory import pagecache
+>>> from lowtide._io import pagecache
 >>> cached, how = pagecache.resident("/proc/self/exe") or (0, "not here")
 """
 

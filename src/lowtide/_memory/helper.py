@@ -17,7 +17,7 @@ import sys
 for name, path in (("lowtide", sys.argv[1]), ("lowtide.memory", sys.argv[1] + "/memory")):
     sys.modules[name] = type(sys)(name)
     sys.modules[name].__path__ = [path]
-from lowtide.memory import sampler
+from lowtide._memory import sampler
 sampler.main()
 """
 

@@ -283,7 +283,7 @@ def _files(paths: list[str], dtype: npt.DTypeLike | None) -> Tokens:
     if first in ("raw", "olmo"):
         _refuse_foreign(seen[0], dtype)
     # Imported here so that nobody waits for what is not needed.
-    found: Tokens = import_module(f"lowtide._arrays.formats.{_MODULES[first]}").find(seen, dtype)
+    found: Tokens = import_module(f"lowtide._tokens.formats.{_MODULES[first]}").find(seen, dtype)
     return found
 
 
