@@ -47,10 +47,6 @@ class Identity(NamedTuple):
         """
         return self.device != status.st_dev or self.inode == status.st_ino
 
-    def unchanged(self, status: os.stat_result) -> bool:
-        """Whether nothing was written since."""
-        return status.st_mtime_ns == self.mtime_ns and status.st_size == self.size
-
     def only_grew(self, fd: int, status: os.stat_result, size: int) -> bool:
         """Whether a file of which ``size`` bytes counted was only appended to, as far as samples show."""
         if self.samples is None or status.st_size <= size or not hasattr(os, "pread"):
