@@ -85,12 +85,18 @@ def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
     length, start = 2**20, 16 * 2**20
     out = np.zeros(length, np.uint8)
     reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
-    pagecache.drop(tmp_path / "x")
-    if half is not None:
-        with open(tmp_path / "x", "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than what is named
-            os.pread(file.fileno(), length // 2 - 8192, start + half * (length // 2 + 4096))
-    assert not reader.stream(start, out, wait=False)
+
+    def cold() -> bool:
+        pagecache.drop(tmp_path / "x")
+        if half is not None:
+            with open(tmp_path / "x", "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than what is named
+                os.pread(file.fileno(), length // 2 - 8192, start + half * (length // 2 + 4096))
+        return not reader.stream(start, out, wait=False)
+
+    # The kernel begins to read what it says is not there. Where this process loses the processor in the middle
+    # of the call, all of it can have arrived: so once out of several is asked for.
+    assert any(cold() for _ in range(8))
     assert reader.stream(start, out)
     out[:] = 0
     assert reader.stream(start, out, wait=False)
