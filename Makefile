@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Only what is imported is ever compiled, and then by Python itself: to compile all of it takes pip a minute.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
-.PHONY: demo docs test lint types unit browser-deps bench-deps bench clean
+.PHONY: demo docs quick test lint types tests browser-deps bench-deps bench dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/lowtide demo --out demo
@@ -14,11 +14,15 @@ demo: $(VENV)/.run
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Within a minute, without PyTorch, a browser or root: what to run while working.
+quick: $(VENV)/.quick lint
+	$(BIN)/pytest tests/unit --numprocesses auto --dist worksteal
+
 # Lint and types beside the tests: they are done long before those.
 test: $(VENV)/.test
-	$(MAKE) --no-print-directory --jobs 3 lint types unit
+	$(MAKE) --no-print-directory --jobs 3 lint types tests
 
-lint: $(VENV)/.test
+lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -26,9 +30,11 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
-# Memory is measured alone on the machine, everything else side by side.
-unit: $(VENV)/.test browser-deps
-	$(BIN)/pytest --ignore tests/memory --numprocesses auto --maxprocesses 4 --dist worksteal
+# Memory is measured alone on the machine, everything else side by side. One worker more than there are cores, up to
+# four: many tests wait for processes and disks.
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); test $$n -lt 4 && echo $$((n + 1)) || echo 4)
+tests: $(VENV)/.test browser-deps
+	$(BIN)/pytest --ignore tests/memory --numprocesses $(WORKERS) --dist worksteal
 	$(BIN)/pytest tests/memory
 
 # The report is tested in a real browser. Where this is not root the test says what is missing.
@@ -63,10 +69,28 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[docs]'
 	touch $@
 
+$(VENV)/.lint: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[lint]'
+	touch $@
+
+$(VENV)/.quick: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[quick]'
+	touch $@ $(VENV)/.lint
+
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[test]'
 	$(INSTALL) --no-deps litdata
-	touch $@ $(VENV)/.run $(VENV)/.docs
+	touch $@ $(VENV)/.run $(VENV)/.docs $(VENV)/.quick $(VENV)/.lint
+
+# What is uploaded: see RELEASING.md.
+dist: $(VENV)/bin/python
+	$(INSTALL) -e '.[dist]'
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	rm -rf build/installed && $(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip --disable-pip-version-check --quiet install dist/*.whl
+	cd build && installed/bin/lowtide --version
 
 $(VENV)/.bench: $(VENV)/.test
 	$(INSTALL) -e '.[bench]'

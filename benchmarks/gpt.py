@@ -60,8 +60,8 @@ class Data:
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The same for every model."""
-        made = self.corpus.batches(BATCH, SIZES["block_size"], order="random", seed=seed)
-        return iter(made.torch())
+        built = self.corpus.batches(BATCH, SIZES["block_size"], order="random", seed=seed)
+        return iter(built.torch())
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> float:
@@ -120,13 +120,13 @@ def scheduled(step: int) -> float:
 def reference(data: Data, seed: int) -> Race:
     torch.manual_seed(seed)
     model = nanogpt.NanoGPT(data.vocab_size, **SIZES)
-    made = nanogpt.optimiser(model, RATE, DECAY, BETAS)
+    built = nanogpt.optimiser(model, RATE, DECAY, BETAS)
 
     def set_rate(rate: float) -> None:
-        for group in made.param_groups:
+        for group in built.param_groups:
             group["lr"] = rate
 
-    return Race("nanoGPT", model, made, set_rate, data.batches(seed))
+    return Race("nanoGPT", model, built, set_rate, data.batches(seed))
 
 
 def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) -> Race:
@@ -135,7 +135,7 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
     chosen = {**presets.ARCHITECTURES[name], **presets.OPTIMISERS[name], **changed}
     shape = {key: chosen[key] for key in presets.ARCHITECTURES[name]}
     model = GPT(ModelConfig(vocab_size=data.vocab_size, **SIZES, dropout=0.0, **shape))
-    made = optimisers.make(
+    built = optimisers.make(
         model,
         optimiser=chosen["optimiser"],
         learning_rate=RATE,
@@ -144,7 +144,7 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
         beta2=BETAS[1],
         device_type="cpu",
     )
-    return Race(title or name, model, made, made.set_learning_rate, data.batches(seed))
+    return Race(title or name, model, built, built.set_learning_rate, data.batches(seed))
 
 
 def race(runners: list[Race], data: Data) -> None:
@@ -251,8 +251,8 @@ def build(options: argparse.Namespace) -> list[Report]:
         with open(options.text, encoding="utf-8") as file:
             own = file.read()
         texts = {os.path.basename(options.text): lambda: own}
-    made = ablation if options.ablate else against
-    return [report for name, text in texts.items() for report in made(name, text(), options.seed)]
+    built = ablation if options.ablate else against
+    return [report for name, text in texts.items() for report in built(name, text(), options.seed)]
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

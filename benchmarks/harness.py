@@ -83,8 +83,8 @@ def run(
     for report in reports:
         report.print()
     if options.json:
-        told = {"machine": machine(), "reports": [vars(report) for report in reports]}
-        Path(options.json).write_text(json.dumps(told, indent=1, default=float))
+        message = {"machine": machine(), "reports": [vars(report) for report in reports]}
+        Path(options.json).write_text(json.dumps(message, indent=1, default=float))
 
 
 def machine(folder: str | None = None) -> dict[str, Any]:
@@ -168,11 +168,11 @@ def rounds(
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], count: int) -> float:
     """How many times as fast as theirs ours is: the median of pairs, one made right after the other."""
-    found = []
+    result = []
     for _ in range(count):
         times = rounds({"theirs": theirs, "ours": ours}, 1)
-        found.append(times["theirs"] / times["ours"])
-    return statistics.median(found)
+        result.append(times["theirs"] / times["ours"])
+    return statistics.median(result)
 
 
 def fio(path: str, *, rw: str, bs: str, depth: int, seconds: float, direct: bool = True) -> dict[str, float]:

@@ -61,12 +61,12 @@ class LoaderProcess:
         self.ask(batches=batches, seconds=seconds)
         return self.answer()
 
-    def ask(self, **wanted: Any) -> None:
+    def ask(self, **expected: Any) -> None:
         """Send a request; what is None is left out."""
         assert self._process.stdin is not None
         try:
             print(
-                json.dumps({key: value for key, value in wanted.items() if value is not None}),
+                json.dumps({key: value for key, value in expected.items() if value is not None}),
                 file=self._process.stdin,
                 flush=True,
             )

@@ -275,13 +275,13 @@ def _status() -> dict[str, int]:
 
 
 def _run(pairs: Pairs, batches: int, seconds: float) -> dict[str, Any]:
-    done, begun = 0, time.perf_counter()
+    done, pending = 0, time.perf_counter()
     while done < batches:
         x, y = next(pairs)
         done += 1
-        if time.perf_counter() - begun >= seconds:
+        if time.perf_counter() - pending >= seconds:
             break
-    taken = time.perf_counter() - begun
+    taken = time.perf_counter() - pending
     if (
         x.shape != (BATCH, LENGTH)
         or y.shape != x.shape
@@ -314,13 +314,15 @@ def main(name: str, folder: str) -> None:
     print(json.dumps({"ready": True, **_status()}), file=answers, flush=True)
     pairs: Pairs | None = None
     for line in sys.stdin:
-        wanted = json.loads(line)
-        begun = time.perf_counter()
+        expected = json.loads(line)
+        pending = time.perf_counter()
         pairs = loader.make(folder) if pairs is None else pairs
-        made = time.perf_counter() - begun
-        told = _run(pairs, wanted.get("batches", sys.maxsize), wanted.get("seconds", float("inf")) - made)
-        told["seconds"] += made
-        print(json.dumps(told), file=answers, flush=True)
+        built = time.perf_counter() - pending
+        message = _run(
+            pairs, expected.get("batches", sys.maxsize), expected.get("seconds", float("inf")) - built
+        )
+        message["seconds"] += built
+        print(json.dumps(message), file=answers, flush=True)
 
 
 if __name__ == "__main__":

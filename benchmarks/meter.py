@@ -37,22 +37,22 @@ def main() -> None:
         "--resident", type=int, default=1024, metavar="MIB", help="memory of the watched process"
     )
     options = parser.parse_args()
-    found = measure(options.seconds, options.resident)
-    for name, row in found.items():
+    result = measure(options.seconds, options.resident)
+    for name, row in result.items():
         mark = "" if row["limit"] is None else f"  (at most {row['limit']}: {'yes' if row['met'] else 'NO'})"
         print(f"{name:<44} {row['value']:>10.3f} {row['unit']}{mark}")
     if options.json:
         with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
+            json.dump(result, file, indent=1)
 
 
 def measure(seconds: float, resident: int) -> dict[str, dict[str, Any]]:
     """All figures by name."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
 
     def note(name: str, value: float, unit: str, limit: float | None = None) -> None:
         met = None if limit is None else value <= limit
-        found[name] = {"value": value, "unit": unit, "limit": limit, "met": met}
+        result[name] = {"value": value, "unit": unit, "limit": limit, "met": met}
 
     held = np.ones(resident * MIB, dtype="u1")
     armed, own, from_spawn = zip(*(_first_watch() for _ in range(15)), strict=True)
@@ -73,7 +73,7 @@ def measure(seconds: float, resident: int) -> dict[str, dict[str, Any]]:
             "one look: page cache of a 1 GiB file", _each(lambda: pagecache.resident_fd(file.fileno())), "us"
         )
     del held
-    return found
+    return result
 
 
 def _first_watch() -> tuple[float, float, float]:

@@ -50,14 +50,14 @@ def build(options: argparse.Namespace) -> list[Report]:
         import numpy as np
 
         np.save(small, np.zeros((1000, 256), "float32"))
-        told = []
+        message = []
         for _ in range(2 * options.rounds + 1):
             command = [sys.executable, "-c", _FIRST_CHUNK, big, small]
-            told.append(
+            message.append(
                 json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             )
-    milliseconds = statistics.median(one["seconds"] for one in told) * 1000
-    mib = statistics.median(one["peak"] for one in told) / 2**20
+    milliseconds = statistics.median(one["seconds"] for one in message) * 1000
+    mib = statistics.median(one["peak"] for one in message) / 2**20
     opening.row("lowtide", **{"ms": milliseconds, "MiB beside the chunks": mib})
     opening.claim("milliseconds", milliseconds, 50, at_most=True)
     opening.claim("MiB of memory more", mib, 1, at_most=True)

@@ -142,12 +142,12 @@ def _huggingface(options: argparse.Namespace) -> Report:
 
 def build(options: argparse.Namespace) -> list[Report]:
     """Text to tokens, fast tokenizers and a slow one."""
-    made = []
+    built = []
     if options.only in ("all", "fast"):
-        made.append(_fast(options))
+        built.append(_fast(options))
     if options.only in ("all", "hf"):
-        made.append(_huggingface(options))
-    return made
+        built.append(_huggingface(options))
+    return built
 
 
 def _more(parser: argparse.ArgumentParser) -> None:

@@ -29,9 +29,9 @@ IN_FLIGHT = BATCH * (2 * (LENGTH + 1) + 2 * 8 * LENGTH)
 
 
 def _peak() -> int:
-    found = peak()
-    assert found is not None, "only Linux keeps a peak"
-    return found
+    result = peak()
+    assert result is not None, "only Linux keeps a peak"
+    return result
 
 
 def _multiply() -> Callable[[], object]:
@@ -53,9 +53,9 @@ def waits(folder: str, compute: str, milliseconds: float, batches: int) -> dict[
     taken = []
     pairs = lowtide.corpus(folder).batches(BATCH, LENGTH).torch()
     for _ in range(batches):
-        begun = time.perf_counter()
+        pending = time.perf_counter()
         next(pairs)
-        taken.append(time.perf_counter() - begun)
+        taken.append(time.perf_counter() - pending)
         until = time.perf_counter() + milliseconds / 1000
         if compute == "sleep":
             time.sleep(milliseconds / 1000)
@@ -72,33 +72,33 @@ def growth(folder: str, cache: Any, order: Any, batches: int) -> dict[str, Any]:
     pairs = corpus.batches(BATCH, LENGTH, order=order).torch()
     reset_peak()
     before = proc.status().rss
-    begun = time.perf_counter()
+    pending = time.perf_counter()
     for _ in range(batches):
         next(pairs)
-    seconds = time.perf_counter() - begun
-    told = {"rss": proc.status().rss - before, "peak": _peak() - before, "speed": batches / seconds}
+    seconds = time.perf_counter() - pending
+    message = {"rss": proc.status().rss - before, "peak": _peak() - before, "speed": batches / seconds}
     pairs.close()
     left = pagecache.resident(os.path.join(folder, "train.bin"))
-    return {**told, "cached": left[0] if left else None}
+    return {**message, "cached": left[0] if left else None}
 
 
 def first(path: str, dtype: str | None) -> dict[str, float]:
     """Seconds until the first batch of a corpus, opening included; descriptors and memory it took."""
     reset_peak()
     before, files = proc.status().rss, len(os.listdir("/proc/self/fd"))
-    begun, worked = time.perf_counter(), time.process_time()
+    pending, worked = time.perf_counter(), time.process_time()
     corpus = lowtide.corpus(path, dtype=dtype)
     pairs = corpus.batches(BATCH, LENGTH).torch()
     x, _ = next(pairs)
-    seconds, worked = time.perf_counter() - begun, time.process_time() - worked
-    told = {
+    seconds, worked = time.perf_counter() - pending, time.process_time() - worked
+    message = {
         "seconds": seconds,
         "cpu": worked,
         "files": len(os.listdir("/proc/self/fd")) - files,
         "peak": _peak() - before,
     }
     assert x.shape == (BATCH, LENGTH)
-    return {**told, "tokens": len(corpus)}
+    return {**message, "tokens": len(corpus)}
 
 
 if __name__ == "__main__":

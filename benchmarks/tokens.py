@@ -53,8 +53,8 @@ def _cool(folder: str, name: str) -> None:
         make_cold(path)
 
 
-def _medians(found: dict[str, list[float]], lost: dict[str, str]) -> Speeds:
-    return {name: statistics.median(speeds) for name, speeds in found.items() if speeds} | lost
+def _medians(result: dict[str, list[float]], lost: dict[str, str]) -> Speeds:
+    return {name: statistics.median(speeds) for name, speeds in result.items() if speeds} | lost
 
 
 def _table(report: Report, speeds: Speeds, names: Iterable[str]) -> None:
@@ -86,12 +86,12 @@ def warm(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
     report = Report("Warm, one thread: 64 x 1,024 tokens as int64 tensors")
     peers = corpora.peers if options.peers else {}
     make_warm(os.path.join(corpora.small, "train.bin"))
-    found: dict[str, list[float]] = {name: [] for name in LOADERS if name not in PEERS}
-    found |= {name: [] for name, wrong in peers.items() if not wrong}
+    result: dict[str, list[float]] = {name: [] for name in LOADERS if name not in PEERS}
+    result |= {name: [] for name, wrong in peers.items() if not wrong}
     lost = {name: wrong for name, wrong in peers.items() if wrong}
     with ExitStack() as stack:
         running = {}
-        for name in found:
+        for name in result:
             say(f"warm: {name}")
             try:
                 running[name] = stack.enter_context(LoaderProcess(name, corpora.small))
@@ -101,10 +101,10 @@ def warm(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
                 lost[name] = str(error)
         for _ in range(2 * options.rounds + 1):
             for name, process in running.items():
-                told = process.run(seconds=0.25)
-                found[name].append(told["batches"] / told["seconds"])
-    speeds = _medians(found, lost)
-    _table(report, speeds, [*found, *(name for name in lost if name not in found)])
+                message = process.run(seconds=0.25)
+                result[name].append(message["batches"] / message["seconds"])
+    speeds = _medians(result, lost)
+    _table(report, speeds, [*result, *(name for name in lost if name not in result)])
     _ratio(report, "lowtide, no prefetch / nanoGPT", speeds, ALONE, NANO, 10)
     _ratio(report, "lowtide's get_batch / nanoGPT", speeds, "lowtide's get_batch for nanoGPT", NANO, 10)
     _ratio(report, "lowtide, no prefetch / gather from RAM (goal)", speeds, ALONE, "gather from RAM", 0.7)
@@ -115,15 +115,15 @@ def prefetch(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
     """What a training loop waits for its batches."""
     report = Report("With prefetch: the wait for a batch, after 5 ms of work on the last one")
     path = os.path.join(corpora.small, "train.bin")
-    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    result: dict[tuple[str, str], list[dict[str, float]]] = {}
     make_warm(path)
     cases = [("warm", compute) for _ in range(options.rounds) for compute in _WORK] + [("cold", "torch")]
     for state, compute in cases:
         if state == "cold":
             make_cold(path)
-        told = _probe("waits", folder=corpora.small, compute=compute, milliseconds=5, batches=200)
-        found.setdefault((state, compute), []).append(told)
-    for (state, compute), waits in found.items():
+        message = _probe("waits", folder=corpora.small, compute=compute, milliseconds=5, batches=200)
+        result.setdefault((state, compute), []).append(message)
+    for (state, compute), waits in result.items():
         microseconds = {key: 1e6 * statistics.median(one[key] for one in waits) for key in ("median", "p90")}
         report.row(
             f"{state}, {_WORK[compute]}", **{"median us": microseconds["median"], "p90": microseconds["p90"]}
@@ -155,7 +155,7 @@ def cold(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
 
 
 def _cold_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
-    found: dict[str, list[float]] = {name: [] for name in names}
+    result: dict[str, list[float]] = {name: [] for name in names}
     lost: dict[str, str] = {}
     for nth in range(rounds):
         for name in names:
@@ -163,23 +163,23 @@ def _cold_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
             if name != FIO:
                 with LoaderProcess(name, folder) as process:
                     _cool(folder, name)
-                    told = process.run(batches=200)
-                found[name].append(told["batches"] / told["seconds"])
+                    message = process.run(batches=200)
+                result[name].append(message["batches"] / message["seconds"])
                 continue
             try:
                 # Direct reads begin and end on sectors, so 2 KiB stand for the 2,050 bytes of a window.
                 reads = fio(os.path.join(folder, "train.bin"), rw="randread", bs="2k", depth=64, seconds=2)
-                found[name].append(reads["iops"] / BATCH)
+                result[name].append(reads["iops"] / BATCH)
             except FileNotFoundError:
                 lost[name] = "not installed"
-    return _medians(found, lost)
+    return _medians(result, lost)
 
 
 def limited(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
     """A corpus of 2 GB in 256 MiB of memory, on the device itself."""
     ahead = read_ahead(corpora.small)
-    told = "unknown" if ahead is None else f"{ahead // 1024} KiB"
-    report = Report(f"In a 256 MiB memory cgroup, 2 GB: the device's own read-ahead, {told}")
+    message = "unknown" if ahead is None else f"{ahead // 1024} KiB"
+    report = Report(f"In a 256 MiB memory cgroup, 2 GB: the device's own read-ahead, {message}")
     peers = corpora.peers if options.peers else {}
     lost = {name: wrong for name, wrong in peers.items() if wrong}
     contenders = [NANO, DEFAULT, DROP, BLOCKS, *([LITDATA] if peers.get(LITDATA) == "" else [])]
@@ -228,7 +228,7 @@ def usual(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
 
 def _limited_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
     """Each time a new group and an empty page cache: pages that another group paid for would be free."""
-    found: dict[str, list[float]] = {name: [] for name in names}
+    result: dict[str, list[float]] = {name: [] for name in names}
     lost: dict[str, str] = {}
     for nth in range(rounds):
         for name in names:
@@ -239,12 +239,12 @@ def _limited_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
                 with memory_cgroup(LIMIT) as group, LoaderProcess(name, folder, group) as process:
                     _cool(folder, name)
                     process.run(seconds=1)  # until the group is full and has to reclaim
-                    told = process.run(seconds=4 if name == NANO else 2)
+                    message = process.run(seconds=4 if name == NANO else 2)
             except LoaderEndedError as error:
                 lost[name] = str(error)
                 continue
-            found[name].append(told["batches"] / told["seconds"])
-    return _medians(found, lost)
+            result[name].append(message["batches"] / message["seconds"])
+    return _medians(result, lost)
 
 
 def memory(_: argparse.Namespace, corpora: Corpora) -> list[Report]:
@@ -257,25 +257,25 @@ def memory(_: argparse.Namespace, corpora: Corpora) -> list[Report]:
     allowed = 4 * IN_FLIGHT / MIB + 8
     for cache, order in (("keep", "shuffle"), ("drop", "shuffle"), ("keep", "blocks")):
         make_cold(path)
-        told = _probe("growth", folder=corpora.small, cache=cache, order=order, batches=2000)
+        message = _probe("growth", folder=corpora.small, cache=cache, order=order, batches=2000)
         figures = {
-            "RSS grew, MiB": told["rss"] / MIB,
-            "at its peak": told["peak"] / MIB,
-            "page cache, MiB": told["cached"] / MIB if told["cached"] is not None else None,
+            "RSS grew, MiB": message["rss"] / MIB,
+            "at its peak": message["peak"] / MIB,
+            "page cache, MiB": message["cached"] / MIB if message["cached"] is not None else None,
         }
         report.row(f"lowtide, cache={cache}, order={order}", **figures)
         # Blocks are shuffled in a buffer, which is in flight too.
         more = 17 if order == "blocks" else 0
         report.claim(
             f"peak above the start, cache={cache}, order={order}, MiB",
-            told["peak"] / MIB,
+            message["peak"] / MIB,
             allowed + more,
             at_most=True,
         )
-        if cache == "drop" and told["cached"] is not None:
+        if cache == "drop" and message["cached"] is not None:
             read = 2000 * BATCH * 2 * (LENGTH + 1)
             report.claim(
-                "page cache left by cache=drop / bytes read", told["cached"] / read, 0.01, at_most=True
+                "page cache left by cache=drop / bytes read", message["cached"] / read, 0.01, at_most=True
             )
     return [report]
 
@@ -300,12 +300,12 @@ def first(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
         "10,000 shards of llm.c": (shards, None),
         "10,000 shards, raw": (os.path.join(shards, "*.bin"), "uint16"),
     }
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+    result: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for _ in range(options.rounds):
         for name, (path, dtype) in cases.items():
-            found[name].append(_probe("first", path=path, dtype=dtype))
-    for name, told in found.items():
-        middle = {key: statistics.median(one[key] for one in told) for key in told[0]}
+            result[name].append(_probe("first", path=path, dtype=dtype))
+    for name, message in result.items():
+        middle = {key: statistics.median(one[key] for one in message) for key in message[0]}
         report.row(
             name,
             **{
@@ -324,8 +324,8 @@ def _probe(name: str, **arguments: Any) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    message: dict[str, Any] = json.loads(done.stdout)
+    return message
 
 
 PARTS: dict[str, Callable[[argparse.Namespace, Corpora], list[Report]]] = {
@@ -350,11 +350,11 @@ def build(options: argparse.Namespace) -> list[Report]:
         for name in options.only or PARTS:
             say(f"part: {name}")
             before = os.getloadavg()[0]
-            found = PARTS[name](options, corpora)
-            for report in found:
+            result = PARTS[name](options, corpora)
+            for report in result:
                 load = f"load average {before:.1f} before, {os.getloadavg()[0]:.1f} after"
                 report.notes.append(f"{load}, on {os.cpu_count()} cores")
-            reports += found
+            reports += result
     return reports
 
 

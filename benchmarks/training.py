@@ -85,18 +85,18 @@ def _measure(
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr}")
-    found: dict[str, Any] = figures(out)
+    result: dict[str, Any] = figures(out)
     report.row(
         name,
         **{
-            "ms a step": found["step"],
-            "loader %": found["loader"],
-            "MiB at the end": found["rss"],
-            "grown MiB": found["growth"],
+            "ms a step": result["step"],
+            "loader %": result["loader"],
+            "MiB at the end": result["rss"],
+            "grown MiB": result["growth"],
         },
     )
-    report.claim(f"{name}: MiB grown after {SETTLED} steps", found["growth"], 16, at_most=True)
-    report.claim(f"{name}: percent of a step that the loader takes", found["loader"], 1, at_most=True)
+    report.claim(f"{name}: MiB grown after {SETTLED} steps", result["growth"], 16, at_most=True)
+    report.claim(f"{name}: percent of a step that the loader takes", result["loader"], 1, at_most=True)
 
 
 def _more(parser: argparse.ArgumentParser) -> None:

@@ -38,7 +38,7 @@ def main(path):
     print(columns)
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         # In one call, so that each block is read once for both. Sums of many float32 want float64.
@@ -58,6 +58,6 @@ if __name__ == "__main__":
     else:
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder) / "columns.npy")
-            found, spread = main(Path(folder) / "columns.npy")
-            np.testing.assert_allclose(found, np.arange(256), atol=0.01)
+            result, spread = main(Path(folder) / "columns.npy")
+            np.testing.assert_allclose(result, np.arange(256), atol=0.01)
             np.testing.assert_allclose(spread, 1, atol=0.01)

@@ -48,8 +48,8 @@ def test_it_runs_as_it_stands(name: str, tmp_path: Path) -> None:
 
 def test_scikit_learn_fits_a_matrix_larger_than_its_container(limited: Any, tmp_path: Path) -> None:
     with limited("256 MiB") as group:
-        made = command("sklearn_partial_fit.py", tmp_path)
-        done = group.run(made, cwd=tmp_path, timeout=250, env=environment(tmp_path))
+        built = command("sklearn_partial_fit.py", tmp_path)
+        done = group.run(built, cwd=tmp_path, timeout=250, env=environment(tmp_path))
         assert done.returncode == 0, done.stderr
         assert not done.stderr
         assert group.oom_kills() == 0
@@ -59,10 +59,10 @@ def test_scikit_learn_fits_a_matrix_larger_than_its_container(limited: Any, tmp_
 
 
 def test_every_example_is_told_of() -> None:
-    told = (EXAMPLES / "README.md").read_text()
+    message = (EXAMPLES / "README.md").read_text()
     assert NAMES
     for name in NAMES:
-        assert f"[{name}]({name})" in told
+        assert f"[{name}]({name})" in message
         lines = (EXAMPLES / name).read_text().splitlines()
         assert f"    python examples/{name}" in "\n".join(lines[:10]), "it says how to run it"
         assert 40 <= len(lines) <= 120

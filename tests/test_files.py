@@ -94,8 +94,8 @@ def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
                 os.pread(file.fileno(), length // 2 - 8192, start + half * (length // 2 + 4096))
         return not reader.stream(start, out, wait=False)
 
-    # The kernel begins to read what it says is not there. Where this process loses the processor in the middle
-    # of the call, all of it can have arrived: so once out of several is asked for.
+    # The kernel starts to read what it reports as missing. If this process loses the processor in the
+    # middle of the call, all of it may have arrived by then: so one cold answer out of several is asked for.
     assert any(cold() for _ in range(8))
     assert reader.stream(start, out)
     out[:] = 0

@@ -22,13 +22,13 @@ def stub(package: str) -> dict[str, str]:
     assert path is not None
     tree = ast.parse(Path(path).read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
-    found = {}
+    result = {}
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
         for alias in node.names:
             assert alias.asname == alias.name, "not re-exported"
-            found[alias.name] = f"lowtide.{alias.name}" if node.module == "lowtide" else str(node.module)
-    return found
+            result[alias.name] = f"lowtide.{alias.name}" if node.module == "lowtide" else str(node.module)
+    return result
 
 
 @fronts
@@ -62,8 +62,10 @@ def test_submodules_need_no_import_of_their_own() -> None:
 def test_every_module_is_public_or_underscored() -> None:
     public = {"cli", "dask", "demo", "errors", "gpt", "memory", "nanogpt", "torch"}
     folder = Path(str(lowtide.__file__)).parent
-    found = {path.stem for path in folder.iterdir() if path.suffix in ("", ".py") and path.name != "py.typed"}
-    assert {name for name in found if not name.startswith("_")} == public
+    result = {
+        path.stem for path in folder.iterdir() if path.suffix in ("", ".py") and path.name != "py.typed"
+    }
+    assert {name for name in result if not name.startswith("_")} == public
 
 
 # Paths of 0.1
@@ -107,10 +109,10 @@ def test_the_warning_names_the_public_place(old: str, message: str) -> None:
         print(*[w.message for w in caught], sep="\\n")
         print(*{{w.filename for w in caught}})
     """
-    said = output(code)
-    assert message in said
-    assert "removed in the next version" in said
-    assert said.endswith("<string>\n")  # the line that has to be changed, not one of ours
+    text = output(code)
+    assert message in text
+    assert "removed in the next version" in text
+    assert text.endswith("<string>\n")  # the line that has to be changed, not one of ours
 
 
 def test_old_and_new_names_are_the_same_objects() -> None:

@@ -136,7 +136,7 @@ def test_a_page_goes_on_with_what_it_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("\n```python\nassert 1 == 2, 'odd'\n```\n", "odd"),
         ("\n```python\ndef test_it():\n    assert 1 == 2, 'odd'\n```\n", "odd"),
@@ -147,8 +147,8 @@ def test_a_page_goes_on_with_what_it_said(tmp_path: Path) -> None:
         ("<!-- figures vary -->\n```console\n$ echo grows 1\nbounded 2\n```\n", "page.md:3"),
     ],
 )
-def test_what_does_not_run_is_told(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_what_does_not_run_is_told(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         read(tmp_path, text)
 
 

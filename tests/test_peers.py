@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 MIB = 2**20
 
 
-def told(*rows: Result) -> dict[str, Any]:
+def message(*rows: Result) -> dict[str, Any]:
     machine = {
         "date": "2026-01-01 00:00", "cores": 2, "processor": "one", "memory_gib": 8.0, "kernel": "6.18",
         "file_system": "ext4", "read_ahead": "128 KiB", "python": "3.11", "numpy": "2.4",
@@ -33,11 +33,11 @@ def told(*rows: Result) -> dict[str, Any]:
 
 
 def measured(name: str, title: str, **figures: Any) -> Result:
-    found = {
+    result = {
         "warm": 1000.0, "cold": 80.0, "cold_read": 256 * MIB, "peak": 20 * MIB, "cached": 0, "start_up": 0.25,
         "limited": 4.0, "limited_how": "completed", "curve": [(MIB, 10 * MIB), (2 * MIB, 12 * MIB)],
     }  # fmt: skip
-    return Result(name, title, "somehow", "1.0", **{**found, **figures})
+    return Result(name, title, "somehow", "1.0", **{**result, **figures})
 
 
 def cells(line: str) -> list[str]:
@@ -48,9 +48,9 @@ def test_a_row_of_the_table_tells_each_figure_in_its_unit() -> None:
     row = measured(
         "rows/x", "X", in_order=4321.0, convert_seconds=1.25, convert_nbytes=3 * MIB, resume="yes", ranks="no"
     )
-    lines = table.markdown(told(row)).splitlines()
-    headings, found = (cells(line) for line in lines if line.startswith("|") and not line.startswith("|--"))
-    assert dict(zip(headings, found, strict=True)) == {
+    lines = table.markdown(message(row)).splitlines()
+    headings, result = (cells(line) for line in lines if line.startswith("|") and not line.startswith("|--"))
+    assert dict(zip(headings, result, strict=True)) == {
         "": "X",
         "version": "1.0",
         "warm, MiB/s": "1,000",
@@ -68,18 +68,18 @@ def test_a_row_of_the_table_tells_each_figure_in_its_unit() -> None:
 
 def test_who_is_missing_is_listed_with_the_reason() -> None:
     lost = Result("tokens/y", "Y", "somehow", missing="not installed: No module named 'y'")
-    both = told(measured("tokens/x", "X"), lost)
+    both = message(measured("tokens/x", "X"), lost)
     for text in (table.text(both), table.markdown(both)):
         assert "not installed: No module named 'y'" in next(line for line in text.splitlines() if "Y" in line)
 
 
 @pytest.mark.parametrize(("speed", "cell"), [(12345.6, "12,346"), (10, "10"), (9.94, "9.9"), (0.04, "0.04")])
 def test_a_speed_has_the_digits_that_mean_something(speed: float, cell: str) -> None:
-    assert f"| {cell} |" in table.markdown(told(measured("tokens/x", "X", warm=speed)))
+    assert f"| {cell} |" in table.markdown(message(measured("tokens/x", "X", warm=speed)))
 
 
 def test_who_was_killed_is_said_to_be() -> None:
-    killed = told(measured("rows/x", "X", limited=None, limited_how="killed"))
+    killed = message(measured("rows/x", "X", limited=None, limited_how="killed"))
     assert "killed" in table.text(killed)
     assert "killed" in table.markdown(killed)
 
@@ -87,8 +87,8 @@ def test_who_was_killed_is_said_to_be() -> None:
 def test_a_cold_run_that_was_cut_short_is_noted() -> None:
     slow = measured("rows/slow", "Slow", cold_read=8 * MIB)
     fast = measured("rows/fast", "Fast")
-    assert table.notes(told(fast), "rows") == []
-    (note,) = table.notes(told(fast, slow), "rows")
+    assert table.notes(message(fast), "rows") == []
+    (note,) = table.notes(message(fast, slow), "rows")
     assert "256 MiB" in note
     assert "Slow 8.0 MiB" in note
     assert "Fast" not in note
@@ -96,23 +96,23 @@ def test_a_cold_run_that_was_cut_short_is_noted() -> None:
 
 def test_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    found = told(measured("rows/x", "X"))
+    result = message(measured("rows/x", "X"))
     page.write_text(f"before\n{table.BEGIN}\nlast time\n{table.END}\nafter\n")
     for _ in range(2):
-        table.put(found, str(page))
+        table.put(result, str(page))
         text = page.read_text()
         assert text.startswith(f"before\n{table.BEGIN}\n")
         assert text.endswith(f"{table.END}\nafter\n")
         assert "last time" not in text
         assert text.count("| X |") == 1
-    table.put(found, str(tmp_path / "new.md"))
-    assert (tmp_path / "new.md").read_text() == table.markdown(found)
+    table.put(result, str(tmp_path / "new.md"))
+    assert (tmp_path / "new.md").read_text() == table.markdown(result)
 
 
 def test_pictures_are_small(tmp_path: Path) -> None:
     rows = [measured(f"{work}/memmap", "np.memmap, kept") for work in ("tokens", "rows")]
     rows += [measured(f"{work}/lowtide", "lowtide", limited_how="killed") for work in ("tokens", "rows")]
-    plots.draw(told(*rows, Result("rows/y", "Y", "", missing="not installed")), str(tmp_path))
+    plots.draw(message(*rows, Result("rows/y", "Y", "", missing="not installed")), str(tmp_path))
     for name in ("peers-speed.png", "peers-memory.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
         assert 5_000 < (tmp_path / name).stat().st_size < 150_000
@@ -185,10 +185,10 @@ def test_the_whole_way_at_a_small_size(tmp_path: Path) -> None:
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(figures.read_text())
-    assert found["setting"]["size"] == 64 * MIB
-    assert {"date", "kernel", "cores", "memory_gib", "file_system", "read_ahead"} <= set(found["machine"])
-    memmap, zarr, lowtide = found["peers"]
+    result = json.loads(figures.read_text())
+    assert result["setting"]["size"] == 64 * MIB
+    assert {"date", "kernel", "cores", "memory_gib", "file_system", "read_ahead"} <= set(result["machine"])
+    memmap, zarr, lowtide = result["peers"]
     assert zarr["missing"] == "not installed: No module named 'zarr'"
     assert zarr["warm"] is None
     assert "not installed" in page.read_text()

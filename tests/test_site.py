@@ -43,11 +43,11 @@ class _Addresses(HTMLParser):
         self.loaded: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        result = dict(attrs)
         if tag in ("script", "img", "iframe", "source"):
-            self.loaded.append(found.get("src") or "")
-        if tag == "link" and found.get("rel") in ("stylesheet", "preconnect", "preload", "icon"):
-            self.loaded.append(found.get("href") or "")
+            self.loaded.append(result.get("src") or "")
+        if tag == "link" and result.get("rel") in ("stylesheet", "preconnect", "preload", "icon"):
+            self.loaded.append(result.get("href") or "")
 
 
 def test_the_site_needs_no_network(site: Path) -> None:
@@ -114,15 +114,15 @@ def test_every_setting_is_explained() -> None:
 
 def _messages() -> list[str]:
     """Every text in lowtide's sources, with ``…`` for what is filled in."""
-    found = []
+    result = []
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 parts = (str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
-                found.append("".join(parts))
+                result.append("".join(parts))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return found
+                result.append(node.value)
+    return result
 
 
 def test_the_messages_explained_are_those_of_the_code() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -59,9 +61,9 @@ def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
     entries = wheel.read(f"{info}entry_points.txt").decode()
     assert "[console_scripts]\nlowtide = lowtide.cli:main" in entries
     assert "[pytest11]\nlowtide = lowtide.memory.pytest_plugin" in entries
-    said = HeaderParser().parsestr(wheel.read(f"{info}METADATA").decode())
-    assert said["Version"] == lowtide.__version__
-    requirements = [line for line in said.get_all("Requires-Dist") or () if "extra" not in line]
+    about = HeaderParser().parsestr(wheel.read(f"{info}METADATA").decode())
+    assert about["Version"] == lowtide.__version__
+    requirements = [line for line in about.get_all("Requires-Dist") or () if "extra" not in line]
     assert {Requirement(line).name for line in requirements} == ASKED_FOR
     # Every extra that an error names can be installed.
     named = {
@@ -70,7 +72,37 @@ def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
         for part in path.read_text().split("pip install 'lowtide[")[1:]
     }
     assert named
-    assert named <= set(said.get_all("Provides-Extra") or ())
+    assert named <= set(about.get_all("Provides-Extra") or ())
+
+
+def test_links_on_a_package_index_lead_to_files_that_exist(wheel: zipfile.ZipFile) -> None:
+    about = HeaderParser().parsestr(wheel.read(f"lowtide-{lowtide.__version__}.dist-info/METADATA").decode())
+    home = dict(line.split(", ") for line in about.get_all("Project-URL") or ())["Homepage"]
+    links = re.findall(r"\]\(([^)]*)\)", str(about.get_payload()))
+    assert any(link.startswith(f"{home}/raw/main/docs/images/") for link in links)
+    for link in links:
+        assert link.startswith("https://"), f"{link}: relative, dead on a package index"
+        if link.startswith(home):
+            path = re.sub(r"^/(raw|blob)/main/", "", link.removeprefix(home)).partition("#")[0]
+            assert (ROOT / path).exists(), link
+
+
+def test_twine_accepts_what_is_built(built: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ci_tests_every_version_that_the_classifiers_claim() -> None:
+    jobs = json.loads(subprocess.check_output([sys.executable, ROOT / ".ci" / "matrix.py"]))
+    claimed = metadata.metadata("lowtide").get_all("Classifier") or []
+    versions = {
+        line.rpartition(" ")[2] for line in claimed if line.startswith("Programming Language :: Python :: 3.")
+    }
+    assert {job["python"] for job in jobs} == versions
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in versions
+    systems = [line for line in claimed if line.startswith("Operating System")]
+    assert len(jobs) == len(versions) * len(systems)
 
 
 def test_the_source_distribution_has_all_of_it(built: Path) -> None:
@@ -94,18 +126,18 @@ def test_the_source_distribution_has_all_of_it(built: Path) -> None:
 
 def closure(names: set[str]) -> set[str]:
     """These distributions and all that they need."""
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in result:
             continue
-        found.add(name)
+        result.add(name)
         for line in metadata.requires(name) or ():
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 waiting.append(needed.name)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -138,17 +170,17 @@ def test_the_program_runs(installed: Path, tmp_path: Path) -> None:
     code = "import lowtide, lowtide.memory; print(lowtide.__file__)"
     assert str(installed.parent) in run(installed, "python", "-c", code).stdout
     assert run(installed, "lowtide", "--version").stdout == f"lowtide {lowtide.__version__}\n"
-    told = run(installed, "lowtide", "--help")
-    assert (told.returncode, told.stderr) == (0, "")
+    message = run(installed, "lowtide", "--help")
+    assert (message.returncode, message.stderr) == (0, "")
     np.save(tmp_path / "a.npy", np.zeros((3, 4)))
     assert "(3, 4)" in run(installed, "lowtide", "info", tmp_path / "a.npy").stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_says_its_help_without_extras(installed: Path, command: str) -> None:
-    told = run(installed, "lowtide", command, "--help")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith(f"Usage: lowtide {command}")
+    message = run(installed, "lowtide", command, "--help")
+    assert (message.returncode, message.stderr) == (0, "")
+    assert message.stdout.startswith(f"Usage: lowtide {command}")
 
 
 def test_what_an_extra_is_needed_for_says_how_to_install_it(installed: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def chosen(patterns: Sequence[str]) -> list[Peer]:
 
 
 def _pythons(given: Sequence[str]) -> dict[str, str]:
-    found = {"tokens/mosaicml": str(OWN_PYTHON)} if OWN_PYTHON.exists() else {}
+    hits = {"tokens/mosaicml": str(OWN_PYTHON)} if OWN_PYTHON.exists() else {}
     for one in given:
         name, _, path = one.partition("=")
         if name not in PEERS or not os.access(path, os.X_OK):
@@ -52,8 +52,8 @@ def _pythons(given: Sequence[str]) -> dict[str, str]:
                 f"--python {one}: expected the name of a peer (see --list) and a Python, such as "
                 "tokens/mosaicml=/venv/bin/python"
             )
-        found[name] = path
-    return found
+        hits[name] = path
+    return hits
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
@@ -68,11 +68,11 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             ("tokens", tokens.TRAIN, write_tokens),
             ("rows", rows.MATRIX, write_matrix),
         ):
-            mine = [peer for peer in peers if peer.work == work]
-            if mine:
+            own = [peer for peer in peers if peer.work == work]
+            if own:
                 say(f"writing {format_size(size)} for {work}")
                 write(os.path.join(folder, name), size)
-                results += Comparison(mine, folder, pythons, options.rounds).run()
+                results += Comparison(own, folder, pythons, options.rounds).run()
             load.append(os.getloadavg()[0])
     setting = {"size": size, "limit": LIMIT, "rounds": options.rounds, "load": load}
     return {"machine": about, "setting": setting, "peers": [asdict(result) for result in results]}
@@ -105,16 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for peer in chosen(options.only):
             print(f"{peer.name:<26}{peer.title}: {peer.how}")
         return
-    told = json.loads(Path(options.read).read_text()) if options.read else compare(options)
-    print(table.text(told))
+    message = json.loads(Path(options.read).read_text()) if options.read else compare(options)
+    print(table.text(message))
     if options.json:
-        Path(options.json).write_text(json.dumps(told, indent=1))
+        Path(options.json).write_text(json.dumps(message, indent=1))
     if options.markdown:
-        table.put(told, options.markdown)
+        table.put(message, options.markdown)
     if options.plots:
         from benchmarks.peers import plots
 
-        plots.draw(told, options.plots)
+        plots.draw(message, options.plots)
 
 
 if __name__ == "__main__":

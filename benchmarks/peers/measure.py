@@ -137,7 +137,7 @@ class Comparison:
 
     def _warm(self) -> None:
         """Everything in the page cache; the processes live through all rounds and take turns."""
-        found: dict[str, list[float]] = {}
+        hits: dict[str, list[float]] = {}
         passes: dict[str, list[float]] = {}
         # All before the first process: what somebody maps cannot be put out of the cache to be read in again.
         for path in sorted(
@@ -158,15 +158,15 @@ class Comparison:
                     self.results[name].missing = f"failed: {error}"
             for _ in range(2 * self._rounds + 1):
                 for name, process in running.items():
-                    told = _ask(process, do="run", seconds=0.25)
-                    found.setdefault(name, []).append(told["nbytes"] / told["seconds"] / MIB)
-                    self._saw_peak(name, told["peak"])
+                    message = _ask(process, do="run", seconds=0.25)
+                    hits.setdefault(name, []).append(message["nbytes"] / message["seconds"] / MIB)
+                    self._saw_peak(name, message["peak"])
             for _ in range(self._rounds):
                 for name, process in running.items():
                     if self._peers[name].in_order is not None:
-                        told = _ask(process, do="in_order")
-                        passes.setdefault(name, []).append(told["nbytes"] / told["seconds"] / MIB)
-        for name, speeds in found.items():
+                        message = _ask(process, do="in_order")
+                        passes.setdefault(name, []).append(message["nbytes"] / message["seconds"] / MIB)
+        for name, speeds in hits.items():
             self.results[name].warm = statistics.median(speeds)
         for name, speeds in passes.items():
             self.results[name].in_order = statistics.median(speeds)
@@ -179,25 +179,25 @@ class Comparison:
         """A quarter of the file from the device, in a new process: what is mapped cannot be dropped."""
         result, files = self.results[peer.name], peer.files(self._folder)
         read = max(USEFUL[peer.work], sum(map(os.path.getsize, files)) // 4)
-        begun = time.perf_counter()
+        pending = time.perf_counter()
         try:
             with self._process(peer.name) as process:
-                imports = time.perf_counter() - begun
+                imports = time.perf_counter() - pending
                 _make_cold(files)
-                told = _ask(process, do="run", batches=read // USEFUL[peer.work], seconds=COLD_SECONDS)
+                message = _ask(process, do="run", batches=read // USEFUL[peer.work], seconds=COLD_SECONDS)
                 cached = [pagecache.resident(path) for path in files]
         except LoaderEndedError as error:
             result.missing = f"failed: {error}"
             return
         figures = {
-            "cold": told["nbytes"] / told["seconds"] / MIB,
-            "start_up": imports + told["first"],
-            "cold_read": told["nbytes"],
+            "cold": message["nbytes"] / message["seconds"] / MIB,
+            "start_up": imports + message["first"],
+            "cold_read": message["nbytes"],
             "cached": sum(one[0] for one in cached if one is not None),
         }
         self._runs.setdefault(peer.name, []).append(figures)
-        self._saw_peak(peer.name, told["peak"])
-        result.curve = told["curve"]
+        self._saw_peak(peer.name, message["peak"])
+        result.curve = message["curve"]
 
     def _medians(self, result: Result) -> None:
         runs = self._runs[result.name]
@@ -212,14 +212,14 @@ class Comparison:
                 _ask(
                     process, LIMITED_SECONDS, do="run", seconds=1
                 )  # until the group is full and has to reclaim
-                told = _ask(process, LIMITED_SECONDS, do="run", seconds=2)
+                message = _ask(process, LIMITED_SECONDS, do="run", seconds=2)
         except CgroupUnavailableError as error:
             return None, f"n/a: {error}"
         except LoaderEndedError as error:
             # Who reads ahead for each row may need minutes for one batch.
             plain = {"OOM-killed": "killed", f"no answer in {LIMITED_SECONDS:g} s": TOO_SLOW}
             return None, plain.get(str(error), str(error))
-        return told["nbytes"] / told["seconds"] / MIB, "completed"
+        return message["nbytes"] / message["seconds"] / MIB, "completed"
 
     def _resumed(self, peer: Peer) -> str:
         """Whether a new process that gets the state of one that has ended goes on with the same batches."""
@@ -243,15 +243,15 @@ class Comparison:
                 running = [stack.enter_context(self._process(peer.name, environment=one)) for one in where]
                 for process in running:  # both first: some meet before they begin
                     process.ask(do="digests", batches=COMPARE)
-                told = [process.answer()["digests"] for process in running]
+                message = [process.answer()["digests"] for process in running]
         except LoaderEndedError as error:
             return f"failed: {error}"
-        together = [sorted(a + b) for a, b in zip(*told, strict=True)]
+        together = [sorted(a + b) for a, b in zip(*message, strict=True)]
         return "yes" if together == [sorted(step) for step in self._alone[peer.name]] else "no"
 
 
-def _ask(process: LoaderProcess, timeout: float = 120, **wanted: Any) -> dict[str, Any]:
-    process.ask(**wanted)
+def _ask(process: LoaderProcess, timeout: float = 120, **expected: Any) -> dict[str, Any]:
+    process.ask(**expected)
     return process.answer(timeout)
 
 

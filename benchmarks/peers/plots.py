@@ -25,26 +25,26 @@ _CURVES = {
 }
 
 
-def draw(told: Mapping[str, Any], folder: str) -> None:
+def draw(message: Mapping[str, Any], folder: str) -> None:
     """Write ``peers-speed.png`` and ``peers-memory.png``."""
     import matplotlib
 
     matplotlib.use("Agg")
     os.makedirs(folder, exist_ok=True)
-    _save(_speed(told), os.path.join(folder, "peers-speed.png"))
-    _save(_memory(told), os.path.join(folder, "peers-memory.png"))
+    _save(_speed(message), os.path.join(folder, "peers-speed.png"))
+    _save(_memory(message), os.path.join(folder, "peers-memory.png"))
 
 
 def _save(figure: Any, path: str) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _panels(told: Mapping[str, Any], height: float) -> tuple[Any, list[tuple[Any, str, list[Any]]]]:
+def _panels(message: Mapping[str, Any], height: float) -> tuple[Any, list[tuple[Any, str, list[Any]]]]:
     """A figure with one panel for each kind of work that was done."""
     from matplotlib.figure import Figure
 
     measured = {
-        work: [row for row in told["peers"] if row["name"].startswith(f"{work}/") and not row["missing"]]
+        work: [row for row in message["peers"] if row["name"].startswith(f"{work}/") and not row["missing"]]
         for work in _TITLES
     }
     works = [work for work, rows in measured.items() if rows]
@@ -63,10 +63,10 @@ def _colour(row: Mapping[str, Any]) -> str:
     return _OURS if row["title"].startswith("lowtide") else _THEIRS
 
 
-def _speed(told: Mapping[str, Any]) -> Any:
+def _speed(message: Mapping[str, Any]) -> Any:
     """Warm speed over peak memory; a cross marks who was killed in the memory limit."""
-    figure, panels = _panels(told, 4.8)
-    limit = told["setting"]["limit"] / MIB
+    figure, panels = _panels(message, 4.8)
+    limit = message["setting"]["limit"] / MIB
     for axes, _, rows in panels:
         places = []
         for row in rows:
@@ -117,9 +117,9 @@ def _label(axes: Any, places: list[tuple[float, float, Any]], *, sides: tuple[in
         )
 
 
-def _memory(told: Mapping[str, Any]) -> Any:
+def _memory(message: Mapping[str, Any]) -> Any:
     """The highest memory of the process in each part of the cold run."""
-    figure, panels = _panels(told, 3.8)
+    figure, panels = _panels(message, 3.8)
     for axes, work, rows in panels:
         shown = [row for row in rows if row["name"].split("/")[1] in _CURVES[work] and row["curve"]]
         ends = []

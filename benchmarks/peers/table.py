@@ -55,20 +55,20 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 }
 
 
-def _cells(told: Mapping[str, Any], work: str) -> tuple[list[str], list[list[str]]]:
+def _cells(message: Mapping[str, Any], work: str) -> tuple[list[str], list[list[str]]]:
     """Headings and rows; a peer that is missing has its reason in the place of its figures."""
-    rows = [row for row in told["peers"] if row["name"].startswith(f"{work}/")]
+    rows = [row for row in message["peers"] if row["name"].startswith(f"{work}/")]
     columns = {name: cell for name, cell in COLUMNS.items() if work == "rows" or name != "in order, MiB/s"}
-    found = []
+    result = []
     for row in rows:
         told_cells = [row["missing"]] if row["missing"] else [cell(row) for cell in columns.values()]
-        found.append([row["title"], row["version"] or "–", *told_cells])
-    return ["", "version", *columns], found
+        result.append([row["title"], row["version"] or "–", *told_cells])
+    return ["", "version", *columns], result
 
 
-def about(told: Mapping[str, Any]) -> str:
+def about(message: Mapping[str, Any]) -> str:
     """What the figures were measured on, in a line."""
-    on, setting = told["machine"], told["setting"]
+    on, setting = message["machine"], message["setting"]
     load = ", ".join(f"{one:.1f}" for one in setting["load"])
     return (
         f"{on['date']}; {on['cores']} cores ({on['processor']}), {on['memory_gib']} GiB, "
@@ -79,9 +79,9 @@ def about(told: Mapping[str, Any]) -> str:
     )
 
 
-def notes(told: Mapping[str, Any], work: str) -> list[str]:
+def notes(message: Mapping[str, Any], work: str) -> list[str]:
     """What a reader of a table should know that its cells cannot hold."""
-    rows = [row for row in told["peers"] if row["name"].startswith(f"{work}/") and row["cold_read"]]
+    rows = [row for row in message["peers"] if row["name"].startswith(f"{work}/") and row["cold_read"]]
     asked = max((row["cold_read"] for row in rows), default=0)
     # Windows that are cut off at the end of a file make a percent of difference.
     short = [f"{row['title']} {_mib(row['cold_read'])}" for row in rows if row["cold_read"] < 0.95 * asked]
@@ -93,11 +93,11 @@ def notes(told: Mapping[str, Any], work: str) -> list[str]:
     ]
 
 
-def text(told: Mapping[str, Any]) -> str:
+def text(message: Mapping[str, Any]) -> str:
     """Both tables for a terminal."""
-    parts = [about(told)]
+    parts = [about(message)]
     for work, title in WORKS.items():
-        headings, rows = _cells(told, work)
+        headings, rows = _cells(message, work)
         if not rows:
             continue
         whole = [row for row in [headings, *rows] if len(row) == len(headings)]
@@ -109,27 +109,27 @@ def text(told: Mapping[str, Any]) -> str:
             cells = [cell if len(row) < len(headings) else cell.rjust(width)
                      for cell, width in zip(right, widths[1:], strict=False)]  # fmt: skip
             parts.append("  ".join([left.ljust(widths[0]), *cells]).rstrip())
-        parts += [*notes(told, work), ""]
+        parts += [*notes(message, work), ""]
     return "\n".join(parts)
 
 
-def markdown(told: Mapping[str, Any]) -> str:
+def markdown(message: Mapping[str, Any]) -> str:
     """Both tables in Markdown."""
-    parts = [f"Measured {about(told)}", ""]
+    parts = [f"Measured {about(message)}", ""]
     for work, title in WORKS.items():
-        headings, rows = _cells(told, work)
+        headings, rows = _cells(message, work)
         if not rows:
             continue
         parts += [f"**{title}**", "", _line(headings), "|---|---|" + "--:|" * (len(headings) - 2)]
         for row in rows:
             parts.append(_line(row + [""] * (len(headings) - len(row))))
-        parts += ["", *notes(told, work), ""]
+        parts += ["", *notes(message, work), ""]
     return "\n".join(parts)
 
 
-def put(told: Mapping[str, Any], path: str) -> None:
+def put(message: Mapping[str, Any], path: str) -> None:
     """Write the tables to a file; in a page with the two marks, between them."""
-    page, tables = Path(path), markdown(told)
+    page, tables = Path(path), markdown(message)
     text = page.read_text() if page.exists() else ""
     if BEGIN in text and END in text:
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]

@@ -186,8 +186,8 @@ def huggingface(place: Place) -> Stream:
 
     whole = Dataset.from_file(place.path("windows.arrow")).with_format("numpy")
     if place.ranks > 1:
-        mine = split_dataset_by_node(whole.shuffle(seed=0), place.rank, place.ranks)
-        return Stream(_pair(taken["tokens"]) for taken in mine.iter(place.batch))
+        own = split_dataset_by_node(whole.shuffle(seed=0), place.rank, place.ranks)
+        return Stream(_pair(taken["tokens"]) for taken in own.iter(place.batch))
     if place.resumable:
         stream = whole.to_iterable_dataset(num_shards=16).shuffle(seed=0, buffer_size=1000)
         if place.state is not None:

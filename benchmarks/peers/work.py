@@ -95,8 +95,8 @@ class Peer:
     def files(self, folder: str) -> list[str]:
         """What it reads, to be put out of the page cache or into it."""
         where = Path(folder, self.reads)
-        found = [where] if where.is_file() else sorted(where.rglob("*"))
-        return [str(path) for path in found if path.is_file()]
+        result = [where] if where.is_file() else sorted(where.rglob("*"))
+        return [str(path) for path in result if path.is_file()]
 
 
 def endless(passes: Callable[[int], Iterable[Any]]) -> Iterator[Any]:

@@ -71,17 +71,17 @@ class Worker:
 
     def run(self, batches: int = sys.maxsize, seconds: float = float("inf")) -> dict[str, Any]:
         """Batches until there are so many or so much time is over; at least one."""
-        begun = time.perf_counter()
+        pending = time.perf_counter()
         stream = self._open()
         done, last, first, curve = 0, None, 0.0, []
         every = max(1, batches // _POINTS) if batches < sys.maxsize else sys.maxsize
-        while done < batches and (not done or time.perf_counter() - begun < seconds):
+        while done < batches and (not done or time.perf_counter() - pending < seconds):
             last = next(stream.batches)
-            first = first or time.perf_counter() - begun
+            first = first or time.perf_counter() - pending
             done += 1
             if done % every == 0:
                 curve.append((done * USEFUL[self._peer.work], self._peak_of_part()))
-        taken = time.perf_counter() - begun
+        taken = time.perf_counter() - pending
         self._peak_of_part()
         samples(self._peer.work, last)
         return {
@@ -102,10 +102,10 @@ class Worker:
     def in_order(self) -> dict[str, Any]:
         """One pass over all rows, and its time."""
         assert self._peer.in_order is not None
-        begun, nbytes = time.perf_counter(), 0
+        pending, nbytes = time.perf_counter(), 0
         for taken in self._peer.in_order(self._folder):
             nbytes += taken.nbytes
-        return {"nbytes": nbytes, "seconds": time.perf_counter() - begun}
+        return {"nbytes": nbytes, "seconds": time.perf_counter() - pending}
 
     def digests(self, batches: int, skip: int = 0, save: str = "", load: str = "") -> dict[str, Any]:
         """What the rows of so many batches are; ``save`` and ``load`` name the file of a state."""
@@ -120,9 +120,9 @@ class Worker:
     def convert(self) -> dict[str, Any]:
         """Let the peer's own writer make of the file what it reads."""
         assert self._peer.convert is not None
-        begun = time.perf_counter()
+        pending = time.perf_counter()
         self._peer.convert(self._folder)
-        return {"seconds": time.perf_counter() - begun}
+        return {"seconds": time.perf_counter() - pending}
 
 
 def _load(peer: Peer) -> dict[str, Any]:
@@ -144,14 +144,14 @@ def main(name: str, folder: str) -> None:
     """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # peers print their progress
-    found = _load(PEERS[name])
-    print(json.dumps(found), file=answers, flush=True)
-    if "missing" in found:
+    result = _load(PEERS[name])
+    print(json.dumps(result), file=answers, flush=True)
+    if "missing" in result:
         return
     worker = Worker(PEERS[name], folder)
     for line in sys.stdin:
-        wanted = json.loads(line)
-        print(json.dumps(getattr(worker, wanted.pop("do"))(**wanted)), file=answers, flush=True)
+        expected = json.loads(line)
+        print(json.dumps(getattr(worker, expected.pop("do"))(**expected)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

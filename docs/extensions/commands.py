@@ -12,9 +12,9 @@ _PLACE = re.compile(r"^<!-- help: (\w+) -->$", re.MULTILINE)
 _WIDTH = 84  # what fits into a page beside its two columns
 
 
-def _help(found: re.Match[str]) -> str:
-    command: click.Command = import_module(f"lowtide.cli.{found[1]}").command
-    context = click.Context(command, info_name=f"lowtide {found[1]}", max_content_width=_WIDTH)
+def _help(result: re.Match[str]) -> str:
+    command: click.Command = import_module(f"lowtide.cli.{result[1]}").command
+    context = click.Context(command, info_name=f"lowtide {result[1]}", max_content_width=_WIDTH)
     context.terminal_width = _WIDTH
     return f"```text\n{command.get_help(context)}\n```"
 

@@ -17,4 +17,4 @@ class Docstrings(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             text = _ROLE.sub(r"`\1`", obj.docstring.value).replace("\b\n", "")
-            obj.docstring.value = _EXAMPLE.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
+            obj.docstring.value = _EXAMPLE.sub(lambda result: f"```pycon\n{result[0].rstrip()}\n```\n", text)

@@ -12,9 +12,9 @@ from lowtide._memory import document, report
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     """MkDocs calls it once it has found all files, and before it looks where links lead."""
-    for found in list(files):
-        if found.src_uri.startswith("recordings/") and found.src_uri.endswith(".json"):
-            assert found.abs_src_path is not None
-            page = report.render(document.load(found.abs_src_path))
-            files.append(File.generated(config, found.src_uri.removesuffix("json") + "html", content=page))
+    for result in list(files):
+        if result.src_uri.startswith("recordings/") and result.src_uri.endswith(".json"):
+            assert result.abs_src_path is not None
+            page = report.render(document.load(result.abs_src_path))
+            files.append(File.generated(config, result.src_uri.removesuffix("json") + "html", content=page))
     return files

@@ -157,8 +157,8 @@ def _written_number(data: bytes, rng: random.Random) -> bytes:
     digits = list(re.finditer(rb"\d+", data[:65536]))
     if not digits:
         return _overwrite_integer(data, rng)
-    found = rng.choice(digits)
-    return data[: found.start()] + rng.choice(_NUMBERS).encode() + data[found.end() :]
+    result = rng.choice(digits)
+    return data[: result.start()] + rng.choice(_NUMBERS).encode() + data[result.end() :]
 
 
 def _nest(data: bytes, rng: random.Random) -> bytes:

@@ -40,21 +40,21 @@ def _make_huggingface(folder: Path) -> None:
         ("unigram", models.Unigram(), trainers.UnigramTrainer(vocab_size=90, unk_token="<unk>")),
         ("wordlevel", models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(vocab_size=90)),
     ):
-        made = Tokenizer(model)
-        made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("tide", "sea")])
-        made.pre_tokenizer = pre_tokenizers.Sequence(
+        built = Tokenizer(model)
+        built.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("tide", "sea")])
+        built.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(), pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.Digits()]
         )
         trainer.show_progress = False
         trainer.special_tokens = ["<unk>", "[UNK]", "</s>"]
-        made.train_from_iterator(TEXTS, trainer)
-        made.post_processor = processors.TemplateProcessing(
-            single="$A </s>", special_tokens=[("</s>", made.token_to_id("</s>"))]
+        built.train_from_iterator(TEXTS, trainer)
+        built.post_processor = processors.TemplateProcessing(
+            single="$A </s>", special_tokens=[("</s>", built.token_to_id("</s>"))]
         )
-        made.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback(), decoders.Fuse()])
-        made.enable_truncation(5)
-        made.enable_padding()
-        (folder / f"{name}.json").write_text(made.to_str())
+        built.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback(), decoders.Fuse()])
+        built.enable_truncation(5)
+        built.enable_padding()
+        (folder / f"{name}.json").write_text(built.to_str())
 
 
 def _make_own(folder: Path) -> None:
@@ -62,8 +62,8 @@ def _make_own(folder: Path) -> None:
 
     ranks = {bytes([i]): i for i in range(256)} | {b"lo": 256, b"low": 257, b" t": 258, b" ti": 259}
     special = {"<|endoftext|>": 270, "<|other|>": 271}
-    made = TiktokenTokenizer("small", r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", ranks, special)
-    (folder / "tiktoken.json").write_text(made.to_json())
+    built = TiktokenTokenizer("small", r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", ranks, special)
+    (folder / "tiktoken.json").write_text(built.to_json())
     (folder / "char.json").write_text(tokenizers.make("char", alphabet="".join(TEXTS)).to_json())
     (folder / "byte.json").write_text(tokenizers.make("byte").to_json())
 
@@ -107,16 +107,16 @@ _prober = _Prober()
 def _use_tokenizers(folder: Path) -> None:
     _prober.start()  # in the first case already: its pipes are not a leak
     changed = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    made = tokenizers.make(str(changed))
+    built = tokenizers.make(str(changed))
     with suppress(LowtideError):
         for text in ["", *TEXTS[:3], "<|endoftext|> \0\r\n\t" * 9]:
-            ids = made.encode_batch([text])[0]
-            tokenizers.checked(ids, made)
-            made.decode(ids)
-    for wrong in ([-1], [made.vocab_size], np.arange(min(made.vocab_size, 300)), [2**63], []):
+            ids = built.encode_batch([text])[0]
+            tokenizers.checked(ids, built)
+            built.decode(ids)
+    for wrong in ([-1], [built.vocab_size], np.arange(min(built.vocab_size, 300)), [2**63], []):
         with suppress(LowtideError):
-            made.decode(wrong)
-    (folder / "again.json").write_text(made.to_json())
+            built.decode(wrong)
+    (folder / "again.json").write_text(built.to_json())
 
 
 def _tried_quickly(folder: Path) -> None:

@@ -47,9 +47,9 @@ class LimitedGroup:
 
     def peak(self) -> int:
         """The highest usage so far."""
-        found = cgroups.MemoryCgroup(self.version, self.path, self.path).peak()
-        assert found is not None, "this kernel does not keep a peak (memory.peak came with 5.19)"
-        return found
+        result = cgroups.MemoryCgroup(self.version, self.path, self.path).peak()
+        assert result is not None, "this kernel does not keep a peak (memory.peak came with 5.19)"
+        return result
 
     def reset_peak(self) -> None:
         """Let the peak start again from the usage of now (version 1 only)."""
@@ -57,9 +57,9 @@ class LimitedGroup:
 
     def usage(self) -> int:
         """Bytes charged now: heap and page cache of everything that ran inside."""
-        found = cgroups.MemoryCgroup(self.version, self.path, self.path).usage()
-        assert found is not None
-        return found
+        result = cgroups.MemoryCgroup(self.version, self.path, self.path).usage()
+        assert result is not None
+        return result
 
     def limit_hits(self) -> int:
         """How often the limit was met, so that the kernel had to reclaim.

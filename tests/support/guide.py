@@ -140,19 +140,19 @@ class Reader:
         elif block.language == "sh":
             self._shell(block, block.source)
         elif block.language == "console":
-            for command, wanted in _session(block):
-                said = self._shell(block, command)
-                if wanted:
-                    _compare(block, command, wanted, said)
+            for command, expected in _session(block):
+                words = self._shell(block, command)
+                if expected:
+                    _compare(block, command, expected, words)
 
     def _example(self, block: Block) -> None:
-        found = doctest.DocTestParser().get_doctest(
+        result = doctest.DocTestParser().get_doctest(
             block.source, self.names, block.where, str(block.page), block.line - 1
         )
-        told: list[str] = []
-        doctest.DocTestRunner(optionflags=_FLAGS).run(found, out=told.append, clear_globs=False)
-        self.names.update(found.globs)
-        assert not told, "".join(told)
+        message: list[str] = []
+        doctest.DocTestRunner(optionflags=_FLAGS).run(result, out=message.append, clear_globs=False)
+        self.names.update(result.globs)
+        assert not message, "".join(message)
 
     def _shell(self, block: Block, script: str) -> str:
         done = subprocess.run(
@@ -182,11 +182,11 @@ def _session(block: Block) -> Iterator[tuple[str, str]]:
     yield command, shown
 
 
-def _compare(block: Block, command: str, wanted: str, said: str) -> None:
+def _compare(block: Block, command: str, expected: str, words: str) -> None:
     if block.figures_vary:
-        wanted, said = (_FIGURE.sub("#", text) for text in (wanted, said))
-    assert doctest.OutputChecker().check_output(wanted, said, _FLAGS), (
-        f"{block.where}: {command}\nis shown to say\n{wanted}\nand says\n{said}"
+        expected, words = (_FIGURE.sub("#", text) for text in (expected, words))
+    assert doctest.OutputChecker().check_output(expected, words, _FLAGS), (
+        f"{block.where}: {command}\nis shown to say\n{expected}\nand says\n{words}"
     )
 
 
