@@ -6,7 +6,7 @@ Bars, each in one run that takes turns between the models:
 - preset ``modern``: at least 0.2 lower at the end, the final loss of ``nanogpt`` in at most a third of the
   steps, at most 1.2 times its time a step.
 
-``--text FILE`` trains on a text of your own (tiny Shakespeare: nanoGPT publishes 1.88 for it) in place of the
+``--text FILE`` trains on your own text (tiny Shakespeare: nanoGPT publishes 1.88 for it) in place of the
 two that a Debian system has. ``--ablate`` tells what each ingredient of ``modern`` brings.
 """
 
@@ -148,7 +148,7 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
 
 
 def race(runners: list[Race], data: Data) -> None:
-    """All models to the end, by turns; where they stand is told on the way, since it takes minutes."""
+    """All models to the end, by turns; where they stand is reported on the way, since it takes minutes."""
     for step in (*range(0, STEPS, TURN), STEPS):
         if step % EVERY == 0 or step == STEPS:
             for runner in runners:

@@ -1,4 +1,4 @@
-"""Where loaders are run: in a process of their own, in a memory limit, on a device with a read-ahead."""
+"""Where loaders are run: in their own process, in a memory limit, on a device with a read-ahead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoaderEndedError(RuntimeError):
 
 
 class LoaderProcess:
-    """A loader in a process of its own, if need be inside a memory cgroup or under another Python."""
+    """A loader in its own process, if need be inside a memory cgroup or under another Python."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LoaderProcess:
             raise
 
     def run(self, *, batches: int | None = None, seconds: float | None = None) -> dict[str, Any]:
-        """Make so many batches, or go on for so long; what that took."""
+        """Make so many batches, or continue for so long; what that took."""
         self.ask(batches=batches, seconds=seconds)
         return self.answer()
 
@@ -94,7 +94,7 @@ class LoaderProcess:
         return f"exit status {status}: {' '.join(last)[:200]}"
 
     def close(self) -> None:
-        """End the process. What it mapped is free from then on, so that the next one can begin cold."""
+        """End the process. What it mapped is free from then on, so that the next one can start cold."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -137,7 +137,7 @@ class NoLoopDeviceError(RuntimeError):
 def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
     """An ext4 of ``nbytes`` on a loop device with direct I/O and the usual read-ahead; gone at the end.
 
-    A loop device has a read-ahead of its own, so that no setting of the machine is touched. With direct I/O
+    A loop device has its own read-ahead, so that no setting of the machine is touched. With direct I/O
     nothing is cached a second time in the file below.
     """
     if os.geteuid() != 0:
@@ -152,7 +152,7 @@ def loop_mounted(folder: str, nbytes: int) -> Iterator[str]:
         device = _tool("losetup", "--find", "--show", "--direct-io=on", image)
         _tool("mount", device, mounted)
         try:
-            # With direct I/O a loop device begins with a multiple of what the device below it likes.
+            # With direct I/O a loop device starts with a multiple of what the device below it likes.
             _setting(mounted).write_text(str(USUAL_READ_AHEAD // 1024))
             yield mounted
         finally:

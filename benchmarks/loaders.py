@@ -81,7 +81,7 @@ def lowtide_alone(folder: str) -> Pairs:
 
 
 def lowtide_default(folder: str) -> Pairs:
-    """As ``batches`` comes: two batches made ahead by a thread."""
+    """As ``batches`` comes: two batches prefetched by a thread."""
     return _lowtide(folder)
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.meter [--json FILE]
 
 Claims: at the default interval the sampler takes less than 1 % of one core; a watch is useful at once (its
-first look and the kernel's peak are there before the block begins); the sampler's own first look comes
+first look and the kernel's peak are there before the block starts); the sampler's own first look comes
 within 5 ms of its interpreter's start; a watch costs well under a millisecond once the sampler runs.
 """
 

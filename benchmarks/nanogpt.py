@@ -1,4 +1,4 @@
-"""nanoGPT, written anew to compare with: its model, its initialisation, its AdamW.
+"""nanoGPT, rewritten to compare with: its model, its initialisation, its AdamW.
 
 What matters for loss and time is the same: pre-norm blocks with LayerNorm and no biases, learned positions,
 GELU, a head tied to the embedding, weights drawn with a deviation of 0.02 and 0.02 / sqrt(2 layers) for

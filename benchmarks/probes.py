@@ -1,4 +1,4 @@
-"""What is asked of lowtide's batches alone, each in a process of its own: waits, memory, the first batch.
+"""What is asked of lowtide's batches alone, each in its own process: waits, memory, the first batch.
 
 ``python -m benchmarks.probes NAME JSON`` prints its answer as JSON. PyTorch and lowtide are imported before
 anything is measured.

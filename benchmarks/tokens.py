@@ -1,14 +1,14 @@
 """Token batches: 64 x 1,024 as int64 tensors, against nanoGPT's get_batch as published and other loaders.
 
 Bars: warm, in one thread and without prefetch, at least 10 times nanoGPT (goal: 0.7 of a gather from RAM);
-with prefetch, a consumer that computes for 5 ms waits at most 60 us a batch; cold, the first 200 batches of
+with prefetch, a consumer that computes for 5 ms waits at most 60 us per batch; cold, the first 200 batches of
 8 GB at least 8 times nanoGPT and 0.7 of fio's random reads; in a memory cgroup of 256 MiB at least 500 times
 nanoGPT with a read-ahead of 8 MiB and 12 times with the usual 128 KiB, at least half of the cold speed
 outside, and not slower than LitData when both shuffle in blocks; 2,000 batches take no more memory than the
 buffers in flight and 8 MiB; cache="drop" leaves nothing behind for at most a third of the speed; the first
 batch of a 1 TB corpus, or of 10,000 shards, in 0.2 s.
 
-Every loader runs in a process of its own; imports are in no figure. Loaders take turns; figures are medians.
+Every loader runs in its own process; imports are in no figure. Loaders take turns; figures are medians.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def warm(options: argparse.Namespace, corpora: Corpora) -> list[Report]:
             say(f"warm: {name}")
             try:
                 running[name] = stack.enter_context(LoaderProcess(name, corpora.small))
-                running[name].run(seconds=0.5)  # the first pass over code and pages is no figure
+                running[name].run(seconds=0.5)  # the first pass over code and pages is not a figure
             except LoaderEndedError as error:
                 running.pop(name, None)
                 lost[name] = str(error)
@@ -167,7 +167,7 @@ def _cold_speeds(folder: str, names: Sequence[str], rounds: int) -> Speeds:
                 result[name].append(message["batches"] / message["seconds"])
                 continue
             try:
-                # Direct reads begin and end on sectors, so 2 KiB stand for the 2,050 bytes of a window.
+                # Direct reads start and end on sectors, so 2 KiB stand for the 2,050 bytes of a window.
                 reads = fio(os.path.join(folder, "train.bin"), rw="randread", bs="2k", depth=64, seconds=2)
                 result[name].append(reads["iops"] / BATCH)
             except FileNotFoundError:
@@ -253,7 +253,7 @@ def memory(_: argparse.Namespace, corpora: Corpora) -> list[Report]:
 
     report = Report("Memory: 2,000 batches of 2 GB, from a cold start")
     path = os.path.join(corpora.small, "train.bin")
-    # Two made ahead, one in the making, one at the consumer's.
+    # Two prefetched, one in the making, one at the consumer's.
     allowed = 4 * IN_FLIGHT / MIB + 8
     for cache, order in (("keep", "shuffle"), ("drop", "shuffle"), ("keep", "blocks")):
         make_cold(path)

@@ -41,7 +41,7 @@ def make(path):
 
 
 def profile(program, path):
-    """The last line that `lowtide profile` says: it begins with `grows` or `bounded`."""
+    """The last line that `lowtide profile` says: it starts with `grows` or `bounded`."""
     lowtide_profile = [sys.executable, "-m", "lowtide.cli", "profile", "--interval", "0.01", "--"]
     done = subprocess.run(
         [*lowtide_profile, sys.executable, "-c", program, str(path)],

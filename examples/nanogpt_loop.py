@@ -92,7 +92,7 @@ def get_lr(it):
 first = last = None
 resident = []
 X, Y = get_batch("train")
-began = time.perf_counter()
+started = time.perf_counter()
 for iter_num in range(max_iters + 1):
     for group in optimizer.param_groups:
         group["lr"] = get_lr(iter_num)
@@ -102,7 +102,7 @@ for iter_num in range(max_iters + 1):
         resident.append(snapshot().rss)
         print(
             f"step {iter_num}: train loss {last['train']:.3f}, val loss {last['val']:.3f}, "
-            f"{time.perf_counter() - began:.1f} s, memory {resident[-1] / 2**20:.1f} MiB"
+            f"{time.perf_counter() - started:.1f} s, memory {resident[-1] / 2**20:.1f} MiB"
         )
     for _ in range(gradient_accumulation_steps):
         _, loss = model(X, Y)

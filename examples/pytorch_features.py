@@ -1,4 +1,4 @@
-"""Feed PyTorch from a matrix on disk: a regression, stopped within an epoch and gone on with exactly.
+"""Feed PyTorch from a matrix on disk: a regression, stopped within an epoch and resumed exactly.
 
     python examples/pytorch_features.py
 
@@ -14,7 +14,7 @@ import torch
 
 import lowtide
 
-ROWS, COLUMNS = 100_000, 257  # the last column is to be told from the others
+ROWS, COLUMNS = 100_000, 257  # the last column is the target, predicted from the others
 CHUNK = 1024  # rows of a batch
 
 torch.manual_seed(0)
@@ -30,7 +30,7 @@ def make(path):
 
 
 def step(model, optimizer, chunk):
-    rows = torch.from_numpy(chunk)  # the chunk is an array of its own: no copy, and nobody overwrites it
+    rows = torch.from_numpy(chunk)  # the chunk is its own array: no copy, and nobody overwrites it
     loss = torch.nn.functional.mse_loss(model(rows[:, :-1]).squeeze(1), rows[:, -1])
     optimizer.zero_grad()
     loss.backward()
@@ -56,7 +56,7 @@ def main(path):
     expected = next(chunks)  # what would have come
     chunks.close()
 
-    # The program is started again, and goes on with the very next row.
+    # The program is started again, and continues with the very next row.
     model.load_state_dict(checkpoint["model"])
     optimizer.load_state_dict(checkpoint["optimizer"])
     chunks = array.chunks(CHUNK, shuffle=True, seed=0)

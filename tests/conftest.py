@@ -6,7 +6,7 @@ import signal
 from hypothesis import settings
 
 # No deadline: a shared machine may stall any example. In CI the same examples each time, so that a change
-# which breaks something is told from a change that was merely unlucky.
+# which breaks something can be distinguished from an unlucky run.
 settings.register_profile(
     "lowtide",
     max_examples=int(os.environ.get("EXAMPLES", "50")),

@@ -58,7 +58,7 @@ def test_scikit_learn_fits_a_matrix_larger_than_its_container(limited: Any, tmp_
     (tmp_path / "features.npy").unlink()
 
 
-def test_every_example_is_told_of() -> None:
+def test_every_example_is_listed_in_the_readme() -> None:
     message = (EXAMPLES / "README.md").read_text()
     assert NAMES
     for name in NAMES:

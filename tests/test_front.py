@@ -51,7 +51,7 @@ def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
         importlib.import_module(package).nonsense  # noqa: B018
 
 
-def test_submodules_need_no_import_of_their_own() -> None:
+def test_submodules_need_no_separate_import() -> None:
     code = """
         import lowtide
         print(lowtide.memory.snapshot().rss > 0, lowtide.errors.FormatError.__name__)

@@ -25,7 +25,7 @@ THEIRS = [  # warnings of other packages
     "ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning",  # Lightning
     "ignore:The 'train_dataloader' does not have many workers:UserWarning",  # Lightning
 ]
-BEGIN_WITH_A_RUN = {"docs/gpt.md", "docs/commands/export.md", "docs/commands/sample.md"}
+START_WITH_A_RUN = {"docs/gpt.md", "docs/commands/export.md", "docs/commands/sample.md"}
 PAGES = [page for page in guide.pages() if any(True for _ in guide.blocks(page))]
 
 
@@ -80,7 +80,7 @@ def given(page: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run, for the pages that begin with one."""
+    """The folder of a run, for the pages that start with one."""
     path = tmp_path_factory.mktemp("trained")
     data = corpus(path / "data")
     import_module("lowtide._gpt.train").train(tiny(data, preset="nanogpt", max_iters=2), str(path / "run"))
@@ -91,7 +91,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings(*THEIRS)
 def test_every_block_runs(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     """One after another, as a reader would type them."""
-    if name(page) in BEGIN_WITH_A_RUN:
+    if name(page) in START_WITH_A_RUN:
         shutil.copytree(request.getfixturevalue("trained"), folder / "run")
     reader = guide.Reader(folder, given(name(page)), SMALL)
     for block in guide.blocks(page):
@@ -101,7 +101,7 @@ def test_every_block_runs(page: Path, folder: Path, request: pytest.FixtureReque
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_what_is_not_run_is_listed(page: Path) -> None:
-    """No block hides behind its language, its indentation or a reason of its own."""
+    """No block hides behind its language, its indentation or its own reason."""
     blocks = list(guide.blocks(page))
     for number, block in enumerate(blocks):
         assert block.language in guide.LANGUAGES, f"{block.where}: a block of {block.language or 'nothing'!r}"
@@ -124,7 +124,7 @@ def read(folder: Path, text: str) -> None:
         reader.run(block)
 
 
-def test_a_page_goes_on_with_what_it_said(tmp_path: Path) -> None:
+def test_blocks_of_a_page_share_names_and_files(tmp_path: Path) -> None:
     read(
         tmp_path,
         '```python title="made.py"\nprint("hello", 7)\n```\n'
@@ -147,7 +147,7 @@ def test_a_page_goes_on_with_what_it_said(tmp_path: Path) -> None:
         ("<!-- figures vary -->\n```console\n$ echo grows 1\nbounded 2\n```\n", "page.md:3"),
     ],
 )
-def test_what_does_not_run_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_a_block_that_fails_is_reported(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         read(tmp_path, text)
 

@@ -78,13 +78,13 @@ def test_a_speed_has_the_digits_that_mean_something(speed: float, cell: str) -> 
     assert f"| {cell} |" in table.markdown(message(measured("tokens/x", "X", warm=speed)))
 
 
-def test_who_was_killed_is_said_to_be() -> None:
+def test_a_killed_peer_is_reported() -> None:
     killed = message(measured("rows/x", "X", limited=None, limited_how="killed"))
     assert "killed" in table.text(killed)
     assert "killed" in table.markdown(killed)
 
 
-def test_a_cold_run_that_was_cut_short_is_noted() -> None:
+def test_a_cold_run_that_was_truncated_is_noted() -> None:
     slow = measured("rows/slow", "Slow", cold_read=8 * MIB)
     fast = measured("rows/fast", "Fast")
     assert table.notes(message(fast), "rows") == []
@@ -97,11 +97,11 @@ def test_a_cold_run_that_was_cut_short_is_noted() -> None:
 def test_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     result = message(measured("rows/x", "X"))
-    page.write_text(f"before\n{table.BEGIN}\nlast time\n{table.END}\nafter\n")
+    page.write_text(f"before\n{table.START}\nlast time\n{table.END}\nafter\n")
     for _ in range(2):
         table.put(result, str(page))
         text = page.read_text()
-        assert text.startswith(f"before\n{table.BEGIN}\n")
+        assert text.startswith(f"before\n{table.START}\n")
         assert text.endswith(f"{table.END}\nafter\n")
         assert "last time" not in text
         assert text.count("| X |") == 1
@@ -152,7 +152,7 @@ def test_the_files_are_as_long_as_asked_and_no_two_rows_are_the_same(tmp_path: P
     assert os.path.getsize(tmp_path / "train.bin") == 9 * MIB
 
 
-def test_what_is_no_batch_is_refused() -> None:
+def test_what_is_not_a_batch_is_refused() -> None:
     rows = np.zeros((ROWS, COLUMNS), np.float32)
     rows[:, 0] = np.arange(ROWS)
     assert samples("rows", rows) is rows
@@ -162,7 +162,7 @@ def test_what_is_no_batch_is_refused() -> None:
             samples("rows", wrong)
 
 
-def test_a_state_goes_on_in_another_worker_where_it_stopped(tmp_path: Path) -> None:
+def test_a_state_continues_in_another_worker_where_it_stopped(tmp_path: Path) -> None:
     write_matrix(str(tmp_path / "matrix.npy"), 24 * MIB)
     state = str(tmp_path / "state")
     before = Worker(PEERS["rows/lowtide"], str(tmp_path)).digests(batches=2, skip=2, save=state)

@@ -108,7 +108,7 @@ def test_every_setting_is_explained() -> None:
     training = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `(\w+)` \|(?:.*)\| (.+) \|$", training, re.MULTILINE))
     assert {name: one.metadata["help"] for name, one in FIELDS.items()} == {
-        name: said for name, said in table.items() if name in FIELDS
+        name: quoted for name, quoted in table.items() if name in FIELDS
     }
 
 
@@ -129,10 +129,10 @@ def test_the_messages_explained_are_those_of_the_code() -> None:
     messages = _messages()
     headings = re.findall(r"^### (.+) \{", TROUBLESHOOTING, re.MULTILINE)
     assert len(headings) > 30
-    for said in (said for heading in headings for said in re.findall(r"`([^`]+)`", heading)):
-        words = [re.escape(part.strip()) for part in said.split("…")]
+    for quoted in (quoted for heading in headings for quoted in re.findall(r"`([^`]+)`", heading)):
+        words = [re.escape(part.strip()) for part in quoted.split("…")]
         pattern = re.compile(".*".join(words))
-        assert any(pattern.search(message) for message in messages), f"no message of lowtide says {said!r}"
+        assert any(pattern.search(message) for message in messages), f"no message of lowtide says {quoted!r}"
 
 
 def test_recordings_are_shown_as_reports(site: Path) -> None:

@@ -54,7 +54,7 @@ class Result:
     limited: float | None = None
     limited_how: str = ""
     resume: str = "none"
-    """Whether it goes on exactly where it stopped; "none" where it has no state to save."""
+    """Whether it continues exactly where it stopped; "none" where it has no state to save."""
     ranks: str = "none"
     """Whether two ranks get together what one gets; "none" where there is no way to share."""
     curve: list[tuple[int, int]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Comparison:
             self._prepare(name)
         self._warm()
         for nth in range(self._rounds):
-            # Begun by another each time: what one leaves to the next in the host's own cache hits all alike.
+            # Another peer starts each round: what it leaves in the host's own cache affects all alike.
             names = self._present()
             for name in [*names[nth * 3 :], *names[: nth * 3]]:
                 say(f"cold, round {nth + 1}: {name}")
@@ -152,7 +152,7 @@ class Comparison:
                     running[name] = stack.enter_context(self._process(name))
                     _ask(
                         running[name], do="run", seconds=0.5
-                    )  # the first pass over code and pages is no figure
+                    )  # the first pass over code and pages is not a figure
                 except LoaderEndedError as error:
                     running.pop(name, None)
                     self.results[name].missing = f"failed: {error}"
@@ -222,7 +222,7 @@ class Comparison:
         return message["nbytes"] / message["seconds"] / MIB, "completed"
 
     def _resumed(self, peer: Peer) -> str:
-        """Whether a new process that gets the state of one that has ended goes on with the same batches."""
+        """Whether a new process that gets the state of one that has ended continues with the same batches."""
         path = os.path.join(self._folder, "state.pickle")
         try:
             with self._process(peer.name) as process:
@@ -241,7 +241,7 @@ class Comparison:
             with ExitStack() as stack:
                 where = [_torchrun(rank, 2, port) for rank in range(2)]
                 running = [stack.enter_context(self._process(peer.name, environment=one)) for one in where]
-                for process in running:  # both first: some meet before they begin
+                for process in running:  # both first: some meet before they start
                     process.ask(do="digests", batches=COMPARE)
                 message = [process.answer()["digests"] for process in running]
         except LoaderEndedError as error:

@@ -1,7 +1,7 @@
 """Array libraries, one function each. Rows of 1 KiB in a globally shuffled order, 4,096 at a time.
 
 Those that store arrays in chunks were given the layout that did best here at this work among those tried;
-the comments give the others. None of them has a shuffled pass of its own: they are asked for lists of rows.
+the comments give the others. None of them has its own shuffled pass: they are asked for lists of rows.
 """
 
 from __future__ import annotations

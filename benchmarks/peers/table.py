@@ -10,7 +10,7 @@ from benchmarks.harness import MIB
 from lowtide._sizes import format_size
 
 Row = Mapping[str, Any]
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+START, END = "<!-- peers: start -->", "<!-- peers: end -->"
 WORKS = {
     "tokens": "Token batches: 64 windows of 1,024 tokens, shuffled",
     "rows": "Rows of a matrix: 4,096 rows of 1 KiB at a time, shuffled",
@@ -131,9 +131,9 @@ def put(message: Mapping[str, Any], path: str) -> None:
     """Write the tables to a file; in a page with the two marks, between them."""
     page, tables = Path(path), markdown(message)
     text = page.read_text() if page.exists() else ""
-    if BEGIN in text and END in text:
-        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-        tables = f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
+    if START in text and END in text:
+        before, after = text.partition(START)[0], text.partition(END)[2]
+        tables = f"{before}{START}\n\n{tables}\n{END}{after}"
     page.write_text(tables)
 
 

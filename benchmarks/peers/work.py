@@ -26,7 +26,7 @@ USEFUL: dict[Work, int] = {"tokens": BATCH * LENGTH * 2, "rows": ROWS * COLUMNS 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a peer stands: the folder with its data, its rank, and where it goes on from."""
+    """Where a peer stands: the folder with its data, its rank, and where it continues from."""
 
     folder: str
     rank: int = 0
@@ -34,7 +34,7 @@ class Place:
     resumable: bool = False
     """Whether the state will be asked for; some have another class for that."""
     state: Any = None
-    """What ``Stream.state`` gave, in a process that has ended; None to begin at the beginning."""
+    """What ``Stream.state`` gave, in a process that has ended; None to start at the beginning."""
 
     @property
     def batch(self) -> int:
@@ -67,16 +67,16 @@ class Peer:
     modules: tuple[str, ...] = ()
     """Imported before anything is measured."""
     package: str = ""
-    """The distribution whose version is told."""
+    """The distribution whose version is reported."""
     convert: Callable[[str], None] | None = None
     reads: str = ""
     """The file or folder that it reads."""
     in_order: Callable[[str], Iterable[Any]] | None = None
     """One pass from beginning to end, for the peers of rows."""
     ranks: bool = False
-    """Whether it has a way of its own to share batches among ranks."""
+    """Whether it has its own way to share batches among ranks."""
     state: bool = False
-    """Whether it has a way of its own to save where it is."""
+    """Whether it has its own way to save where it is."""
     state_of: str = ""
     """The class that has the state, where it is not the one whose speed is measured."""
 
@@ -110,7 +110,7 @@ def endless(passes: Callable[[int], Iterable[Any]]) -> Iterator[Any]:
 def shuffled(total: int, size: int, epoch: int = 0) -> Iterator[Any]:
     """Numbers below ``total`` in a shuffled order, ``size`` at a time.
 
-    For peers that have no order of their own: a permutation in memory, as one would write it.
+    For peers without a shuffled order: a permutation in memory, as one would write it.
     """
     order = np.random.default_rng(epoch).permutation(total)
     for start in range(0, total - size + 1, size):

@@ -1,7 +1,7 @@
-"""One peer in a process of its own: ``python -m benchmarks.peers.worker NAME FOLDER``.
+"""One peer in its own process: ``python -m benchmarks.peers.worker NAME FOLDER``.
 
 It tells its version once its imports are done, or why it cannot; then it answers each line of JSON on its
-standard input with one of its own. The peer is opened at the first request, so that whoever asks can empty
+standard input with one line. The peer is opened at the first request, so that whoever asks can empty
 the page cache between the imports and the first read. RANK and WORLD_SIZE are read from the environment, as
 under ``torchrun``.
 """

@@ -61,7 +61,7 @@ class Finding:
 
 
 def run(target: Target, cases: int, first: int = 0) -> list[Finding]:
-    """Run ``cases`` cases in a process of their own."""
+    """Run ``cases`` cases in their own process."""
     findings: list[Finding] = []
     last, deaths = first + max(1, int(cases * target.share)), 0
     while first < last and deaths < _DEATHS:

@@ -101,7 +101,7 @@ class Browser:
         self.wait("document.readyState === 'complete'")
 
     def theme(self, name: str) -> None:
-        """Change what the page is told of the person's taste."""
+        """Set the preferences that the page sees."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def run(self, script: str) -> Any:

@@ -1,4 +1,4 @@
-"""Real memory limits for tests: a cgroup of one's own, and a command run inside it.
+"""Real memory limits for tests: a separate cgroup, and a command run inside it.
 
 with memory_cgroup("256 MiB") as group:
     done = group.run([sys.executable, "-c", "..."])

@@ -1,4 +1,4 @@
-"""``lowtide`` as a user calls it, in a process of its own."""
+"""``lowtide`` as a user calls it, in its own process."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 - ``sh`` runs as a script and must end well. ``console`` has commands behind ``$``, and what is shown below a
   command is compared with what it says; ``...`` stands for anything.
 - A block with ``title="run.toml"`` is that file, for the blocks below it.
-- ``text`` is no code.
+- ``text`` is not code.
 
 Two comments may stand before a block. ``<!-- figures vary -->`` lets any number stand for any other one.
 ``<!-- not run: REASON -->`` leaves the block out; ``NOT_RUN`` lists what may be left out, and why.
@@ -38,7 +38,7 @@ NOT_RUN = {
     "lowtide prepare /shared/web ": "needs several machines",
     "import jax": "needs JAX",
 }
-"""How the commands of a block that is not run begin, or its first line if it is Python, and the reason."""
+"""How the commands of a block that is not run start, or its first line if it is Python, and the reason."""
 
 LANGUAGES = {"python", "pycon", "sh", "console", "toml", "text"}
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,4 +1,4 @@
-"""Python processes of their own, for what must not happen to the process of the tests."""
+"""Separate Python processes, for what must not happen to the process of the tests."""
 
 from __future__ import annotations
 
