@@ -61,8 +61,8 @@ def _cells(message: Mapping[str, Any], work: str) -> tuple[list[str], list[list[
     columns = {name: cell for name, cell in COLUMNS.items() if work == "rows" or name != "in order, MiB/s"}
     result = []
     for row in rows:
-        told_cells = [row["missing"]] if row["missing"] else [cell(row) for cell in columns.values()]
-        result.append([row["title"], row["version"] or "–", *told_cells])
+        cells = [row["missing"]] if row["missing"] else [cell(row) for cell in columns.values()]
+        result.append([row["title"], row["version"] or "–", *cells])
     return ["", "version", *columns], result
 
 
