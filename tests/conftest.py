@@ -15,8 +15,10 @@ settings.register_profile(
 )
 settings.load_profile("lowtide")
 
-# Tests run beside each other, and PyTorch's threads would spin while they wait for each other.
+# Tests run side by side: PyTorch's threads would spin while they wait, and compete for the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what runs in the background deaf to Ctrl-C, and so are its children, which tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
