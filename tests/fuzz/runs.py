@@ -210,7 +210,7 @@ def _make_gpt2(folder: Path) -> None:
 
     from lowtide._gpt.model import GPT
     from lowtide._gpt.weights import to_gpt2
-    from tests.gpt.models import config
+    from tests.support.models import config
 
     torch.set_num_threads(1)
     model = GPT(config("gpt2", vocab_size=5, block_size=4, n_layer=1, n_embd=8))

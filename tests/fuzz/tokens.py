@@ -55,7 +55,9 @@ def _make(files: Files, folder: Path) -> None:
 
 
 def _make_megatron(folder: Path) -> None:
-    from tests.formats.test_megatron import index  # pytest and hypothesis take a while to import
+    from tests.integration.tokens.formats.test_megatron import (
+        index,  # pytest and hypothesis take a while to import
+    )
 
     _make({"x.bin": _TOKENS.tobytes(), "x.idx": index([10] * 6, [0, 2, 3, 6])}, folder)
 
@@ -66,14 +68,14 @@ def _make_npy(folder: Path) -> None:
 
 
 def _make_mds(folder: Path) -> None:
-    from tests.formats.test_mds import made
+    from tests.integration.tokens.formats.test_mds import made
 
     _make(made({"tokens": "ndarray:uint16:8"}, [{"tokens": _TOKENS[:8]}] * 4), folder / "even")
     _make(made({"tokens": "ndarray", "name": "str"}, _MDS_ROWS, _MDS_ROWS), folder / "uneven")
 
 
 def _make_litdata(folder: Path) -> None:
-    from tests.formats.test_litdata import made
+    from tests.integration.tokens.formats.test_litdata import made
 
     _make(made(_ITEMS), folder / "flat")
     _make(made(_ITEMS, sized=True), folder / "sized")

@@ -1,0 +1,88 @@
+"""Data sets that Hugging Face's own library wrote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+
+from lowtide._prepare.reading import ReadOptions
+from lowtide._prepare.sources import find
+from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
+from tests.support.formats import refused
+from tests.support.pieces import documents, pieces_of
+
+TEXTS = [f"document {i}" for i in range(2500)]
+
+
+def test_a_saved_data_set(tmp_path: Path) -> None:
+    made = datasets.Dataset.from_dict({"id": list(range(2500)), "text": TEXTS})
+    made.save_to_disk(tmp_path / "saved", num_shards=2)
+    for unit_size in (1000, 2**20):
+        found = documents(pieces_of(tmp_path / "saved", ReadOptions(unit_size=unit_size)))
+        assert [text for _, text in found] == TEXTS
+    sources = find([str(tmp_path / "saved")])
+    assert [(source.kind, Path(source.name).name) for source in sources] == [
+        ("dataset", "data-00000-of-00002.arrow"),
+        ("dataset", "data-00001-of-00002.arrow"),
+    ]
+
+
+def test_a_shuffled_data_set_is_read_in_its_new_order(tmp_path: Path) -> None:
+    made = datasets.Dataset.from_dict({"text": TEXTS}).shuffle(seed=1)
+    made.save_to_disk(tmp_path / "saved")
+    found = [text for _, text in documents(pieces_of(tmp_path / "saved", ReadOptions()))]
+    assert found == made["text"][:]
+    assert found != TEXTS
+
+
+def test_splits_are_not_guessed(tmp_path: Path) -> None:
+    part = datasets.Dataset.from_dict({"text": TEXTS[:5]})
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "two")
+    with refused(ArgumentError, tmp_path / "two", "'train', 'test'", tmp_path / "two" / "train"):
+        find([str(tmp_path / "two")])
+    assert len(pieces_of(tmp_path / "two" / "test", ReadOptions())) == 5
+    datasets.DatasetDict({"train": part}).save_to_disk(tmp_path / "one")
+    assert len(pieces_of(tmp_path / "one", ReadOptions())) == 5
+
+
+def test_an_order_kept_apart_is_refused(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": TEXTS[:5]}).save_to_disk(tmp_path / "saved")
+    state = tmp_path / "saved" / "state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({**content, "_indices_data_files": [{"filename": "indices.arrow"}]}))
+    with refused(UnsupportedError, "saved", "flatten_indices()"):
+        find([str(tmp_path / "saved")])
+
+
+def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A folder is a name to the library too: the same code as for one on the hub, and no network.
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "named"
+    folder.mkdir()
+    for split, texts in (("train", TEXTS[:50]), ("test", TEXTS[50:60])):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    sources = find([f"hf:{folder}:test"])
+    assert [source.kind for source in sources] == ["dataset"]
+    found = documents(pieces_of(Path(sources[0].path), ReadOptions()))
+    assert [text for _, text in found] == TEXTS[50:60]
+    with refused(ArgumentError, "'train', 'test'", f"hf:{folder}:train"):
+        find([f"hf:{folder}"])
+    with refused(UnsupportedError, "has 5 rows", "hold 50", "save_to_disk"):
+        find([f"hf:{folder}:train[:5]"])
+
+
+def test_a_name_that_cannot_be_loaded(tmp_path: Path) -> None:
+    program = "from lowtide._prepare.sources import find; find(['hf:nobody/nothing'])"
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert NotFoundError.__name__ in last
+    assert "hf:nobody/nothing: could not be loaded" in last
+    assert "save_to_disk" in last

@@ -1,0 +1,358 @@
+"""MosaicML Streaming's MDS shards: from the bytes that its MDSWriter writes, and damaged.
+
+mosaicml-streaming 0.13.0 asks for numpy < 2.2 and transformers < 5, so it cannot be installed beside the
+other writers. ``REAL`` has the digests of shards that it wrote, in an environment of its own, from the same
+samples that are written here from the format's description: the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide._io.identity import Identity
+from lowtide._tokens.formats import records
+from lowtide._tokens.formats.mds import CODES
+from lowtide._tokens.formats.tokens import find
+from lowtide.errors import (
+    ArgumentError,
+    FormatError,
+    LowtideError,
+    NotFoundError,
+    TruncatedFileError,
+    UnsupportedError,
+)
+from tests.support.formats import damaged, refused
+from tests.support.token_files import (
+    Files,
+    assert_honest_corpus,
+    document_bounds,
+    put,
+    read_tokens,
+    written_by,
+)
+
+SIZES = {"uint32": 4, "int": 8}
+Columns = dict[str, str]
+Sample = dict[str, Any]
+
+
+def static_size(encoding: str) -> int | None:
+    if encoding.startswith("ndarray:") and encoding.count(":") == 2:
+        _, dtype, shape = encoding.split(":")
+        return int(np.prod([int(length) for length in shape.split(",")])) * np.dtype(dtype).itemsize
+    return SIZES.get(encoding)
+
+
+def encode(encoding: str, value: Any) -> bytes:
+    if encoding == "bytes":
+        return bytes(value)
+    if encoding == "str":
+        return str(value).encode()
+    if encoding == "uint32":
+        return struct.pack("<I", value)
+    array = np.asarray(value)
+    head = b""
+    if encoding == "ndarray":
+        head += bytes([next(code for code, name in CODES.items() if name == array.dtype.name)])
+    if encoding.count(":") < 2:
+        code = 0 if max(array.shape) < 256 else 1
+        head += bytes([array.ndim << 2 | code]) + np.array(array.shape, ["u1", "<u2"][code]).tobytes()
+    return head + array.tobytes()
+
+
+def shard(columns: Columns, samples: list[Sample], size_limit: int = 1 << 26) -> bytes:
+    names = sorted(columns)
+    config = {
+        "column_encodings": [columns[name] for name in names],
+        "column_names": names,
+        "column_sizes": [static_size(columns[name]) for name in names],
+        "compression": None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": size_limit,
+        "version": 2,
+    }
+    blobs = []
+    for sample in samples:
+        parts = {name: encode(columns[name], sample[name]) for name in names}
+        sizes = [len(parts[name]) for name in names if static_size(columns[name]) is None]
+        blobs.append(struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(parts[name] for name in names))
+    text = json.dumps(config, sort_keys=True).encode()
+    first = 4 + 4 * (len(samples) + 1) + len(text)
+    offsets = [first + sum(map(len, blobs[:i])) for i in range(len(samples) + 1)]
+    return struct.pack(f"<{len(samples) + 2}I", len(samples), *offsets) + text + b"".join(blobs)
+
+
+def made(columns: Columns, *shards: list[Sample]) -> Files:
+    files: Files = {}
+    entries = []
+    for i, samples in enumerate(shards):
+        name = f"shard.{i:05}.mds"
+        files[name] = shard(columns, samples)
+        names = sorted(columns)
+        entry = {
+            "column_encodings": [columns[name] for name in names],
+            "column_names": names,
+            "column_sizes": [static_size(columns[name]) for name in names],
+            "compression": None,
+            "format": "mds",
+            "hashes": [],
+            "raw_data": {"basename": name, "bytes": len(files[name]), "hashes": {}},
+            "samples": len(samples),
+            "size_limit": 1 << 26,
+            "version": 2,
+            "zip_data": None,
+        }
+        entries.append(entry)
+    files["index.json"] = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
+    return files
+
+
+def changed(files: Files, **changes: Any) -> Files:
+    """``files`` with fields of the first shard's entry changed."""
+    index = json.loads(files["index.json"])
+    entry = index["shards"][0]
+    for key, value in changes.items():
+        (entry["raw_data"] if key in ("basename", "bytes") else entry)[key] = value
+    return {**files, "index.json": json.dumps(index).encode()}
+
+
+def ids(count: int, start: int = 0, dtype: str = "uint16") -> np.ndarray:
+    return np.arange(start, start + count, dtype=dtype)
+
+
+CASES: dict[str, tuple[Columns, list[Sample]]] = {
+    "fixed": ({"tokens": "ndarray:uint16:8"}, [{"tokens": ids(8)}]),
+    "even": ({"tokens": "ndarray:uint16"}, [{"tokens": ids(8, 8 * i)} for i in range(5)]),
+    "uneven": ({"tokens": "ndarray:uint16"}, [{"tokens": ids(8 + i, 8 * i)} for i in range(5)]),
+    "large": ({"tokens": "ndarray:uint16"}, [{"tokens": ids(300, 8 * i)} for i in range(3)]),
+    "dynamic": ({"tokens": "ndarray"}, [{"tokens": ids(8, 8 * i, "uint32")} for i in range(5)]),
+    "bytes": ({"tokens": "bytes"}, [{"tokens": ids(8, 8 * i).tobytes()} for i in range(5)]),
+    "str-before": (
+        {"tokens": "ndarray:int32:4", "id": "str"},
+        [{"tokens": ids(4, 8 * i, "int32"), "id": f"x{i}"} for i in range(5)],
+    ),
+    "int-before": (
+        {"tokens": "ndarray:int32:4", "id": "uint32"},
+        [{"tokens": ids(4, 8 * i, "int32"), "id": i} for i in range(5)],
+    ),
+}
+REAL = {
+    "fixed": "89840eba15dbf092",
+    "even": "092974c0292673e4",
+    "uneven": "e9217ab5485476c6",
+    "large": "092c6f8d0cf07d06",
+    "dynamic": "bf6314e247904800",
+    "bytes": "b2ea0d7bd4dc2382",
+    "str-before": "0e40cca76365f150",
+    "int-before": "59de03d391924b10",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bytes_here_are_those_of_the_real_writer(name: str) -> None:
+    limit = 100 if name == "fixed" else 1 << 26
+    assert hashlib.sha256(shard(*CASES[name], limit)).hexdigest().startswith(REAL[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_column(tmp_path: Path, name: str) -> None:
+    columns, samples = CASES[name]
+    found = find(put(tmp_path, made(columns, samples)), dtype="uint16" if name == "bytes" else None)
+    values = [np.frombuffer(s["tokens"], "<u2") if name == "bytes" else s["tokens"] for s in samples]
+    assert (found.format, found.dtype) == ("mds", values[0].dtype)
+    assert (found.metadata["column"], found.metadata["columns"]) == ("tokens", tuple(sorted(columns)))
+    assert read_tokens(found).tolist() == np.concatenate(values).tolist()
+    ends = np.cumsum([len(value) for value in values]).tolist()
+    assert [bound[1] for bound in document_bounds(found)] == ends
+    assert document_bounds(pickle.loads(pickle.dumps(found))) == document_bounds(found)
+    assert found.documents is not None
+    found.documents.verify()
+    assert len(found.segments) == (len(samples) if name in ("uneven", "str-before") else 1)
+
+
+WRITER = """
+import sys, types
+sys.modules["streaming.vision"] = types.ModuleType("streaming.vision")  # it would want torchvision
+import numpy
+from streaming import MDSWriter
+with MDSWriter(out=sys.argv[1] + "/x", columns={"tokens": "ndarray:uint16"}, size_limit=400) as writer:
+    for i in range(20):
+        writer.write({"tokens": numpy.arange(8 * i, 8 * i + 8, dtype=numpy.uint16)})
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None or importlib.util.find_spec("streaming") is None,
+    reason="mosaicml-streaming does not install beside a current NumPy",
+)
+def test_what_the_real_writer_writes(tmp_path: Path) -> None:
+    folder = written_by("streaming", WRITER, tmp_path)
+    assert read_tokens(find(folder / "x")).tolist() == list(range(160))
+
+
+def test_several_shards_and_empty_ones(tmp_path: Path) -> None:
+    columns = {"tokens": "ndarray:uint16"}
+    put(tmp_path, made(columns, [], [{"tokens": ids(2)}, {"tokens": ids(2, 2)}], [], [{"tokens": ids(5, 4)}]))
+    found = find(tmp_path)
+    assert [(s.count, s.record, s.stride) for s in found.segments] == [(4, 2, 10), (5, 5, 16)]
+    assert read_tokens(found).tolist() == list(range(9))
+    assert document_bounds(found) == [[0, 2], [2, 4], [4, 9]]
+    put(tmp_path, made(columns, [], []))
+    with refused(FormatError, tmp_path / "index.json", "2 shards hold no samples"):
+        find(tmp_path)
+
+
+def test_values_one_behind_the_other_are_one_run(tmp_path: Path) -> None:
+    put(tmp_path, made({"tokens": "ndarray:uint16:4"}, [{"tokens": ids(4, 4 * i)} for i in range(3)]))
+    [segment] = find(tmp_path).segments
+    assert (segment.count, segment.record, segment.stride) == (12, 0, 0)
+
+
+def test_which_column_holds_tokens(tmp_path: Path) -> None:
+    two = {"a": "ndarray:uint16", "b": "ndarray:uint16"}
+    put(tmp_path, made(two, [{"a": ids(2), "b": ids(2)}]))
+    with refused(UnsupportedError, "a (ndarray:uint16), b (ndarray:uint16)", "tokens or input_ids"):
+        find(tmp_path)
+    named = {"attention_mask": "ndarray:uint8", "input_ids": "ndarray:uint16"}
+    put(tmp_path, made(named, [{"attention_mask": ids(2, 0, "uint8"), "input_ids": ids(2, 7)}]))
+    assert read_tokens(find(tmp_path)).tolist() == [7, 8]
+    put(tmp_path, made({"text": "str"}, [{"text": "hi"}]))
+    with refused(UnsupportedError, "text (str)"):
+        find(tmp_path)
+
+
+def test_bytes_need_a_dtype(tmp_path: Path) -> None:
+    put(tmp_path, made(*CASES["bytes"]))
+    with refused(ArgumentError, tmp_path / "index.json", "'tokens' (bytes)", "dtype='int64'"):
+        find(tmp_path)
+    with refused(FormatError, "16 bytes of tokens are no multiple of a token's 3"):
+        records.Gatherer(1, 3)._tokens(records.File("x", 0, 0, 0, Identity(0, 0, 0, 0)), 16)
+
+
+def test_arrays_of_two_axes(tmp_path: Path) -> None:
+    put(tmp_path, made({"tokens": "ndarray:uint16"}, [{"tokens": ids(8).reshape(2, 4)}]))
+    with refused(UnsupportedError, tmp_path / "shard.00000.mds", "2 axes"):
+        find(tmp_path)
+    put(tmp_path, made({"tokens": "ndarray:uint16:2,4"}, [{"tokens": ids(8).reshape(2, 4)}]))
+    with refused(UnsupportedError, tmp_path / "index.json", "2 axes"):
+        find(tmp_path)
+
+
+def test_compressed_shards_are_read_where_they_lie_decompressed_too(tmp_path: Path) -> None:
+    files = changed(made(*CASES["even"]), compression="zstd", zip_data={"basename": "shard.00000.mds.zstd"})
+    assert find(put(tmp_path, files)).count == 40
+    del files["shard.00000.mds"]
+    put(tmp_path, {**files, "shard.00000.mds.zstd": b""})
+    with refused(UnsupportedError, tmp_path / "index.json", "compressed ('zstd')", "decompress"):
+        find(tmp_path)
+
+
+EVEN = made(*CASES["even"])
+Lie = tuple[Files, type[LowtideError], tuple[object, ...]]
+
+
+def with_bytes(at: int, data: bytes, original: Files = EVEN) -> Files:
+    old = original["shard.00000.mds"]
+    at = at if at >= 0 else len(old) + at
+    return {**original, "shard.00000.mds": old[:at] + data + old[at + len(data) :]}
+
+
+FIRST = struct.unpack_from("<I", EVEN["shard.00000.mds"], 4)[0]
+LIES: dict[str, Lie] = {
+    "version": (
+        {**EVEN, "index.json": b'{"version": 3, "shards": [7]}'},
+        FormatError,
+        ("version 2", "found version 3"),
+    ),
+    "none": ({**EVEN, "index.json": b'{"version": 2, "shards": []}'}, FormatError, ("not empty",)),
+    "shard": (
+        {**EVEN, "index.json": b'{"version": 2, "shards": [7]}'},
+        FormatError,
+        ("shards[0]", "found 7"),
+    ),
+    "format": (changed(EVEN, format="csv"), UnsupportedError, ("'csv'", "MDSWriter")),
+    "samples": (changed(EVEN, samples=4), FormatError, ("has 5 samples", "says 4")),
+    "samples-text": (changed(EVEN, samples="5"), FormatError, ("shards[0].samples", "'5'")),
+    "bytes": (changed(EVEN, bytes=321), TruncatedFileError, ("320 bytes", "promises 321")),
+    "gone": (changed(EVEN, basename="x.mds"), NotFoundError, ("x.mds", "shards[0].raw_data.basename")),
+    "outside": (changed(EVEN, basename="../x.mds"), FormatError, ("leads outside", "../x.mds")),
+    "raw": (changed(EVEN, raw_data=None), FormatError, ("raw_data",)),
+    "columns": (changed(EVEN, column_names=["a", "b"]), FormatError, ("one of each", "['a', 'b']")),
+    "column-sizes": (changed(EVEN, column_sizes=[-1]), FormatError, ("column_sizes", "-1")),
+    "fixed-size": (changed(EVEN, column_sizes=[16]), FormatError, ("column_sizes None", "found 16")),
+    "float": (changed(EVEN, column_encodings=["ndarray:float32"]), FormatError, ("integers",)),
+    "encoding": (changed(EVEN, column_encodings=["ndarray:"]), FormatError, ("ndarray:DTYPE",)),
+    "size": (with_bytes(FIRST, struct.pack("<I", 17)), FormatError, ("byte 210 to 232", "[17]")),
+    "axes": (with_bytes(FIRST + 4, b"\x08"), UnsupportedError, ("2 axes",)),
+    "length": (with_bytes(FIRST + 5, b"\x07"), FormatError, ("7 values of 2 bytes", "16 are")),
+    "offset": (with_bytes(4, struct.pack("<I", 8)), FormatError, ("from byte 8", "behind byte 28")),
+    "dtype-code": (with_bytes(203 + 4, b"\x22", made(*CASES["dynamic"])), FormatError, ("dtype code 34",)),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_index_or_a_shard_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+    files, kind, says = LIES[name]
+    put(tmp_path, files)
+    with refused(kind, tmp_path, *says):
+        find(tmp_path)
+
+
+def test_shards_of_other_columns(tmp_path: Path) -> None:
+    files = made({"tokens": "ndarray:uint16"}, [{"tokens": ids(2)}], [{"tokens": ids(2)}])
+    with refused(FormatError, tmp_path / "index.json", "shards[1] has other columns"):
+        find(put(tmp_path, changed(files, column_names=["input_ids"])))
+
+
+@settings(max_examples=400, deadline=2000)
+@given(
+    data=st.data(),
+    case=st.sampled_from(sorted(CASES)),
+    which=st.sampled_from(["index.json", "shard.00000.mds"]),
+)
+def test_damaged_files_give_no_other_exception(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str, which: str
+) -> None:
+    files = made(*CASES[case])
+    files[which] = data.draw(damaged([files[which]], head=330 if which == "index.json" else 260))
+    folder = put(tmp_path_factory.getbasetemp() / "fuzz-mds", files)
+    assert_honest_corpus(folder, dtype="uint16" if case == "bytes" else None)
+
+
+VALUES: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=4) | st.just([]) | st.just({})
+)
+
+
+@settings(max_examples=200, deadline=2000)
+@given(
+    key=st.sampled_from(
+        ["column_names", "column_encodings", "column_sizes", "samples", "bytes", "basename", "version"]
+    ),
+    value=VALUES | st.lists(VALUES, max_size=2),
+)
+def test_any_value_in_an_index_gives_no_other_exception(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "fuzz-mds"
+    assert_honest_corpus(put(folder, changed(EVEN, **{key: value})))
+
+
+def test_an_encoding_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
+    files = made({"tokens": "ndarray:uint16:8"}, [{"tokens": ids(8)}])
+    put(tmp_path, changed(files, column_encodings=["ndarray:" + "x" * 10**6]))
+    with pytest.raises(FormatError) as caught:
+        find(tmp_path)
+    assert len(str(caught.value)) < 1000

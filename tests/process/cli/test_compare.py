@@ -1,0 +1,104 @@
+"""lowtide compare, for real on a small file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lowtide._arrays.formats import inspect
+from lowtide._compare.runs import Run
+from lowtide._compare.walks import METHODS, Figures, task_for, walk
+from lowtide._memory import proc
+from lowtide.cli import compare
+from tests.process.cli.test_commands import run
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("compare")
+    np.save(folder / "x.npy", np.random.default_rng(0).random((65_536, 128), dtype=np.float32))  # 32 MiB
+    arguments = (
+        "--rows",
+        1024,
+        "--seconds",
+        2,
+        "--out",
+        folder / "plots" / "x.png",
+        "--json",
+        folder / "x.json",
+    )
+    return folder, run("compare", folder / "x.npy", *arguments).stdout
+
+
+def test_the_table_has_a_row_for_each_reader_and_the_summary(compared: tuple[Path, str]) -> None:
+    told = compared[1]
+    for method in METHODS:
+        assert method in told
+    assert "times as fast as np.memmap" in told
+
+
+def test_every_method_walked_in_both_orders_warm_and_cold(compared: tuple[Path, str]) -> None:
+    told = json.loads((compared[0] / "x.json").read_text())
+    walked = {(run["method"], run["shuffled"], run["cold"]) for run in told["runs"]}
+    assert walked == {(m, s, c) for m in METHODS for s in (False, True) for c in (False, True)}
+
+
+def test_the_meter_tells_the_leak_from_the_flat_line(compared: tuple[Path, str]) -> None:
+    """np.memmap ends with the whole file resident, pread with a few chunks."""
+    told = json.loads((compared[0] / "x.json").read_text())
+    peaks = {(run["method"], run["shuffled"], run["cold"]): run["figures"]["peak"] for run in told["runs"]}
+    for shuffled in (False, True):
+        assert peaks["np.memmap", shuffled, False] > 30 * MIB
+        assert peaks["pread", shuffled, False] < 6 * MIB
+        assert peaks["pread, drop", shuffled, True] < 6 * MIB
+    left = {run["method"]: run["page_cache_left"] for run in told["runs"] if run["cold"] and run["shuffled"]}
+    assert left["pread, drop"] < 4 * MIB
+    assert left["np.memmap"] > 30 * MIB
+
+
+def test_the_plot_is_a_picture_with_something_on_it(compared: tuple[Path, str]) -> None:
+    with Image.open(compared[0] / "plots" / "x.png") as image:
+        assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(2**24) or []) > 50
+
+
+def test_a_file_with_no_rows_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "empty.npy", np.zeros((0, 3)))
+    ended = run("compare", tmp_path / "empty.npy", check=False)
+    assert ended.returncode == 1
+    assert "has no rows to walk through" in ended.stderr
+
+
+def test_a_walk_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1000, 10)))
+    monkeypatch.setattr(proc, "ROOT", str(tmp_path / "no proc"))
+    settings = {"method": "np.memmap", "shuffled": True, "rows": 100, "limit_rows": 1000, "seconds": 60}
+    told = walk(json.loads(task_for(inspect(tmp_path / "x.npy"), **settings)))
+    assert told["peak"] is None
+    assert told["complete"]
+    assert told["samples"][-1][0] == 80_000
+
+
+def test_table_shows_every_figure_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    size = 1023 * 2**20
+    figures = Figures(bytes_read=10**9, seconds=0.01, complete=False, peak=size, samples=[])
+    runs = [
+        Run(method, shuffled, cold, figures, size)
+        for method in METHODS
+        for shuffled in (False, True)
+        for cold in (False, True)
+    ]
+    compare._print_table(runs)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert shown.count("1023.0 MiB") == 3 * len(METHODS)
+    assert shown.count("100.00*") == 4 * len(METHODS)

@@ -1,0 +1,115 @@
+"""``lowtide prepare`` and ``lowtide info --verify`` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lowtide
+from lowtide._prepare.summary import Progress
+from lowtide.cli.prepare_progress import Clock, Lines
+from tests.process.cli.test_commands import run
+from tests.support.preparing import as_bytes, content, documents, jsonl
+
+
+def test_every_option_is_the_functions(tmp_path: Path) -> None:
+    text = "low tide||high tide||" * 50
+    (tmp_path / "sea.txt").write_text(text)
+    told = run(
+        "prepare", tmp_path / "sea.txt", "-o", tmp_path / "cli", "--tokenizer", "char",
+        "--val-fraction", "0.3", "--split", "documents", "--seed", "7", "--split-on", "||", "--no-eos",
+        "--layout", "llmc",
+        "--shard-tokens", "0.1k", "--meta-pkl", "--errors", "replace", "--on-error", "skip", "--workers", "1",
+        "--text-field", "body", "--glob", "*.txt",
+    )  # fmt: skip
+    lowtide.prepare(
+        tmp_path / "sea.txt", tmp_path / "function", tokenizer="char", val_fraction=0.3, split="documents",
+        seed=7, split_on="||", eos=False, layout="llmc", shard_tokens=100, meta_pkl=True, errors="replace",
+        on_error="skip", workers=2, text_field="body", glob="*.txt",
+    )  # fmt: skip
+    assert content(tmp_path / "cli") == content(tmp_path / "function")
+    for part in ("tokens in 100 documents", "train", "val", "tokens a document", "###"):
+        assert part in told.stdout
+
+
+def test_standard_input_and_a_newline_between_documents(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lowtide.cli", "prepare", "-", "-o", str(tmp_path / "out")]
+    command += ["--split-on", "\\n\\n", "--val-fraction", "0"]
+    subprocess.run(command, input=b"low\n\ntide", check=True, capture_output=True)
+    assert documents(tmp_path / "out", "train") == [as_bytes("low"), as_bytes("tide")]
+
+
+def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
+    jsonl(tmp_path / "web.jsonl", 50)
+    out = tmp_path / "out"
+    run("prepare", tmp_path / "web.jsonl", "-o", out, "--val-fraction", "0.2", "--shard-tokens", "2k")
+    assert "all as written" in run("info", "--verify", out).stdout
+    told = json.loads(run("info", "--verify", "--json", out).stdout)
+    assert told["files"] == len(list(out.iterdir())) - 1
+    assert told["nbytes"] == sum(path.stat().st_size for path in out.iterdir() if path.name != "corpus.json")
+    for name in ("train-00001.bin", "val-00000.ends", "tokenizer.json"):
+        before = (out / name).read_bytes()
+        (out / name).write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        ended = run("info", "--verify", out, check=False)
+        assert ended.returncode == 1
+        assert name in ended.stderr
+        assert "1 of" in ended.stderr
+        (out / name).write_bytes(before)
+    (out / "train-00000.bin").unlink()
+    assert "no such file" in run("info", "--verify", out, check=False).stderr
+
+
+def test_errors_are_messages(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text":\n')
+    ended = run("prepare", tmp_path / "bad.jsonl", "-o", tmp_path / "out", check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("lowtide: ")
+    assert "line 2" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert run("prepare", tmp_path / "bad.jsonl", check=False).returncode == 2
+    ended = run("prepare", tmp_path / "bad.jsonl", "-o", tmp_path, "--shard-tokens", "many", check=False)
+    assert "'many' is not understood" in ended.stderr
+
+
+def test_a_line_every_few_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = Lines(every=5)
+    for second in range(12):
+        now[0] = 100.0 + second
+        lines.tell(Progress("tokens", second, 20, 0, documents=second, tokens=1000 * second))
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "tokens 25 %, 5 B of 20 B, 5 documents, 5,000 tokens, 1,000 tokens/s, 0:00:15 left",
+        "tokens 50 %, 10 B of 20 B, 10 documents, 10,000 tokens, 1,000 tokens/s, 0:00:10 left",
+    ]
+
+
+def test_the_clock_starts_anew_with_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [5.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    clock = Clock()
+    assert clock.seconds("alphabet") == 0
+    now[0] = 7.0
+    assert clock.seconds("alphabet") == 2
+    assert clock.seconds("tokens") == 0
+
+
+def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    jsonl(tmp_path / "web.jsonl", 50)
+    code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+    command = [sys.executable, "-m", "lowtide.cli", "prepare", str(tmp_path / "web.jsonl"), "-o"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "50 documents" in done.stdout
+    assert "━" in done.stdout

@@ -1,0 +1,161 @@
+"""Which format a file has, which of its members is meant, and what looking into it costs."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide._arrays.formats import inspect, members
+from lowtide.errors import ArgumentError, FormatError, MemberError
+from tests.support.formats import assert_honest, refused, write
+
+
+def save(path: Path, format: str, arrays: dict[str, Any]) -> Path:
+    if format == "npz":
+        np.savez(path, **arrays)
+    elif format == "safetensors":
+        safetensors.numpy.save_file(arrays, path)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    return path
+
+
+CONTAINERS = pytest.mark.parametrize("format", ["npz", "safetensors", "hdf5"])
+
+
+@CONTAINERS
+def test_content_decides_and_not_the_suffix(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "array.npz"
+    save(path, format, {"x": np.arange(4)})
+    path.rename(tmp_path / "array.npy")
+    assert inspect(tmp_path / "array.npy").format == format
+
+
+@CONTAINERS
+def test_several_members_are_listed_when_none_is_named(tmp_path: Path, format: str) -> None:
+    path = save(tmp_path / "a.npz", format, {f"m{i:03}": np.arange(3) for i in range(21)})
+    names = [f"'m{i:03}'" for i in range(20)]
+    with refused(
+        MemberError, path, format, "21 arrays", *names, "1 more", f"lowtide.open({str(path)!r}, name='m000')"
+    ):
+        inspect(path)
+    with pytest.raises(MemberError) as caught:
+        inspect(path)
+    assert "'m020'" not in str(caught.value)
+
+
+@CONTAINERS
+def test_a_name_that_is_not_there_brings_the_close_ones(tmp_path: Path, format: str) -> None:
+    path = save(tmp_path / "a.npz", format, {"weights": np.arange(3), "bias": np.arange(2)})
+    with refused(MemberError, path, "no array 'weigths'", "did you mean 'weights'?", "2: ", "'bias'"):
+        inspect(path, name="weigths")
+    with refused(MemberError, path, "no array 'qqq'.", "2: ", "'bias'"):
+        inspect(path, name="qqq")
+    with refused(ArgumentError, path, "must be a str", "got 3"):
+        inspect(path, name=3)  # type: ignore[arg-type]
+
+
+def test_a_single_array_has_no_members(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    with refused(MemberError, tmp_path / "a.npy", "single NPY array", "name='x'", "leave it out"):
+        inspect(tmp_path / "a.npy", name="x")
+    [member] = members(tmp_path / "a.npy")
+    assert (member.name, member.layout) == (None, inspect(tmp_path / "a.npy"))
+
+
+def test_an_unknown_file_says_what_was_looked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.bin", b"\x01\x02\x03\x04\x05\x06\x07\x08\x09")
+    says = (r"b'\x01\x02", r"b'\x93NUMPY'", r"b'PK\x03\x04'", r"b'\x89HDF", "safetensors")
+    with refused(FormatError, path, *says, f"lowtide.open({str(path)!r}, dtype='uint16')"):
+        inspect(path)
+    with pytest.raises(FormatError) as caught:
+        members(path)
+    assert "OLMo" not in str(caught.value)
+
+
+def test_a_raw_file_called_npy_gets_the_hint(tmp_path: Path) -> None:
+    path = write(tmp_path / "part-0.npy", np.arange(100, dtype="<u2").tobytes())
+    with refused(FormatError, path, "OLMo and Dolma", "dtype='uint16'"):
+        inspect(path)
+    assert inspect(path, dtype="uint16").shape == (100,)
+
+
+@pytest.mark.parametrize("magic", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh9"], ids=repr)
+def test_a_compressed_file_gets_the_hint(tmp_path: Path, magic: bytes) -> None:
+    path = write(tmp_path / "a.npy.gz", magic + bytes(20))
+    with refused(FormatError, path, "compressed", "decompress it"):
+        inspect(path)
+
+
+def test_the_suffix_of_safetensors_is_enough_for_its_errors(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.safetensors", bytes(100))
+    with refused(FormatError, path, "safetensors header"):
+        inspect(path)
+
+
+def test_a_layout_pickles_small(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", "npz", {"x": np.arange(4)})
+    layout = inspect(path)
+    assert pickle.loads(pickle.dumps(layout)) == layout
+    assert len(pickle.dumps(layout)) < 400 + len(layout.path)
+
+
+@settings(max_examples=300, deadline=2000)
+@given(
+    magic=st.sampled_from(
+        [b"", b"\x93NUMPY", b"PK\3\4", b"PK\5\6", b"\x89HDF\r\n\x1a\n", struct.pack("<Q", 20) + b"{"]
+    ),
+    rest=st.binary(max_size=100),
+)
+def test_any_bytes_give_no_other_exception(
+    tmp_path_factory: pytest.TempPathFactory, magic: bytes, rest: bytes
+) -> None:
+    assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.any", magic + rest))
+
+
+ABSURD = {
+    "npy": b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
+    "safetensors": struct.pack("<Q", 100_000_000) + b"\0",
+    "safetensors-length": struct.pack("<Q", 2**64 - 1) + b"{",
+    "raw": b"\0",
+}
+
+
+@pytest.mark.parametrize("start", ABSURD.values(), ids=ABSURD)
+def test_an_absurd_length_costs_no_memory_even_if_the_file_has_it(tmp_path: Path, start: bytes) -> None:
+    path = write(tmp_path / "a.safetensors", start)
+    with path.open("r+b") as file:
+        file.truncate(2**33)  # sparse: the bytes are there, and cost nothing until they are read
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with refused(FormatError, path):
+        inspect(path)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * 2**20
+
+
+def test_only_the_format_at_hand_is_imported(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    script = (
+        "import sys, numpy\n"
+        "before = set(sys.modules)\n"
+        "from lowtide._arrays import formats\n"
+        f"formats.inspect({str(tmp_path / 'a.npy')!r})\n"
+        f"formats.inspect({str(tmp_path / 'a.npy')!r}, 'u1', offset=0)\n"
+        "print(*sorted({'h5py', 'zipfile', 'json', 'difflib'} & (set(sys.modules) - before)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

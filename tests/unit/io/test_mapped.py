@@ -1,0 +1,64 @@
+"""The mapped readers: what is theirs alone. What they share with ``pread`` is in test_files.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from lowtide import errors
+from lowtide._io import mapped
+from lowtide._io.extents import of_records
+from lowtide._io.files import ReaderName, open_reader
+from lowtide._io.mapped import MappedReader
+from tests.unit.io.test_files import written
+
+
+@pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
+def test_a_mapping_that_is_refused_is_lowtides_own_error(tmp_path: Path, reader: ReaderName) -> None:
+    written(tmp_path / "x", 1000)
+    one = open_reader(str(tmp_path / "x"), 1000, reader)
+    refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    with (
+        mock.patch("mmap.mmap", side_effect=refused),
+        pytest.raises(errors.ReadError, match="Cannot allocate memory") as caught,
+    ):
+        one.fill(of_records(np.array([0]), 10), np.zeros(10, np.uint8))
+    assert caught.value.filename == str(tmp_path / "x")
+    one.close()
+
+
+@pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
+def test_an_interrupt_while_copying_stays_an_interrupt(tmp_path: Path, reader: ReaderName) -> None:
+    """The traceback still refers to the mapping, so that closing it would fail."""
+    written(tmp_path / "x", 1000)
+    one = open_reader(str(tmp_path / "x"), 1000, reader)
+    copy = mapped._copy
+    kept = []
+
+    def interrupted(mapping: Any, *rest: Any) -> None:
+        kept.append(np.frombuffer(mapping, np.uint8))
+        copy(mapping, *rest)
+        raise KeyboardInterrupt
+
+    wanted, out = of_records(np.array([0]), 10), np.zeros(10, np.uint8)
+    with mock.patch.object(mapped, "_copy", interrupted), pytest.raises(KeyboardInterrupt):
+        one.fill(wanted, out)
+    one.close()
+    one.fill(wanted, out)
+    one.close()
+
+
+def test_mapped_readers_let_go(tmp_path: Path) -> None:
+    written(tmp_path / "x", 2**20)
+    for name, maps in [("remap", 0), ("advise", 1), ("memmap", 1)]:
+        reader = MappedReader(str(tmp_path / "x"), 2**20, "keep", name)
+        reader.fill(of_records(np.array([5000]), 100), np.zeros(100, np.uint8))
+        assert Path("/proc/self/maps").read_text().count(str(tmp_path / "x")) == maps
+        reader.close()
+        assert str(tmp_path / "x") not in Path("/proc/self/maps").read_text()

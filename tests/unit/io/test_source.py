@@ -1,0 +1,147 @@
+"""Paths that are no readable regular file give lowtide's own errors, and nothing waits."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide._arrays.formats import inspect, members
+from lowtide._io.source import opened
+from lowtide.errors import (
+    AccessError,
+    ArgumentError,
+    NotAFileError,
+    NotFoundError,
+    ReadError,
+    TruncatedFileError,
+    UnsupportedError,
+)
+from tests.support.formats import refused, write
+
+BOTH = pytest.mark.parametrize("arguments", [{}, {"dtype": "u1"}], ids=["detected", "raw"])
+
+
+@BOTH
+def test_a_missing_file(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with refused(NotFoundError, tmp_path / "no.npy", "no such file", "check the path"):
+        inspect(tmp_path / "no.npy", **arguments)
+    with refused(NotFoundError, "''", "no such file"):
+        inspect("", **arguments)
+
+
+@BOTH
+def test_a_folder(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with refused(NotAFileError, tmp_path, "is a folder", "name a file inside it"):
+        inspect(tmp_path, **arguments)
+
+
+@BOTH
+def test_a_path_through_a_file(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    path = write(tmp_path / "a", b"x") / "b.npy"
+    with refused(ReadError, path, "a file stands where"):
+        inspect(path, **arguments)
+
+
+@BOTH
+@pytest.mark.timeout(20)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    os.mkfifo(tmp_path / "pipe.npy")
+    with refused(UnsupportedError, tmp_path / "pipe.npy", "a named pipe", "regular files", "copy its bytes"):
+        inspect(tmp_path / "pipe.npy", **arguments)
+
+
+@pytest.mark.timeout(20)
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regular = os.stat(write(tmp_path / "regular", b"x"))
+    os.mkfifo(tmp_path / "pipe.npy")
+    monkeypatch.setattr(os, "stat", lambda *_: regular)
+    with refused(UnsupportedError, tmp_path / "pipe.npy", "a named pipe"):
+        inspect(tmp_path / "pipe.npy")
+
+
+def test_a_device() -> None:
+    with refused(UnsupportedError, "/dev/zero", "a character device", "regular files"):
+        inspect("/dev/zero", dtype="u1")
+
+
+def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the name of a socket has room for some hundred characters
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("s.npy")
+        with refused(UnsupportedError, tmp_path / "s.npy", "a socket", "regular files"):
+            inspect("s.npy")
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without root's privileges, which know no permissions."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@BOTH
+def test_no_permission(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    path = write(tmp_path / "a.npy", b"x")
+    path.chmod(0)
+    importlib.import_module("lowtide._arrays.formats.raw")  # now, for nobody may not be allowed to
+    with nobody(), refused(AccessError, path, "permission denied", "mode and owner"):
+        inspect(path, **arguments)
+
+
+@pytest.mark.parametrize("path", [b"a.npy", 3, None, 1.5, ["a.npy"]], ids=repr)
+def test_what_is_no_path(path: Any) -> None:
+    with refused(ArgumentError, repr(path), "str or os.PathLike", "os.fsdecode"):
+        inspect(path)
+
+
+@pytest.mark.parametrize("path", ["a\0b.npy", "\ud800.npy"], ids=repr)
+def test_what_no_file_can_be_called(path: str) -> None:
+    with refused(ArgumentError, repr(path), "file name"):
+        inspect(path)
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.bin", bytes(4))
+    monkeypatch.chdir(tmp_path)
+    assert inspect("a.bin", "u1").path == str(tmp_path / "a.bin")
+    assert inspect(Path("./a.bin"), "u1").path == str(tmp_path / "a.bin")
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npy", b"")
+    for look in (inspect, members):
+        with refused(TruncatedFileError, path, "empty (0 bytes)", "not yet written"):
+            look(path)
+
+
+def test_an_error_of_the_device(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npy", b"x")
+    with refused(ReadError, path, "I/O error", "check the disk"), opened(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_file_cut_short_while_it_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npy", bytes(100))
+    with opened(path) as source:
+        os.truncate(path, 60)
+        assert len(source.read(0, 60)) == 60
+        with refused(TruncatedFileError, path, "100 bytes", "only 60 came", "cut short while"):
+            source.read(0, 100)
+        with refused(TruncatedFileError, path, "101 bytes", "byte 100"):
+            source.read(0, 101)

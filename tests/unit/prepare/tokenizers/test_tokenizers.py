@@ -1,0 +1,147 @@
+"""What all tokenizers share: names, files, checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide._prepare.tokenizers import checked, load, load_tokenizer, make
+from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
+from lowtide._tokens.formats import own
+from lowtide.errors import ArgumentError, FormatError, NotFoundError
+from tests.support.formats import refused
+
+
+@pytest.mark.parametrize("name", ["byte", "char", "bpe:260"])
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path, name: str) -> None:
+    made = make(name, alphabet="low tide\ud7ff😀", sample=lambda: ["low tide"])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(made.to_json())
+    one = load(path, name=name)
+    assert (one.name, one.vocab_size, one.eos, one.to_json()) == (
+        name,
+        made.vocab_size,
+        made.eos,
+        made.to_json(),
+    )
+    assert one.encode_batch(["low tide"])[0].tolist() == made.encode_batch(["low tide"])[0].tolist()
+
+
+def test_ids_are_checked_and_cast() -> None:
+    made = checked(np.array([0, 256], np.uint32), ByteTokenizer())
+    assert (made.dtype, made.tolist()) == (np.dtype("<u2"), [0, 256])
+    assert checked(np.array([255], np.uint8), ByteTokenizer()).dtype == np.dtype("<u2")
+    assert checked(np.array([], np.uint32), ByteTokenizer()).dtype == np.dtype("<u2")
+    with refused(FormatError, "'byte' gave the id 257", "ends at 256"):
+        checked(np.array([0, 257], np.uint32), ByteTokenizer())
+    small = make("char", alphabet="ab")
+    assert checked(np.array([0, 1], np.uint32), small).dtype == np.dtype("u1")
+    with refused(FormatError, "'char' gave the id 2", "ends at 1"):
+        checked(np.array([0, 2], np.uint8), small)
+
+
+def test_what_is_not_made() -> None:
+    with refused(ArgumentError, "alphabet"):
+        make("char")
+    with refused(ArgumentError, "'byte' has its own end of text", "</s>"):
+        make("byte", eos="</s>")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "invalid JSON"),
+        ("[]", "no tokenizer that is known"),
+        ("{}", "no tokenizer that is known"),
+        ({"version": 2}, "version 2 is not known"),
+        ({"kind": "word"}, "kind 'word' is not known"),
+        ({"kind": "char", "characters": ""}, "characters must be a string, sorted and each once, found ''"),
+        ({"kind": "tiktoken"}, "not a tokenizer of tiktoken"),
+    ],
+)
+def test_files_that_are_no_tokenizers(tmp_path: Path, content: str | dict, words: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    if isinstance(content, dict):
+        content = json.dumps({"format": "lowtide tokenizer", "version": 1, "kind": "byte", **content})
+    path.write_text(content)
+    with refused(FormatError, path, words):
+        load(path)
+    path.unlink()
+    with refused(NotFoundError, path):
+        load(path)
+
+
+def test_the_tokenizer_of_a_corpus(tmp_path: Path) -> None:
+    made = make("bpe:260", sample=lambda: ["low tide"])
+    shard = own.Shard("train-00000.bin", 3, "0" * 64)
+    said = own.Tokenizer("bpe:260", None, "tokenizer.json")
+    manifest = own.Manifest("uint16", {"train": [shard]}, vocab_size=made.vocab_size, eos=5, tokenizer=said)
+    own.write(tmp_path, manifest)
+    (tmp_path / "tokenizer.json").write_text(made.to_json())
+    one = load_tokenizer(tmp_path)
+    assert (one.name, one.eos) == ("bpe:260", 5)
+    own.write(tmp_path, dataclasses.replace(manifest, vocab_size=1000))
+    with refused(FormatError, tmp_path / "tokenizer.json", f"has {made.vocab_size} ids", "says 1000"):
+        load_tokenizer(tmp_path)
+    own.write(tmp_path, dataclasses.replace(manifest, tokenizer=None))
+    with refused(ArgumentError, tmp_path / "corpus.json", "names no tokenizer file"):
+        load_tokenizer(tmp_path)
+
+
+def test_nothing_heavy_is_imported_for_text_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "low tide"}\n')
+    program = (
+        "import sys\n"
+        "from lowtide._prepare.plan import plan\n"
+        "from lowtide._prepare.reading import ReadOptions, read\n"
+        "from lowtide._prepare.sources import find\n"
+        "from lowtide._prepare.tokenizers import make\n"
+        "options = ReadOptions()\n"
+        "pieces = [p for unit in plan(find(sys.argv[1:]), options) for p in read(unit, options)]\n"
+        "assert len(make('byte').encode_batch([p.text for p in pieces])[0]) == 8\n"
+        "heavy = {'torch', 'pyarrow', 'tokenizers', 'tiktoken', 'datasets', 'zstandard', 'requests'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("module", "act"),
+    [
+        ("zstandard", "find(['x.jsonl.zst']); [list(blocks('x.jsonl.zst', 'zst'))]"),
+        ("pyarrow", "plan(find(['x.parquet']), ReadOptions())"),
+        ("datasets", "find(['hf:name'])"),
+        ("tokenizers", "make('bpe:300', sample=lambda: [])"),
+        ("tiktoken", "make('gpt2')"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_command(tmp_path: Path, module: str, act: str) -> None:
+    (tmp_path / "x.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    program = (
+        "import sys\n"
+        f"sys.modules[{module!r}] = None\n"
+        "from lowtide._prepare.plan import plan\n"
+        "from lowtide._prepare.reading import ReadOptions\n"
+        "from lowtide._prepare.sources import find\n"
+        "from lowtide._prepare.streams import blocks\n"
+        "from lowtide._prepare.tokenizers import make\n"
+        f"{act}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    extra = "datasets" if module == "datasets" else "prepare"
+    assert "MissingExtraError" in last
+    assert module in last
+    assert f"pip install 'lowtide[{extra}]'" in last

@@ -1,0 +1,99 @@
+"""llm.c's and modded-nanogpt's shards, from the bytes that their write_datafile documents."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide._tokens.formats.llmc import make_header
+from lowtide._tokens.formats.tokens import find
+from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
+from tests.support.formats import damaged, refused, write
+from tests.support.token_files import assert_honest_corpus, put, read_tokens
+
+
+def shard(ids: list[int], magic: int = 20240520, version: int = 1, count: int | None = None) -> bytes:
+    header = struct.pack("<256i", magic, version, len(ids) if count is None else count, *[0] * 253)
+    return header + np.array(ids, "<u2" if magic == 20240520 else "<u4").tobytes()
+
+
+def test_gpt2_shards(tmp_path: Path) -> None:
+    files = {
+        "fineweb_val_000000.bin": shard([50256, 9]),
+        "fineweb_train_000001.bin": shard([50256, 1, 2]),
+        "fineweb_train_000002.bin": shard([3, 50256]),
+    }
+    found = find(put(tmp_path, files))
+    assert (found.format, str(found.dtype), found.eos, found.marks) == ("llm.c", "uint16", 50256, "begin")
+    assert (found.documents, found.vocab_size, found.metadata) == (None, None, {"model": "gpt-2"})
+    assert [(segment.offset, segment.count) for segment in found.segments] == [(1024, 3), (1024, 2)]
+    assert read_tokens(found).tolist() == [50256, 1, 2, 3, 50256]
+
+
+def test_llama3_shards(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.bin", shard([128000, 5], 20240801, 7))
+    found = find(path)
+    assert (str(found.dtype), found.eos, found.metadata) == ("uint32", 128000, {"model": "llama-3"})
+    assert read_tokens(found).tolist() == [128000, 5]
+
+
+def test_a_dtype_that_agrees_may_be_given(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.bin", shard([1]))
+    assert find(path, dtype="<u2").count == 1
+    with refused(ArgumentError, path, "uint16", "'uint32' was given", "leave dtype out"):
+        find(path, dtype="uint32")
+
+
+def test_the_header_is_theirs() -> None:
+    assert make_header("uint16", 7) == shard([], count=7)
+    assert make_header("uint32", 7) == shard([], 20240801, 7, count=7)
+    for dtype, count in [("int32", 1), ("uint16", 2**31), ("uint16", -1)]:
+        with refused(ArgumentError, "llm.c"):
+            make_header(dtype, count)
+
+
+def test_a_shard_without_tokens_is_a_shard(tmp_path: Path) -> None:
+    found = find(put(tmp_path, {"a.bin": shard([]), "b.bin": shard([4])}))
+    assert [segment.count for segment in found.segments] == [0, 1]
+
+
+def test_tokens_of_two_models_do_not_mix(tmp_path: Path) -> None:
+    put(tmp_path, {"a.bin": shard([1]), "b.bin": shard([1], 20240801, 7)})
+    with refused(ArgumentError, tmp_path / "b.bin", "llama-3 (uint32)", tmp_path / "a.bin", "gpt-2 (uint16)"):
+        find(tmp_path)
+
+
+LIES: dict[str, tuple[bytes, type[LowtideError], tuple[object, ...]]] = {
+    "short": (shard([1, 2, 3])[:-1], TruncatedFileError, ("count is 3", "1030 bytes", "it has 1029")),
+    "long": (shard([1, 2, 3]) + b"\0", FormatError, ("count is 3", "1030 bytes", "it has 1031")),
+    "count": (shard([1], count=-1), FormatError, ("count is -1",)),
+    "version": (shard([1], version=2), FormatError, ("version is 2", "llm.c writes 1")),
+    "header": (shard([1])[:1000], TruncatedFileError, ("1026 bytes", "it has 1000")),
+    "magic-only": (shard([1])[:6], TruncatedFileError, ("header of 1024", "has 6")),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_header_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+    data, kind, says = LIES[name]
+    path = write(tmp_path / "x_train_1.bin", data)
+    for asked in (path, tmp_path):
+        with refused(kind, path, *says):
+            find(asked)
+
+
+@settings(max_examples=200, deadline=2000)
+@given(
+    data=damaged([shard([1, 2, 3]), shard([1], 20240801, 7)], head=14),
+    split=st.sampled_from(["train", "val"]),
+)
+def test_damaged_shards_give_no_other_exception(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, split: str
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "fuzz-llmc"
+    assert_honest_corpus(put(folder, {"a_train_1.bin": shard([7]), "a_train_2.bin": data}), split=split)
