@@ -281,9 +281,9 @@ def keep_tokenizer(run: str, corpus: Corpus) -> None:
         return
     characters = _characters(corpus)
     if characters:
-        from lowtide._prepare.tokenizers import make
+        from lowtide._prepare.tokenizers.char import CharTokenizer
 
-        write_file(os.path.join(run, TOKENIZER), make("char", alphabet=characters).to_json().encode())
+        write_file(os.path.join(run, TOKENIZER), CharTokenizer(characters).to_json().encode())
 
 
 def _characters(corpus: Corpus) -> str | None:

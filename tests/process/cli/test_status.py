@@ -18,7 +18,7 @@ import pytest
 import zstandard
 
 import lowtide as library
-from lowtide._prepare import tokenizers
+from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide.cli import COMMANDS, status
 from lowtide.errors import NotFoundError, TruncatedFileError
 from tests.process.cli.test_sample import ALPHABET, make_run
@@ -60,7 +60,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         library.prepare(folder / "books", folder / layout, layout=layout, val_fraction=0)
         [shard] = (folder / layout).glob("*train*.bin")
         cut(shard)
-    run = make_run(folder / "run", model(vocab_size=28), tokenizers.make("char", alphabet=ALPHABET))
+    run = make_run(folder / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
     cut(run / "checkpoint.pt")
     (folder / "profile.json").write_text('{"lowtide_profile": 1, "verdict": "bound')
     return folder
@@ -187,7 +187,7 @@ def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monk
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "one.txt").write_text("tide")
     if line.startswith("sample"):
-        make_run(tmp_path / "run", model(vocab_size=28), tokenizers.make("char", alphabet=ALPHABET))
+        make_run(tmp_path / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
     done = lowtide(where, *shlex.split(line), before=INTERRUPT)
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith("lowtide: interrupted")
