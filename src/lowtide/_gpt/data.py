@@ -7,7 +7,7 @@ accumulation steps, that is nanoGPT's way of sharing them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import lowtide
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
 from lowtide._gpt.settings import Settings
+from lowtide._io.pending import Pending
 from lowtide._tokens.batches import Batches, Source, source_of
 from lowtide.errors import ArgumentError, FormatError, LowtideError
 from lowtide.torch import TorchBatches
@@ -42,19 +43,13 @@ class Checked:
         self._source, self._vocab_size, self._name = source, vocab_size, name
         self.epoch, self.dropped_tokens, self.dtype = source.epoch, source.dropped_tokens, source.dtype
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        wait = self._source.begin(first, out)
-
-        def finish() -> None:
-            wait()
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        def check(_: Any) -> None:
             if out.max() >= self._vocab_size or (self.dtype.kind == "i" and out.min() < 0):
                 wrong = out[(out >= self._vocab_size) | (out < 0)][0]
                 raise beyond(self._name, int(wrong), self._vocab_size)
 
-        return finish
+        return self._source.submit(first, out).then(check)
 
     def samples(self, token: int, epoch: int) -> list[int]:
         return self._source.samples(token, epoch)
