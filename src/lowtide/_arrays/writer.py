@@ -166,11 +166,7 @@ class Writer(ReadOnly):
             _casting.check_dtype(self.path, array.dtype, self.dtype)
         with self._lock:
             self._check_open()  # another thread may have ended it meanwhile
-            if self._appending:
-                raise BusyError(
-                    f"{self.path}: rows are being appended in this very thread, which a signal handler or "
-                    f"finalizer interrupted; append there to a writer of its own"
-                )
+            self._check_idle()
             start, rows_before = self._target.end, self.rows
             self._appending = True
             try:
@@ -215,6 +211,7 @@ class Writer(ReadOnly):
         self._check_open()
         with self._lock:
             self._check_open()
+            self._check_idle()
             self._state = "failed"  # unless it succeeds
             try:
                 self._target.finish(self.rows)
@@ -252,6 +249,13 @@ class Writer(ReadOnly):
     def _check_open(self) -> None:
         if not self._is_open():
             raise ClosedError(f"{self.path}: {_REASONS[self._ended()]}")
+
+    def _check_idle(self) -> None:
+        if self._appending:
+            raise BusyError(
+                f"{self.path}: rows are being appended in this very thread, which a signal handler or "
+                f"finalizer interrupted; set a flag there, and append or close when it is back"
+            )
 
     def __enter__(self) -> Writer:
         return self

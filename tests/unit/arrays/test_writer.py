@@ -721,7 +721,7 @@ def test_masked_values_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.bin"])
-def test_an_append_in_the_middle_of_another_is_refused_and_harms_nothing(
+def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     write_all = publish.write_all
@@ -732,6 +732,8 @@ def test_an_append_in_the_middle_of_another_is_refused_and_harms_nothing(
             monkeypatch.setattr(publish, "write_all", write_all)
             with pytest.raises(BusyError, match="signal handler"):
                 out.append(range(100, 105))
+            with pytest.raises(BusyError, match="set a flag"):
+                out.close()
 
         out.append([1, 2])
         monkeypatch.setattr(publish, "write_all", interrupted)
