@@ -64,6 +64,10 @@ class Prefetcher(Generic[T]):
 
     def next(self) -> T:
         """The next item; ``StopIteration`` behind the last one."""
+        return self.next_numbered()[1]
+
+    def next_numbered(self) -> tuple[int, T]:
+        """The next item and its number; no other thread comes in between."""
         if self._pid != os.getpid():
             self._unlock()  # a thread of the parent may have held the lock when it forked
         with self._lock:
@@ -78,7 +82,7 @@ class Prefetcher(Generic[T]):
                     raise StopIteration
                 item = self._next_directly() if self._direct else self._next_from_worker(None)
                 self.position += 1
-                return item
+                return self.position - 1, item
             finally:
                 self._inside = False
                 if self._closing:
