@@ -18,7 +18,7 @@ from types import NoneType, SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS, SIZES
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._sizes import parse_size
 from lowtide.errors import ArgumentError, FormatError, LowtideError

@@ -24,7 +24,7 @@ from lowtide._gpt.config import Settings, without_alias
 from lowtide._gpt.model import GPT
 from lowtide._io import jsonfiles
 from lowtide._io.publish import write_file
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._tokens.corpora import Corpus
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
