@@ -85,5 +85,5 @@ class _Joint:
             descriptors = np.array([fds[number] for number in numbers], np.int64)
             results = read_many(descriptors, extents, self._out, flags)
             for number, fd in fds.items():
-                self._readers[number].check_sometimes(fd)
+                self._readers[number].check_one_of(len(fds), fd)
             return results

@@ -18,6 +18,7 @@ from lowtide._io.identity import Identity
 from lowtide._io.pending import Outcome, Pending, combined
 
 _PAGE = 4096
+_ALL_CHECKED = 8  # files of one read; looking at more would take as long as reading them
 _CHECK_INTERVAL = 0.1  # seconds
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
@@ -188,10 +189,10 @@ class PreadReader:
     def check(self) -> None:
         self._file.check_path()
 
-    def check_sometimes(self, fd: int) -> None:
-        """``File.check``, at most ten times per second: a batch may come from many files."""
+    def check_one_of(self, files: int, fd: int) -> None:
+        """``File.check`` after a read from ``files`` files: of many, each at most ten times per second."""
         now = time.monotonic()
-        if now - self._checked > _CHECK_INTERVAL:
+        if files <= _ALL_CHECKED or now - self._checked > _CHECK_INTERVAL:
             self._checked = now
             self._file.check(fd)
 
