@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from lowtide._io.publish import write_file
+from lowtide._io.store import is_file
 from lowtide._prepare import inputs, tokenizers
 from lowtide._prepare.executors import Executor, open_executor
 from lowtide._prepare.inputs.kind import File, ReadOptions
@@ -238,7 +239,7 @@ class _Run:
         """Everything that determines the bytes, as JSON."""
         settings = dataclasses.asdict(self._settings)
         for path in (self._settings.tokenizer, os.path.join(self._settings.tokenizer, "tokenizer.json")):
-            if os.path.isfile(path):
+            if is_file(path):
                 settings["tokenizer_sha256"] = sha256_of(path)
         return {
             "version": 3,

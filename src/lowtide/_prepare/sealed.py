@@ -11,8 +11,7 @@ import json
 import os
 from typing import Any
 
-from lowtide import errors
-from lowtide._io import publish
+from lowtide._io import publish, store
 
 _HEAD = b'{"sha256": "%s", "content":\n'
 _LARGEST = 2**30  # bytes; a million inputs or shards take a quarter of it
@@ -36,13 +35,10 @@ def write(path: str, content: object, key: str = "") -> None:
 
 def read(path: str, key: str = "") -> dict[str, Any] | None:
     """The content of a sealed file; None if it is missing, damaged or sealed with another key."""
-    if not os.path.isfile(path):  # opening anything else may block
+    if not store.is_file(path):
         return None
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise errors.reading(path, error) from error
+    with store.opened(path) as file:
+        data = file.read_some(0, min(file.size, _LARGEST + 1))
     head = len(_HEAD % (b"0" * 64))
     inner = data[head:-2]
     if len(data) > _LARGEST or data != _HEAD % _digest(path, key, inner) + inner + b"}\n":

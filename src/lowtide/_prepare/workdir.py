@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any
 
 from lowtide import errors
-from lowtide._io import publish
+from lowtide._io import publish, store
 from lowtide._prepare import sealed
 from lowtide._prepare.jobs import Record
 from lowtide._tokens.formats import own
@@ -311,29 +311,23 @@ def _remove(path: str) -> None:
 
 def _crc32(path: str) -> tuple[int, int] | None:
     """The size of a file and its CRC-32."""
-    if not os.path.isfile(path):  # opening anything else may block
+    if not store.is_file(path):
         return None
     size = total = 0
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK):
-                size, total = size + len(block), zlib.crc32(block, total)
-    except OSError as error:
-        raise errors.reading(path, error) from error
+    with store.opened(path) as file:
+        while block := file.read_some(size, _BLOCK):
+            size, total = size + len(block), zlib.crc32(block, total)
     return size, total
 
 
 def _sha256(path: str) -> str | None:
-    return sha256_of(path) if os.path.isfile(path) else None
+    return sha256_of(path) if store.is_file(path) else None
 
 
 def sha256_of(path: str) -> str:
     """The digest of a file's bytes."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise errors.reading(path, error) from error
+    with store.opened(path) as file:
+        return hashlib.file_digest(file.stream(), "sha256").hexdigest()
 
 
 def _differences(earlier: Plan, plan: Plan) -> str:

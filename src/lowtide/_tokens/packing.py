@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
 from lowtide._tokens.document_ids import Ids
 from lowtide.errors import ArgumentError
@@ -77,9 +77,11 @@ class PackedSource:
         return rows
 
     def _order(self, epoch: int) -> BlockShuffled:
-        if epoch not in self._orders:
-            self._orders = {epoch: BlockShuffled(self.epoch, _BLOCK, _WINDOW, key_of(self._seed, epoch))}
-        return self._orders[epoch]
+        order = self._orders.get(epoch)  # once: another thread may put that of its own epoch there
+        if order is None:
+            order = BlockShuffled(self.epoch, _BLOCK, _WINDOW, key_of(self._seed, epoch))
+            self._orders = {epoch: order}
+        return order
 
     def pieces(self, first: int, last: int) -> list[Row]:
         """What the rows of samples ``first`` to ``last`` are made of."""
@@ -93,14 +95,11 @@ class PackedSource:
             first = until
         return found
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         flat = [piece for row in self.pieces(first, first + len(out)) for piece in row]
         starts = np.array([start for start, _ in flat], np.int64)
         lengths = np.array([length for _, length in flat], np.int64)
-        return self._corpus.shards.begin_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
+        return self._corpus.shards.submit_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
         ids = np.zeros(x.shape, np.int32)

@@ -11,8 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import BinaryIO
 
 from lowtide import errors
+from lowtide._io import store
 from lowtide._io.publish import Partial
-from lowtide._io.source import opened
 from lowtide._prepare.executors import Processes
 from lowtide._prepare.inputs.datasets import DataSet
 from lowtide._prepare.inputs.jsonlines import JsonLines
@@ -115,7 +115,7 @@ def _files_of(name: str, glob: str | None) -> Iterator[File]:
             for path in paths:
                 yield _nonempty(path, os.path.join(name, os.path.basename(path)), kind)
             return
-    if not os.path.isdir(name):
+    if not store.is_folder(name):
         yield _nonempty(name, name)
         return
     paths = [path for path in _walk(name) if _matches(path, name, glob)]
@@ -137,12 +137,13 @@ def _nonempty(path: str, name: str, kind: Kind | None = None) -> File:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
-        raise errors.reading(error.filename or folder, error) from error
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (os.path.join(parent, name) for name in sorted(names) if not name.startswith("."))
+    """The files in a folder and in those below it; hidden ones and links to folders are left out."""
+    files, folders = store.list_folder(folder)
+    yield from (os.path.join(folder, name) for name in sorted(files) if not name.startswith("."))
+    for path in (os.path.join(folder, name) for name in sorted(folders) if not name.startswith(".")):
+        entry = store.entry(path, follow=False)
+        if entry is not None and entry.kind == "folder":
+            yield from _walk(path)
 
 
 def _matches(path: str, folder: str, glob: str | None) -> bool:
@@ -154,14 +155,14 @@ def _matches(path: str, folder: str, glob: str | None) -> bool:
 
 def _file(path: str, name: str, kind: Kind | None = None) -> File | None:
     """The file with its kind; None if it is empty."""
-    with opened(path) as store:
-        if not store.size:
+    with store.opened(path) as file:
+        if not file.size:
             return None
-        head = Head(store)
+        head = Head(file)
         kind = kind or next((kind for kind in KINDS if kind.recognises(head)), None)
         if kind is None:
             raise FormatError(
-                f"{store.path}: is not text (found zero bytes) or another input ("
+                f"{file.path}: is not text (found zero bytes) or another input ("
                 f"{', '.join(kind.name for kind in KINDS)}); exclude it with a glob such as '*.txt'"
             )
-        return File(store.path, name, kind, head.compression, store.size, store.identity.mtime_ns)
+        return File(file.path, name, kind, head.compression, file.size, file.identity.mtime_ns)

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from typing import Any, cast
 
-from lowtide._io.source import opened
+from lowtide._io.store import is_file, opened
 from lowtide._prepare import library
 from lowtide._prepare.inputs.kind import Head, Unit
 from lowtide._prepare.inputs.tables import Table, check_column, library_errors, values
 from lowtide._printable import brief
-from lowtide._tokens.formats.shards import read_json
+from lowtide._tokens.formats.index import read_json
 from lowtide.errors import ArgumentError, FormatError, NotFoundError, UnsupportedError
 
 HUB = "hf:"
@@ -64,7 +64,7 @@ def _batches(path: str, field: str | None = None) -> Iterator[Any]:
 
 def _saved_files(folder: str) -> list[str] | None:
     """The files of a folder that ``save_to_disk`` wrote; None for any other folder."""
-    if os.path.isfile(splits := os.path.join(folder, "dataset_dict.json")):
+    if is_file(splits := os.path.join(folder, "dataset_dict.json")):
         names = read_json(splits).get("splits")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise FormatError(
@@ -77,7 +77,7 @@ def _saved_files(folder: str) -> list[str] | None:
             )
         folder = os.path.join(folder, names[0])
     state = os.path.join(folder, "state.json")
-    if not os.path.isfile(state) or not os.path.isfile(os.path.join(folder, "dataset_info.json")):
+    if not is_file(state) or not is_file(os.path.join(folder, "dataset_info.json")):
         return None
     content = read_json(state)
     if content.get("_indices_data_files"):

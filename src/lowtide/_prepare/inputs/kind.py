@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from lowtide._io.source import Source as Store
-from lowtide._io.source import opened
+from lowtide._io.store import HEAD, Store, opened
 from lowtide._prepare.inputs import streams
 from lowtide._prepare.inputs.pieces import Piece
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FileChangedError
-
-_HEAD = 128  # bytes: more than any magic number has
 
 Skip = Callable[[Exception], None]
 
@@ -116,7 +113,7 @@ class Head:
 
     def __init__(self, store: Store) -> None:
         self.path = store.path
-        self.data = store.read(0, min(_HEAD, store.size))
+        self.data = store.read(0, min(HEAD, store.size))
         name = store.path.lower()
         self.compression = streams.compression_of(self.data, name, store.path)
         self.name = name.removesuffix(f".{self.compression}")  # lower case, without the compression

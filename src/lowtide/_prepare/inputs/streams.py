@@ -6,8 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator
 
-from lowtide._io.source import Source as Store
-from lowtide._io.source import opened
+from lowtide._io.store import Store, opened
 from lowtide._prepare import library
 from lowtide.errors import FormatError, TruncatedFileError
 
@@ -57,14 +56,14 @@ def blocks(path: str, compression: str | None = None, start: int = 0) -> Iterato
 
 
 def _plain(store: Store, start: int) -> Iterator[bytes]:
-    store.file.seek(start)
-    while block := store.file.read(BLOCK):
+    while block := store.read_some(start, BLOCK):
         yield block
+        start += len(block)
 
 
 def _gzip(store: Store, _start: int) -> Iterator[bytes]:
     try:
-        with gzip.GzipFile(fileobj=store.file) as file:
+        with gzip.GzipFile(fileobj=store.stream()) as file:
             while block := file.read(BLOCK):
                 yield block
     except EOFError as error:
@@ -76,8 +75,7 @@ def _gzip(store: Store, _start: int) -> Iterator[bytes]:
 def _zstd(store: Store, _start: int) -> Iterator[bytes]:
     zstandard = library("zstandard", f"{store.path}: reading zstd")
     _check_frames(store)
-    store.file.seek(0)
-    reader = zstandard.ZstdDecompressor().stream_reader(store.file, read_across_frames=True, closefd=False)
+    reader = zstandard.ZstdDecompressor().stream_reader(store.stream(), read_across_frames=True)
     try:
         while block := reader.read(BLOCK):
             yield block

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from lowtide import errors
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide._prepare import library
 from lowtide._prepare.inputs.kind import File, Head, Kind, ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import Piece, document, invalid_utf8
@@ -108,7 +108,7 @@ class Parquet(Table):
         with (
             opened(path) as store,
             library_errors(path),  # inside, since the library raises OSErrors without a number
-            parquet.ParquetFile(store.file, buffer_size=_BUFFER, pre_buffer=False) as file,
+            parquet.ParquetFile(store.stream(), buffer_size=_BUFFER, pre_buffer=False) as file,
         ):
             check_column(file.schema_arrow, field, path)
             yield file

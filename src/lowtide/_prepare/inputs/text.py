@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide._prepare.inputs.kind import Head, Kind, ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import AHEAD, BOM, Piece, cut, invalid_utf8, reach, truncated
 from lowtide._prepare.inputs.streams import blocks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide._io import store
 from lowtide._prepare import library
 from lowtide._prepare.tokenizers.kind import (
     ENDS,
@@ -47,13 +48,13 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @classmethod
     def owns(cls, name: str, /) -> bool:
-        return name.endswith(".json") or os.path.exists(name)
+        return name.endswith(".json") or store.exists(name)
 
     @classmethod
     def create(cls, name: str, _texts: Texts, /) -> Tokenizer:
         from lowtide._prepare import tokenizers
 
-        path = os.path.join(name, "tokenizer.json") if os.path.isdir(name) else name
+        path = os.path.join(name, "tokenizer.json") if store.is_folder(name) else name
         return tokenizers.load(path, name=name)
 
     @classmethod
