@@ -271,8 +271,8 @@ def test_errors_of_the_system_start_with_the_path() -> None:
         ("pick one, as in lowtide.open('a.npz', name='x')", "pick one, as in --name x"),
         ("lowtide.corpus('a', split='val')", "lowtide.corpus('a', split='val')"),
         ("or pass dtype=, or copy it again", "or pass --dtype, or copy it again"),
-        ("pass errors='replace' to read", "pass --errors replace to read"),
-        ("errors='other'", "errors='other'"),
+        ("pass on_error='replace' to read", "pass --on-error replace to read"),
+        ("on_error='other'", "on_error='other'"),
         ("take a larger val_fraction", "take a larger --val-fraction"),
         ("the field (val_fraction)", "the field (--val-fraction)"),
         ("/data/val_fraction/x: 'val_fraction'", "/data/val_fraction/x: 'val_fraction'"),
@@ -284,7 +284,7 @@ def test_settings_are_named_as_options(said: str, shown: str) -> None:
     flags = ["--dtype", "--shape", "--offset", "--val-fraction", "--overwrite"]
     options = [click.Option([flag]) for flag in flags]
     options += [click.Option(["--name", "member"])]
-    options += [click.Option(["--errors"], type=click.Choice(["strict", "replace"]))]
+    options += [click.Option(["--on-error"], type=click.Choice(["raise", "replace"]))]
     assert status.in_options(said, click.Command("x", params=[*options])) == shown
     assert status.in_options(said, None).replace("pass --overwrite", "pass overwrite (--overwrite)") == said
 
@@ -297,6 +297,6 @@ def test_errors_speak_of_options(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"content": "tide"}\n')
     assert "--text-field" in refusal("prepare", tmp_path / "a.jsonl", "-o", tmp_path / "out")
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    assert "--errors replace" in refusal("prepare", tmp_path / "a.txt", "-o", tmp_path / "new")
+    assert "--on-error replace" in refusal("prepare", tmp_path / "a.txt", "-o", tmp_path / "new")
     said = refusal("train", "--data", tmp_path / "a.raw", "--out", tmp_path / "run")
     assert "--dtype uint16" not in said, "which is another setting there"
