@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -303,7 +304,9 @@ def _downloaded(name: str) -> str:
         raise _missing("huggingface_hub") from error
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise errors.NotFoundError(
-            f"{name}: no such folder; name one that save_pretrained() wrote, or a model"
+            errno.ENOENT,
+            "no such folder; pass one that save_pretrained() wrote, or the name of a model",
+            name,
         )
     wanted = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:
@@ -311,8 +314,10 @@ def _downloaded(name: str) -> str:
     except Exception as error:  # whichever way the network fails
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ReadError(
-            f"{name}: is no folder, and cannot be had from the Hugging Face Hub ({said}); where there is a "
-            f"network, `hf download {name} --local-dir FOLDER` gets it; then name that folder"
+            errno.ENOENT,
+            f"is not a folder, and cannot be downloaded from the Hugging Face Hub ({said}); where there is a "
+            f"network, run `hf download {name} --local-dir FOLDER`, then pass that folder",
+            name,
         ) from error
 
 
