@@ -78,7 +78,7 @@ class ClosedError(LowtideError, ValueError):
 
 
 class BusyError(LowtideError, RuntimeError):
-    """A signal handler or finalizer used an iterator that was in the middle of a step."""
+    """An iterator or a writer was used by a signal handler, a finalizer or a thread while it was in use."""
 
 
 class StateError(LowtideError, ValueError):
