@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -141,7 +142,8 @@ def drop_page_cache(path: str | os.PathLike[str]) -> None:
 
 def no_such_process(pid: int) -> ProcessError:
     """The error for a process that is not there."""
-    return ProcessError(f"there is no process {pid}; it may have ended, `ps` lists those that run")
+    problem = f"there is no process {pid}; it may have ended, `ps` lists those that run"
+    return ProcessError(errno.ESRCH, problem, f"{proc.ROOT}/{pid}")
 
 
 def not_ours(pid: int) -> AccessError:
@@ -151,7 +153,9 @@ def not_ours(pid: int) -> AccessError:
     except psutil.Error:
         owner = "another user"
     return AccessError(
-        f"process {pid} belongs to {owner}: its mappings and reads are told to that user and root only"
+        errno.EACCES,
+        f"process {pid} belongs to {owner}; run as that user or root to see its mappings and reads",
+        f"{proc.ROOT}/{pid}",
     )
 
 

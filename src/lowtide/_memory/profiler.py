@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import signal
@@ -130,7 +131,8 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
     require_proc()
     try:
         if proc.state(pid) == "Z":
-            raise ProcessError(f"process {pid} has ended already and only waits for its parent to notice")
+            problem = f"process {pid} has already ended; its parent has not waited for it yet"
+            raise ProcessError(errno.ESRCH, problem, f"{proc.ROOT}/{pid}")
         kernel = proc.faults(pid).kernel
         proc.io(pid)
         command = [os.fsdecode(part) for part in proc.read(f"{proc.ROOT}/{pid}/cmdline").split(b"\0")[:-1]]
@@ -141,7 +143,8 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
     except PermissionError as error:
         raise not_ours(pid) from error
     if kernel:
-        raise ProcessError(f"process {pid} is a thread of the kernel: it has no memory of its own")
+        problem = f"process {pid} is a kernel thread, which has no memory; pass another process"
+        raise ProcessError(errno.ESRCH, problem, f"{proc.ROOT}/{pid}")
     return Profiler(Recording(command, pid, time.time(), interval, budget, attached=True), interval)
 
 
@@ -161,13 +164,13 @@ def _start(command: Sequence[str], mask: Collection[int]) -> int:
     try:
         return os.posix_spawnp(name, list(command), os.environ, setsigmask=mask, setsigdef=ignored)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no command {name!r}; check its spelling and PATH") from error
+        raise NotFoundError(errno.ENOENT, "no such command; check its spelling and PATH", name) from error
     except PermissionError as error:
-        raise AccessError(
-            f"{name!r} is not an executable file; for a script, name its interpreter first"
-        ) from error
+        problem = "is not an executable file; for a script, pass its interpreter first"
+        raise AccessError(errno.EACCES, problem, name) from error
     except OSError as error:  # for instance: exec format error
-        raise AccessError(f"{name!r} cannot be executed: {(error.strerror or str(error)).lower()}") from error
+        problem = f"cannot be executed ({(error.strerror or str(error)).lower()}); check the file"
+        raise AccessError(error.errno or errno.EACCES, problem, name) from error
 
 
 def _ended(pid: int) -> bool:
