@@ -227,7 +227,7 @@ class Writer(ReadOnly):
 
     def _discard(self, state: _State) -> bool:
         """End it without publishing; whether it was open."""
-        if not self._is_open():  # before the lock, which a fork may have left locked
+        if self._state == "aborted" or not self._target.held:  # before the lock, which a fork may have held
             return False
         with self._lock:
             if not self._is_open():
