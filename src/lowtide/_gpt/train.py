@@ -29,7 +29,7 @@ from lowtide._gpt.screen import Screen
 from lowtide._gpt.settings import ARCHITECTURE, Settings
 from lowtide._gpt.tracking import Tracking
 from lowtide._memory import proc
-from lowtide._memory.meter import resident
+from lowtide._memory.snapshot import resident
 from lowtide._sizes import format_size, parse_size
 from lowtide.errors import ArgumentError, DivergedError, MemoryBudgetExceeded
 

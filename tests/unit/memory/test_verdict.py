@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from lowtide._memory.recording import Detail, Point, Recording
-from lowtide._memory.verdict import judge
+from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.verdict import judge
 
 MIB, GIB = 2**20, 2**30
 
@@ -73,7 +73,7 @@ def test_a_file_read_in_few_gulps_grows_only_if_it_is_kept(kept: float, grows: b
         curve = [20.0] * 20 + [20 + kept * gulp for gulp in (1, 2, 3) for _ in range(10)]
     made = recording(curve, step=0)
     made.points = [
-        point._replace(asked=max(0, (index - 10) // 10) * 100 * MIB)
+        point._replace(requested=max(0, (index - 10) // 10) * 100 * MIB)
         for index, point in enumerate(made.points)
     ]
     assert judge(made).grows is grows

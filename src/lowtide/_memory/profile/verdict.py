@@ -1,8 +1,8 @@
-"""Does memory grow with what is read, or does it stay? One line that says so.
+"""Does memory grow with what is read, or is it bounded? The verdict in one line.
 
 The curve is memory over bytes read. Its slope is the median of the slopes between all pairs of points
 (Theil and Sen), so that a step, a spike or a saw does not count as growth; and growth must be seen in both
-halves of the way, since a program that fills its buffers and then stays is bounded.
+halves, since a program that fills its buffers and then stays is bounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide._memory.recording import Recording, Series
+from lowtide._memory.profile.recording import Recording, Series
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 
@@ -30,7 +30,7 @@ _Curve = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a recording comes to."""
+    """The verdict on a recording."""
 
     grows: bool
     cause: Cause | None
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """The verdict in one line that begins with ``bounded`` or ``grows``."""
+        """The verdict in one line that starts with ``bounded`` or ``grows``."""
         if not self.grows:
             pace = (
                 f"{rate(self.per_read)} per GiB read"
@@ -53,10 +53,10 @@ class Verdict:
                 else "hardly any read calls seen"
             )
             pace = pace if self.read_known else "bytes read not known"
-            said = f"bounded: peak {_mib(self.peak - self.base)} over base, {pace}"
+            line = f"bounded: peak {_mib(self.peak - self.base)} over base, {pace}"
             if self.cache_growth >= 64 * MIB:
-                said += f"; page cache +{_mib(self.cache_growth)}"
-            return said
+                line += f"; page cache +{_mib(self.cache_growth)}"
+            return line
         if self.per_second is not None:
             pace = f"{format_size(self.per_second)} per second"
         else:
@@ -64,11 +64,11 @@ class Verdict:
         names = ", ".join(printable(os.path.basename(path)) for path in self.files[:1])
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         named = f": {names}{more}" if names and self.cause == "file-mapped" else ""
-        cause = self.cause or "heap or mapped files: a .dat file does not tell"
+        cause = self.cause or "heap or mapped files: a .dat file has only their sum"
         return f"grows: {pace}, {cause}{named}"
 
     def as_json(self) -> dict[str, Any]:
-        """The figures under the names that ``--json`` promises."""
+        """The figures under their names in the document of ``lowtide profile --save``."""
         return {
             "verdict": self.line,
             "grows": self.grows,
@@ -82,7 +82,7 @@ class Verdict:
 
 
 def judge(recording: Recording) -> Verdict:
-    """The verdict on a recording, complete or still going on."""
+    """The verdict on a recording, complete or still under way."""
     series = recording.series()
     if not series.time:
         peak = recording.true_peak or 0
@@ -118,10 +118,10 @@ def judge(recording: Recording) -> Verdict:
 
 
 def _start(read: _Curve, code: _Curve, least_read: float) -> int:
-    """Where the data begins: when most of the program and its libraries has been loaded.
+    """Where reading data starts: when most of the program and its libraries has been loaded.
 
-    A program that goes on loading while it reads has no such point; there it is the last one before one
-    part in a hundred was read. One that reads little else but itself has, whenever that was.
+    A program that continues to load while it reads has no such point; there it is the last one before 1 %
+    was read. One that reads little else but itself has, whenever that was.
     """
     loaded = int(np.argmax(code >= 0.8 * code.max()))
     total = read[-1] - read[0]
@@ -146,7 +146,7 @@ def _trend(x: _Curve, y: _Curve, least: float) -> tuple[bool, float]:
     xs = np.array([x[bins == index].mean() for index in used])
     ys = np.array([np.median(y[bins == index]) for index in used])
     if len(used) < 6:
-        # Read in a few gulps: no course to follow, only whether what came in stayed.
+        # Read in a few large calls: no curve to follow, only whether what came in stayed.
         slope = float(np.median(y[-3:]) - y[0]) / span
         return slope > 0.5 and slope * span >= least, slope
     slope = _theil_sen(xs, ys)
@@ -199,8 +199,8 @@ def _cache_growth(recording: Recording) -> int:
 def _cache_pressure(recording: Recording, series: Series, start: int) -> tuple[bool, float, tuple[str, ...]]:
     """Whether page cache that the system counts against the limit grows with what is read.
 
-    Inactive page cache is given back at once and is no growth. Active page cache is what a pod is
-    evicted for, so it counts, but only where a limit stands.
+    Inactive page cache is reclaimed at once and does not count. Active page cache is what a pod is
+    evicted for, so it counts, but only where there is a limit.
     """
     looks = [detail for detail in recording.details if detail.working_set is not None]
     if len(looks) < 6:

@@ -15,7 +15,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide._memory.recording import KEEP, Point, Recording
+from lowtide._memory.profile.recording import KEEP, Point, Recording
+from lowtide._memory.samples import thin
+from lowtide._printable import brief
 from lowtide.errors import FormatError, writing
 
 _MIB = 2**20
@@ -39,7 +41,7 @@ def save(path: str, recording: Recording) -> None:
 def parse(data: bytes, path: str) -> Recording:
     """A recording from the text of a ``.dat`` file.
 
-    The file tells one figure a moment, so there is no split into heap and mapped files and no bytes read.
+    The file has one figure per sample, so there is no split into heap and mapped files and no bytes read.
     Children (``CHLD``) are added to the parent at the sample before them.
 
     >>> recording = parse(b"CMDLINE sleep 1\\nMEM 2.5 100.0\\nMEM 3.5 100.1\\n", "x.dat")
@@ -64,10 +66,10 @@ def parse_lines(lines: Iterable[bytes], path: str) -> Recording:
         elif word not in (b"FUNC", b""):
             raise FormatError(
                 f"{path}, line {number}: {line[:40].decode('utf-8', 'replace')!r} is not a line of "
-                "memory_profiler's .dat format; pass such a file, or the JSON of `lowtide profile --json`"
+                "memory_profiler's .dat format; pass such a file, or the JSON of `lowtide profile --save`"
             )
     if not samples.times:
-        raise FormatError(f"{path}: no MEM line; this is not a .dat file of memory_profiler, or it is empty")
+        raise FormatError(f"{path}: no MEM line; pass a .dat file of memory_profiler with samples")
     times, sizes = samples.in_order()
     child_times, child_sizes = children.in_order()
     np.add.at(sizes, np.maximum(np.searchsorted(times, child_times, side="right") - 1, 0), child_sizes)
@@ -75,12 +77,12 @@ def parse_lines(lines: Iterable[bytes], path: str) -> Recording:
     recording = Recording(
         command, 0, started, float(times[-1] - started) / max(1, len(times) - 1), split=False
     )
-    for index in _highest(sizes):
+    for index in thin(range(len(sizes)), KEEP, sizes.__getitem__):
         size = min(round(float(sizes[index]) * _MIB), 2**63)
         recording.add(Point(float(times[index]) - started, 0, 1, size, 0, 0, 0, 0, 0, 0, 0))
     recording.ended = float(times[-1])
     recording.blind.append(
-        "heap and mapped files apart, bytes read, page cache: a .dat file does not have them"
+        "heap and mapped files separately, bytes read, page cache: a .dat file does not have them"
     )
     return recording
 
@@ -95,9 +97,15 @@ class _Samples:
         try:
             size, time = float(words[0]), float(words[1])
         except (ValueError, IndexError) as error:
-            raise FormatError(f"{path}, line {number}: expected a size in MiB and a time") from error
+            raise FormatError(
+                f"{path}, line {number}: not a sample ({brief(b' '.join(words), 40)}, expected a size in MiB "
+                "and a time); remove the line"
+            ) from error
         if not (0 <= size <= _MOST_MIB and 0 <= time <= MOST_TIME):
-            raise FormatError(f"{path}, line {number}: {size} MiB at {time} makes no sense")
+            raise FormatError(
+                f"{path}, line {number}: impossible sample ({size} MiB at {time}, expected 0 to {_MOST_MIB} "
+                f"MiB at 0 to {MOST_TIME} s); remove the line"
+            )
         self.sizes.append(size)
         self.times.append(time)
 
@@ -106,11 +114,3 @@ class _Samples:
         times, sizes = np.array(self.times), np.array(self.sizes)
         order = np.argsort(times, kind="stable")
         return times[order], sizes[order]
-
-
-def _highest(sizes: _Curve) -> list[int]:
-    """At most as many places as a recording keeps: of each group the highest, so that peaks stay."""
-    group = -(-len(sizes) // KEEP)
-    starts = range(0, len(sizes), group)
-    places = [start + int(np.argmax(sizes[start : start + group])) for start in starts]
-    return places if places[-1] == len(sizes) - 1 else [*places, len(sizes) - 1]

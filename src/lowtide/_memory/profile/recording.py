@@ -1,7 +1,7 @@
-"""What was seen of a tree of processes over time, in a bounded number of samples.
+"""The memory of a tree of processes over time, in a bounded number of samples.
 
 Two kinds of looks are kept apart. A ``Point`` is cheap and taken often: resident memory by kind and the
-counters. A ``Detail`` is dear and taken seldom: proportional shares, what is mapped, page cache, cgroup.
+counters. A ``Detail`` is expensive and taken seldom: proportional shares, mapped files, page cache, cgroup.
 ``Series`` joins the two: the shares of the details, interpolated, applied to the points.
 """
 
@@ -14,7 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-KEEP = 4096  # points kept at most; beyond that every second one goes, so that memory stays flat
+from lowtide._memory.samples import keep
+
+KEEP = 4096  # points kept at most, so that memory stays flat
+Parts = tuple[float, float, float]
+"""Anonymous, file-mapped and shared memory."""
 
 
 class Point(NamedTuple):
@@ -27,21 +31,20 @@ class Point(NamedTuple):
     file: int
     shared: int
     touched: int  # file pages that became resident, of all processes so far, whether still there or not
-    asked: int
-    device: int
+    requested: int  # bytes, by read calls
+    device: int  # bytes that a device delivered
     major: int
     minor: int
 
 
 class Detail(NamedTuple):
-    """A dear look at the tree."""
+    """An expensive look at the tree."""
 
     time: float
     epoch: int
-    # Anonymous, file-mapped and shared memory, summed over processes: each page for everyone who has it,
-    # and divided among them (RSS and PSS).
-    resident: tuple[float, float, float]
-    proportional: tuple[float, float, float]
+    # Summed over processes: each page for each of them that has it, and divided among them (RSS and PSS).
+    resident: Parts
+    proportional: Parts
     mapped: Mapping[str, int]  # data files: path to resident bytes, each page counted once
     code: int  # as Point.touched, of programs and libraries alone
     code_size: int  # sizes of those files: as much may have come from a device for them
@@ -67,25 +70,23 @@ class Recording:
     details: list[Detail] = field(default_factory=list)
     true_peak: int | None = None  # of the largest single process, from the kernel
     most_processes: int = 0
-    read_total: int | None = None  # bytes asked of read calls, read after the end
+    read_total: int | None = None  # bytes requested by read calls, after the end
     ended: float | None = None
     status: int | None = None  # exit status, or minus the signal
-    attached: bool = False  # to a process that ran already: what it read before does not count
-    split: bool = True  # heap and mapped files are known apart
+    attached: bool = False  # to a running process: what it read before does not count
+    split: bool = True  # heap and mapped files are known separately
     blind: list[str] = field(default_factory=list)  # what could not be seen, in words
 
     def add(self, point: Point) -> None:
-        """Keep a point; thin out the older ones when there are too many."""
+        """Keep a point; thin the older ones if there are too many."""
         self.most_processes = max(self.most_processes, point.processes)
-        self.points.append(point)
-        if len(self.points) > KEEP:
-            self.points = thinned(self.points)
+        keep(self.points, point, KEEP, lambda point: point.anon + point.file + point.shared)
 
     def detail(self, detail: Detail) -> None:
-        """Keep a dear look; thin out the older ones when there are too many."""
-        self.details.append(detail)
-        if len(self.details) > KEEP // 4:
-            self.details = [self.details[0], *self.details[2::2]]
+        """Keep an expensive look; thin the older ones if there are too many."""
+        keep(
+            self.details, detail, KEEP // 4, lambda _: 0
+        )  # the first of each group: growth counts from there
 
     def series(self) -> Series:
         """The curves: heap, mapped files and page cache over time and bytes read."""
@@ -111,18 +112,11 @@ class Series:
         return [heap + mapped for heap, mapped in zip(self.heap, self.mapped, strict=True)]
 
 
-def thinned(points: list[Point]) -> list[Point]:
-    """Half of the points: of each pair the one with more memory, so that peaks stay."""
-    pairs = zip(points[::2], points[1::2], strict=False)
-    kept = [max(pair, key=lambda point: point.anon + point.file + point.shared) for pair in pairs]
-    return [*kept, points[-1]] if kept[-1] is not points[-1] else kept
-
-
 def _series(recording: Recording) -> Series:
     points, details = recording.points, recording.details
     times = [point.time for point in points]
     column = _Interpolation(times, details)
-    shared_out = _shared_out(points, details)
+    counted_once = _counted_once(points, details)
     code = column(lambda detail: detail.code, 0.0)
     code_size = column(lambda detail: detail.code_size, 0.0)
     tmpfs = column(lambda detail: detail.tmpfs, 0.0)
@@ -133,7 +127,7 @@ def _series(recording: Recording) -> Series:
     heap, mapped, read = [], [], []
     tmpfs_touched = before = 0.0
     for index, point in enumerate(points):
-        anon, file, shared = shared_out[index]
+        anon, file, shared = counted_once[index]
         named = min(tmpfs[index], point.shared)
         named_share = shared * named / point.shared if point.shared else 0.0
         heap.append(anon + shared - named_share)
@@ -143,16 +137,16 @@ def _series(recording: Recording) -> Series:
         tmpfs_touched += max(0.0, named - before)
         before = named
         touched = max(0.0, point.touched - code[index]) + tmpfs_touched
-        asked = point.asked
+        requested = point.requested
         if index == len(points) - 1 and recording.read_total is not None:
-            asked = max(asked, recording.read_total)  # what was asked after the last point
-        # What a device gave beyond that was read through mappings and let go between two points, or
-        # is on its way: a long call that has not returned yet, or read-ahead.
-        read.append(max(asked + touched, point.device - code_size[index]))
+            requested = max(requested, recording.read_total)  # after the last point
+        # What a device delivered beyond that was read through mappings that were removed between two points,
+        # or is on its way: a long call that has not returned yet, or read-ahead.
+        read.append(max(requested + touched, point.device - code_size[index]))
     read = _rising(read)
     if recording.attached:
         read = [size - read[0] for size in read]
-    # Pages that were mapped after a dear look are no longer among the unmapped ones.
+    # Pages that were mapped after an expensive look are no longer among the unmapped ones.
     then = _at([detail.time for detail in details], times, mapped)
     mapped_then = column.of(then, 0.0)
     cache = [
@@ -165,17 +159,17 @@ def _series(recording: Recording) -> Series:
     )  # fmt: skip
 
 
-def _shared_out(points: Sequence[Point], details: Sequence[Detail]) -> list[list[float]]:
+def _counted_once(points: Sequence[Point], details: Sequence[Detail]) -> list[list[float]]:
     """Anonymous, file-mapped and shared memory at each point, with pages that processes share counted once.
 
-    The dear looks know it exactly. In between it goes on a straight line, and what the resident memory does
-    beside its own straight line counts by the share that it has there. Only looks at the same processes are
-    joined: a worker that comes or goes changes everything at once.
+    The expensive looks know it exactly. In between it follows a straight line, and deviations of the resident
+    memory from its own straight line count by the share that it has there. Only looks at the same processes
+    are joined: a worker that comes or goes changes everything at once.
     """
     epochs: dict[int, list[Detail]] = {}
     for detail in details:
         epochs.setdefault(detail.epoch, []).append(detail)
-    found: list[list[float]] = []
+    parts: list[list[float]] = []
     shares = [1.0, 1.0, 1.0]
     for epoch, group in itertools.groupby(points, key=lambda point: point.epoch):
         members = list(group)
@@ -185,7 +179,7 @@ def _shared_out(points: Sequence[Point], details: Sequence[Detail]) -> list[list
         for index, point in enumerate(members):
             now = (point.anon, point.file, point.shared)
             if point.processes == 1:
-                found.append([float(size) for size in now])
+                parts.append([float(size) for size in now])
                 continue
             if epoch in epochs:
                 lines = [
@@ -194,13 +188,13 @@ def _shared_out(points: Sequence[Point], details: Sequence[Detail]) -> list[list
                 shares = [part / whole if whole else 1.0 for whole, part in lines]
             else:
                 lines = [(0.0, 0.0)] * 3
-            found.append(
+            parts.append(
                 [
                     max(0.0, part + share * (size - whole))
                     for size, (whole, part), share in zip(now, lines, shares, strict=True)
                 ]
             )
-    return found
+    return parts
 
 
 class _Interpolation:
@@ -230,9 +224,9 @@ class _Interpolation:
         ]
 
 
-def _at(wanted: Sequence[float], times: Sequence[float], values: Sequence[float]) -> list[float]:
-    """The values at the last of ``times`` that is not after each of ``wanted``."""
-    return [values[max(0, bisect.bisect_right(times, time) - 1)] for time in wanted] if values else []
+def _at(moments: Sequence[float], times: Sequence[float], values: Sequence[float]) -> list[float]:
+    """The values at the last of ``times`` that is not after each of ``moments``."""
+    return [values[max(0, bisect.bisect_right(times, time) - 1)] for time in moments] if values else []
 
 
 def _rising(values: list[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Interrupt a block at once when its watch is over: the way from the sampler's pipe to the right thread.
+"""Interrupt a block at once when its watch is over: from the sampler's pipe to the right thread.
 
 In the main thread the kernel turns a write to the pipe into a signal, so no thread is needed (a process
 with threads may not fork safely) and even a sleeping block wakes up. The signal is tied to the pipe, which
@@ -17,11 +17,11 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lowtide.errors import MemoryBudgetExceeded
+from lowtide.errors import MemoryBudgetExceeded, UnsupportedError
 
 if TYPE_CHECKING:
-    from lowtide._memory.guard import Watch
     from lowtide._memory.helper import Helper
+    from lowtide._memory.watch import Watch
 
 _armed: dict[int, Watch] = {}
 _signal: int | None = None
@@ -31,7 +31,7 @@ _held_back = False
 
 
 class Tripped(MemoryBudgetExceeded):
-    """Thrown into the block; the watch replaces it by the exception with the numbers."""
+    """Raised in the block; the watch replaces it by the exception with the numbers."""
 
     def __init__(self, number: int = 0) -> None:
         super().__init__("memory passed the budget of a strict watch")
@@ -39,7 +39,7 @@ class Tripped(MemoryBudgetExceeded):
 
 
 def arm(number: int, watch: Watch, helper: Helper) -> None:
-    """Be ready to interrupt a watch."""
+    """Start to raise for a watch when its number arrives."""
     _armed[number] = watch
     if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGRTMIN"):
         _listen_by_signal(helper)
@@ -48,13 +48,13 @@ def arm(number: int, watch: Watch, helper: Helper) -> None:
 
 
 def disarm(number: int) -> None:
-    """Nothing is thrown for this watch any more."""
+    """Stop raising for a watch."""
     _armed.pop(number, None)
 
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Hold signals back while the main thread talks to the sampler: half a sentence would be lost."""
+    """Hold signals back while the main thread talks to the sampler: half a message would be lost."""
     global _holds, _held_back
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -91,27 +91,27 @@ def _on_signal(_number: int, _frame: object) -> None:
 
 
 def _free_signal() -> int:
-    """A real-time signal that nobody has a handler for."""
+    """A real-time signal without a handler."""
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
             return number
-    raise MemoryBudgetExceeded("strict=True needs a real-time signal, and all of them are in use")
+    raise UnsupportedError("strict=True needs a real-time signal, and all have handlers; use strict=False")
 
 
 def _deliver() -> None:
-    """Throw for the watches whose numbers are in the pipe, in the main thread."""
-    mine = None
+    """Raise for the watches whose numbers are in the pipe, in the main thread."""
+    outermost = None
     for number in _numbers(_alerts):
         watch = _armed.pop(number, None)
         if watch is None:
             continue
         watch.tripped = True
         if watch.thread == threading.get_ident():
-            mine = number if mine is None else min(mine, number)  # the outermost block
+            outermost = number if outermost is None else min(outermost, number)
         else:
             _throw(watch.thread)
-    if mine is not None:
-        raise Tripped(mine)
+    if outermost is not None:
+        raise Tripped(outermost)
 
 
 def _numbers(fd: int) -> list[int]:

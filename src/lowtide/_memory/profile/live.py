@@ -1,4 +1,4 @@
-"""A process's memory in the terminal: bars, a sparkline, the slope and the verdict so far."""
+"""Memory of a process in the terminal: bars, a sparkline, the slope and the verdict so far."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lowtide._memory.profiler import Profiler
-from lowtide._memory.verdict import Verdict, judge
+from lowtide._memory.profile.profiler import Profiler
+from lowtide._memory.profile.verdict import Verdict, judge
+from lowtide._memory.samples import thin
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 
@@ -21,7 +22,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def lines(watched: Profiler, every: float, stop_at: float) -> None:
-    """One plain line a moment, for pipes and logs."""
+    """Print one plain line per interval, for pipes and logs."""
     sys.stdout.write("seconds\theap\tmapped\tpage cache\tread\tslope\n")
     while _follow(watched, every, stop_at):
         series, verdict = watched.recording.series(), judge(watched.recording)
@@ -33,7 +34,7 @@ def lines(watched: Profiler, every: float, stop_at: float) -> None:
 
 
 def show(watched: Profiler, every: float, stop_at: float) -> None:
-    """A picture that is drawn again and again in place."""
+    """Draw a picture again and again in place."""
     console = Console()
     with Live(Text("looking…"), console=console, auto_refresh=False, transient=False) as screen:
         while _follow(watched, every, stop_at):
@@ -41,7 +42,7 @@ def show(watched: Profiler, every: float, stop_at: float) -> None:
 
 
 def picture(watched: Profiler, width: int) -> Panel:
-    """Bars for heap, mapped files and page cache against the limit; the course; the verdict."""
+    """Bars for heap, mapped files and page cache against the limit; the curve; the verdict."""
     recording = watched.recording
     series, verdict = recording.series(), judge(recording)
     limit, of = _scale(watched)
@@ -57,13 +58,13 @@ def picture(watched: Profiler, width: int) -> Panel:
     ):
         table.add_row(name, Text(bar(column[-1] / limit, room), style=style), format_size(column[-1]))
     table.add_row("", Text(f"of {format_size(limit)}, {of}", style="dim"), "")
-    table.add_row("course", Text(sparkline(series.total, room), style="green"), format_size(series.total[-1]))
+    table.add_row("curve", Text(sparkline(series.total, room), style="green"), format_size(series.total[-1]))
     table.add_row("read", format_size(series.read[-1]), "")
     table.add_row("slope", _slope(verdict), "")
-    said = Text(verdict.line, style="bold red" if verdict.grows else "bold green")
+    line = Text(verdict.line, style="bold red" if verdict.grows else "bold green")
     title = f"{recording.pid}  {printable(' '.join(recording.command))}"[: max(10, width - 12)]
     return Panel(
-        Group(table, Text(), said), title=Text(title), title_align="left", width=min(width, room + 32)
+        Group(table, Text(), line), title=Text(title), title_align="left", width=min(width, room + 32)
     )
 
 
@@ -79,13 +80,12 @@ def bar(part: float, room: int) -> str:
 
 
 def sparkline(values: list[float], room: int) -> str:
-    """The course of ``values`` in at most ``room`` characters.
+    """The curve of ``values`` in at most ``room`` characters.
 
     >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)
     '▁▂▃▄▅▆▇█'
     """
-    group = -(-len(values) // room)
-    tops = [max(values[start : start + group]) for start in range(0, len(values), group)]
+    tops = thin(values, room, float)
     lowest, highest = min(tops), max(tops)
     if highest <= lowest:
         return _BLOCKS[0] * len(tops)
