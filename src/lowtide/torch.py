@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.prefetch import Prefetcher
+from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
 from lowtide._tokens.batches import Batches
 from lowtide.errors import ArgumentError, ClosedError, IndexingError, MissingExtraError, StateError
@@ -124,7 +125,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype  # whatever torch.set_default_device says
 
 
-class TorchBatches(Iterator[Pair]):
+class TorchBatches(ReadOnly, Iterator[Pair]):
     """The batches as tensors on ``device``, contiguous and of ``dtype``, read ahead by one thread.
 
     To a GPU the tokens travel in the corpus' own dtype, from pinned memory and without waiting, and are
@@ -138,6 +139,8 @@ class TorchBatches(Iterator[Pair]):
     (1, True)
     >>> batches.close()
     """
+
+    _remedy = "ask for other batches, as in corpus.batches(...).torch()"
 
     def __init__(
         self,

@@ -58,6 +58,10 @@ class Gauge:
         """Start to measure the true peak, where there is one; bytes now."""
         return self.read(status)
 
+    def highest(self, status: Status) -> int:
+        """The highest since ``start`` that is known in the watched process: true peak, or bytes now."""
+        return self.read(status)
+
     def peak(self) -> int | None:
         """The true peak since ``start``, if the kernel knows it. Ends the measurement."""
         return None
@@ -82,6 +86,9 @@ class Resident(Gauge):
 
         self._peak = Peak()
         return int(self._peak.base)
+
+    def highest(self, status: Status) -> int:
+        return int(self._peak.read())
 
     def peak(self) -> int | None:
         self._peak.close()

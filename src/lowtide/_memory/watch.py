@@ -129,6 +129,11 @@ class Watch:
         """Peak minus base: what the block added at its highest."""
         return None if self.peak is None or self.base is None else self.peak - self.base
 
+    @property
+    def exceeded(self) -> bool:
+        """Whether memory has exceeded the budget so far: at any time for ``rss``, now for other kinds."""
+        return self._number != 0 and self._gauge.highest(proc.status()) > self._limit
+
     def __enter__(self) -> Watch:
         if self._number:
             raise ArgumentError("this watch is in use; create another one for the inner block")

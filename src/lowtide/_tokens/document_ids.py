@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats.documents import Documents
 from lowtide.errors import ArgumentError
 
@@ -21,13 +22,15 @@ Kind = Literal["ids", "cu_seqlens"]
 Triple = tuple[npt.NDArray[Any], npt.NDArray[Any], Ids]
 
 
-class DocumentBatches(Iterator[Triple]):
+class DocumentBatches(ReadOnly, Iterator[Triple]):
     """Batches with a third array: ``ids`` like ``x``, or ``cu_seqlens`` of all its rows together.
 
     Ids count the documents within a row from 0: two tokens of a row belong together when their ids agree.
     ``cu_seqlens`` are the borders of the documents in ``x.ravel()``, from 0 to its size, as kernels for
     attention over sequences of different lengths want them; no document crosses a row.
     """
+
+    _remedy = "ask for other batches, as in corpus.batches(...).with_documents()"
 
     def __init__(self, batches: Batches, kind: Kind) -> None:
         if kind not in ("ids", "cu_seqlens"):
@@ -42,8 +45,8 @@ class DocumentBatches(Iterator[Triple]):
         return self
 
     def __next__(self) -> Triple:
-        step = self._batches.step
-        return self._with_documents(step, *next(self._batches))
+        step, pair = self._batches.next_numbered()
+        return self._with_documents(step, *pair)
 
     def _with_documents(self, step: int, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Triple:
         ids = self._batches.document_ids(step, x)

@@ -77,9 +77,11 @@ class PackedSource:
         return rows
 
     def _order(self, epoch: int) -> BlockShuffled:
-        if epoch not in self._orders:
-            self._orders = {epoch: BlockShuffled(self.epoch, _BLOCK, _WINDOW, key_of(self._seed, epoch))}
-        return self._orders[epoch]
+        order = self._orders.get(epoch)  # once: another thread may put that of its own epoch there
+        if order is None:
+            order = BlockShuffled(self.epoch, _BLOCK, _WINDOW, key_of(self._seed, epoch))
+            self._orders = {epoch: order}
+        return order
 
     def pieces(self, first: int, last: int) -> list[Row]:
         """What the rows of samples ``first`` to ``last`` are made of."""

@@ -51,11 +51,12 @@ class ShuffleSampler:
 
     def order(self, epoch: int) -> Shuffled | BlockShuffled:
         """The permutation of an epoch's windows."""
-        order = self._orders.get(epoch)
+        orders = self._orders  # one look: another thread may put those of its own epoch there
+        order = orders.get(epoch)
         if order is None:
             order = self._make_order(key_of(self.seed, 2 * epoch + 1))
-            self._orders = {epoch - 1: self._orders[epoch - 1]} if epoch - 1 in self._orders else {}
-            self._orders[epoch] = order
+            before = orders.get(epoch - 1)
+            self._orders = {epoch: order} if before is None else {epoch - 1: before, epoch: order}
         return order
 
     def _make_order(self, seed: int) -> Shuffled | BlockShuffled:

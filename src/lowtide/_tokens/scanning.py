@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide import errors
 from lowtide._arrays.formats import inspect
 from lowtide._arrays.writer import create
+from lowtide._io import store
 from lowtide._io.extents import Ints
 from lowtide._tokens.formats.documents import Column, Documents
-from lowtide.errors import FormatError, LowtideError, UnsupportedError, WriteError
+from lowtide.errors import FormatError, LowtideError, UnsupportedError
 
 if TYPE_CHECKING:
     from lowtide._tokens.corpora import Corpus
@@ -25,7 +25,7 @@ def scan(corpus: Corpus) -> Documents:
 
     The index is a hidden ``.npy`` of document ends beside the first shard, or in the user's cache folder
     where that may not be written. Its name holds a digest of the shards' sizes and times: another corpus, or
-    a changed one, is scanned anew.
+    a changed one, is scanned again.
     """
     name = f".lowtide-documents-{_digest(corpus)}.npy"
     folders = [os.path.dirname(corpus.found.segments[0].path), _cache_folder()]
@@ -36,11 +36,11 @@ def scan(corpus: Corpus) -> Documents:
     for folder in folders:
         path = os.path.join(folder, name)
         try:
-            os.makedirs(folder, exist_ok=True)
+            store.make_folder(folder)
             with create(path, "<u8") as out:
                 for ends in _ends(corpus):
                     out.append(ends.astype("<u8"))
-        except (WriteError, OSError):
+        except OSError:
             if folder == folders[-1]:
                 raise
             continue
@@ -52,7 +52,7 @@ def scan(corpus: Corpus) -> Documents:
 
 def _open(path: str, tokens: int) -> Documents | None:
     """The documents that an earlier scan found; None if there are none, or what is there is damaged."""
-    if not os.path.exists(path):
+    if not store.is_file(path):
         return None
     try:
         layout = inspect(path)
@@ -90,10 +90,7 @@ def _marked(corpus: Corpus) -> Iterator[Ints]:
 def _digest(corpus: Corpus) -> str:
     digest = hashlib.blake2b(f"{corpus.eos} {corpus.found.marks} {corpus.dtype}".encode(), digest_size=10)
     for segment in corpus.found.segments:
-        try:
-            changed = os.stat(segment.path).st_mtime_ns
-        except OSError as error:
-            raise errors.reading(segment.path, error) from error
+        changed = segment.identity.mtime_ns if segment.identity else 0
         digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}\n".encode())
     return digest.hexdigest()
 

@@ -83,7 +83,11 @@ def test_a_command_that_ends_at_once() -> None:
     [
         (["--", "no-such-command-anywhere"], 127, "no-such-command-anywhere: there is no such command"),
         (["--", "/etc/passwd"], 126, "not an executable file"),
-        (["--out", "/no/such/folder/x.html", "--", "true"], 125, "/no/such/folder/x.html: no such file or directory; create its folder first"),
+        (
+            ["--out", "/no/such/folder/x.html", "--", "true"],
+            125,
+            "/no/such/folder/x.html: no such file or directory; create its folder first",
+        ),
         (["--save", "/proc/x.json", "--", "true"], 125, "/proc/x.json: no such file or directory"),
         (["--budget", "12 bananas", "--", "true"], 2, "12 bananas"),
         (["--budget", "0", "--", "true"], 2, "budget of 0"),
