@@ -126,7 +126,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [2**22 + 1, -1], ids=["too high", "negative"])
 def test_no_such_process(pid: int) -> None:
-    with pytest.raises(ProcessError, match=f"/{pid}: there is no such process"):
+    with pytest.raises(ProcessError, match=f"/{pid}: there is no process {pid}"):
         snapshot(pid)
 
 

@@ -7,7 +7,7 @@ divides the accumulation steps, this is what nanoGPT does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import lowtide
 from lowtide._gpt.config import Settings
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
+from lowtide._io.pending import Pending
 from lowtide._tokens.batches import Batches, Source, source_of
 from lowtide.errors import ArgumentError, FormatError, LowtideError
 from lowtide.torch import TorchBatches
@@ -67,17 +68,11 @@ class Checked:
         self._source, self._vocabulary, self._name = source, vocabulary, name
         self.epoch, self.dropped_tokens, self.dtype = source.epoch, source.dropped_tokens, source.dtype
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        wait = self._source.begin(first, out)
-
-        def finish() -> None:
-            wait()
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        def check(_: Any) -> None:
             self._vocabulary.check(self._name, out)
 
-        return finish
+        return self._source.submit(first, out).then(check)
 
     def samples(self, token: int, epoch: int) -> list[int]:
         return self._source.samples(token, epoch)

@@ -17,7 +17,7 @@ import select
 import sys
 import time
 
-from lowtide._memory.samples import keep
+from lowtide._memory.samples import Samples
 from lowtide._memory.tree import Tree
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ class Session:
 
     def __init__(self, gauge: Gauge, interval: float, limit: int) -> None:
         self.gauge, self.interval, self.limit = gauge, interval, limit
-        self.samples: list[tuple[float, int, int, int, int]] = []  # time, value, anon, file, shared
+        self.samples = Samples(KEEP, _value)  # time, value, anon, file, shared
         self.highest = -1
         self.parts: dict[str, int] = {}  # at the highest value
         self.first_over: tuple[float, int, int, int, int] | None = None
@@ -50,7 +50,7 @@ class Session:
         if value > self.highest:
             self.highest = value
             self.parts = dict(self.gauge.parts(status))
-        keep(self.samples, sample, KEEP, _value)
+        self.samples.add(sample)
         self.next = time.monotonic() + self.interval
         if value > self.limit and self.first_over is None:
             self.first_over, self.files = sample, self.gauge.files()

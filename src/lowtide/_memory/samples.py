@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing and collections.abc would double the start of the sampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     T = TypeVar("T")
 
@@ -23,8 +23,38 @@ def thin(samples: Sequence[T], most: int, size: Callable[[T], float]) -> list[T]
     return kept if kept[-1] == samples[-1] else [*kept, samples[-1]]
 
 
-def keep(samples: list[T], sample: T, most: int, size: Callable[[T], float]) -> None:
-    """Append a sample; if there are then more than ``most``, thin them to half."""
-    samples.append(sample)
-    if len(samples) > most:
-        samples[:] = thin(samples, most // 2, size)
+class Samples(list["Any"]):
+    """The same for samples that arrive one by one: groups of equal length, which double when it is full.
+
+    >>> samples = Samples(5, float)
+    >>> for value in (0, 1, 9, 2, 3, 4, 5):
+    ...     samples.add(value)
+    >>> samples
+    [1, 9, 4, 5]
+    """
+
+    def __init__(self, most: int, size: Callable[[Any], float]) -> None:
+        super().__init__()
+        self._groups = (most - 1) // 2 * 2  # even, so that neighbours can be joined
+        self._size = size
+        self._group = 1  # samples in a group
+        self._count = 0
+        self._extra = False  # the last sample is not the largest of its group
+
+    def add(self, sample: Any) -> None:
+        """Append a sample."""
+        if self._extra:
+            self.pop()
+        self._extra = False
+        if self._count % self._group == 0:
+            if len(self) == self._groups:
+                pairs = zip(self[::2], self[1::2], strict=True)
+                self[:] = [max(pair, key=self._size) for pair in pairs]
+                self._group *= 2
+            self.append(sample)
+        elif self._size(sample) > self._size(self[-1]):
+            self[-1] = sample
+        else:
+            self.append(sample)
+            self._extra = True
+        self._count += 1

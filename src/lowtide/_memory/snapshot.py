@@ -206,7 +206,7 @@ def drop_page_cache(path: str | os.PathLike[str]) -> None:
 def no_such_process(pid: int) -> ProcessError:
     """The error for a process that does not exist."""
     return ProcessError(
-        errno.ESRCH, "there is no such process; list processes with `ps`", f"{proc.ROOT}/{pid}"
+        errno.ESRCH, f"there is no process {pid}; list running processes with `ps`", f"{proc.ROOT}/{pid}"
     )
 
 
@@ -216,7 +216,7 @@ def not_permitted(pid: int) -> AccessError:
         owner = psutil.Process(pid).username()
     except psutil.Error:
         owner = "another user"
-    problem = f"the process belongs to {owner}, who alone may read its memory; run as that user or root"
+    problem = f"process {pid} belongs to {owner}; run as that user or root to see its mappings and reads"
     return AccessError(errno.EACCES, problem, f"{proc.ROOT}/{pid}")
 
 

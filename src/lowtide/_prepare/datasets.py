@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ def saved(folder: str) -> list[str] | None:
     except (TypeError, KeyError):
         raise FormatError(f"{state}: _data_files must list files, found {brief(files)}") from None
     if not paths:
-        raise NotFoundError(f"{folder}: is a data set with no rows; name another")
+        raise NotFoundError(errno.ENOENT, "the data set has no rows; pass another", folder)
     return paths
 
 
@@ -56,8 +57,10 @@ def by_name(name: str) -> list[str]:
         found = datasets.load_dataset(identifier, split=split or None)
     except Exception as error:  # whatever the library, the hub or the network have to say
         raise NotFoundError(
-            f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name and the network, "
-            "or save it elsewhere with save_to_disk and name that folder"
+            errno.ENOENT,
+            f"could not be loaded ({type(error).__name__}: {error}); check the name and the network, "
+            "or save it elsewhere with save_to_disk and pass that folder",
+            name,
         ) from error
     if isinstance(found, dict):
         if len(found) != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 import zlib
@@ -56,8 +57,10 @@ def encode(task: Task, job: Job) -> Record:
     """
     if not os.path.isdir(job.folder):
         raise errors.NotFoundError(
-            f"{job.folder}: the worker does not find the output folder; with Dask, sources and output must "
-            "lie on a file system that every worker sees under the same path"
+            errno.ENOENT,
+            "the worker does not find the output folder; with Dask, put sources and output on a file system "
+            "that every worker sees under the same path",
+            job.folder,
         )
     tokenizer = _load(job.tokenizer, job.key)
     attempt = uuid.uuid4().hex

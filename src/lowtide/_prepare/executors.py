@@ -6,6 +6,7 @@ busy.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -123,16 +124,19 @@ class OnDask:
             self._client = connect(address, timeout=_REACHED, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:  # a timeout is an OSError
             raise ClusterError(
-                f"{address}: no Dask scheduler answers there within {_REACHED} seconds "
-                f"({type(error).__name__}: {error}); check that `dask scheduler` runs, and its address"
+                errno.ECONNREFUSED,
+                f"no Dask scheduler answers there within {_REACHED} seconds "
+                f"({type(error).__name__}: {error}); check that `dask scheduler` runs, and its address",
+                address,
             ) from error
         try:
             self._client.wait_for_workers(1, timeout=_JOINED)
         except OSError as error:
             self._client.close(timeout=1)
             raise ClusterError(
-                f"{address}: the Dask scheduler has no worker after {_JOINED} seconds; start some: "
-                f"dask worker {address}"
+                errno.ETIMEDOUT,
+                f"the Dask scheduler has no worker after {_JOINED} seconds; run: dask worker {address}",
+                address,
             ) from error
         self._executor = self._client.get_executor(pure=False)
 
@@ -146,8 +150,10 @@ class OnDask:
             return max(1, sum(threads.values()))
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"{self._address}: the Dask scheduler no longer answers ({error}); what is done stays: start "
-                "it and run the same command again"
+                errno.ECONNRESET,
+                f"the Dask scheduler no longer answers ({error}); what is done stays: start it and run the "
+                "same command again",
+                self._address,
             ) from error
 
     def renew(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -89,7 +90,9 @@ def _error(future: Future[T]) -> BaseException | None:
         return future.exception()
     except CancelledError:  # Dask does so with everything under way when its scheduler is gone
         return errors.ClusterError(
-            "the Dask scheduler is gone; what is done stays: start it and run the same command again"
+            errno.ECONNRESET,
+            "the scheduler is gone; what is done stays: start it and run the same command again",
+            "Dask",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import json
 import os
@@ -40,8 +41,10 @@ class Source:
         now = _source(self.path, self.name)
         if (now.size, now.modified) != (self.size, self.modified):
             raise FileChangedError(
-                f"{self.path}: changed since it was looked at: {self.size} bytes then, {now.size} now; leave "
-                "sources alone while they are prepared, and begin again"
+                errno.ESTALE,
+                f"the source changed during the run ({now.size} bytes, expected {self.size}); leave sources "
+                "alone while they are prepared, and run again",
+                self.path,
             )
 
 
@@ -112,7 +115,9 @@ def _files_of(name: str, glob: str | None) -> Iterator[Source]:
         what = "no file" if glob is None else f"no file that fits {glob!r}"
         empty = f", and {len(chosen)} that are empty" if chosen else ""
         raise NotFoundError(
-            f"{os.path.abspath(name)}: holds {what}{empty}; name another folder, or another glob"
+            errno.ENOENT,
+            f"the folder has {what}{empty}; pass another folder, or another glob",
+            os.path.abspath(name),
         )
     for source in chosen:
         if source.size:

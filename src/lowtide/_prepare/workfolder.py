@@ -16,6 +16,7 @@ Nothing of a run is seen outside of it before all is complete. Nothing in it is 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -67,8 +68,10 @@ class Workfolder:
         if not publish.lock(self._fd):
             os.close(self._fd)
             raise WriteError(
-                f"{self.out}: another lowtide prepare is at work here (it holds {self.path}/lock); wait for "
-                "it to end, or name another folder"
+                errno.EBUSY,
+                f"another lowtide prepare is at work here (it holds {self.path}/lock); wait for it to end, "
+                "or pass another folder",
+                self.out,
             )
 
     def close(self) -> None:
@@ -160,8 +163,10 @@ class Workfolder:
             what = "a corpus" if own.NAME in clashes else "files that a corpus would replace"
             shown = ", ".join(clashes[:_SHOWN]) + (", …" if len(clashes) > _SHOWN else "")
             raise WriteError(
-                f"{self.out}: holds {what} already ({shown}); name another folder, or pass overwrite "
-                "(--overwrite) to replace it"
+                errno.EEXIST,
+                f"the folder already has {what} ({shown}); pass another folder, or overwrite (--overwrite) "
+                "to replace it",
+                self.out,
             )
 
     def _clear(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -46,8 +47,10 @@ def fitting_size(wanted: int, folder: str, beside: int, *, least: int = LEAST) -
         size //= 2
     if size + beside > free:
         raise DiskFullError(
-            f"{os.path.abspath(folder)}: {format_size(free)} are free, and the demo needs "
-            f"{format_size(size + beside)} there for a while; free some, or name another folder with --out"
+            errno.ENOSPC,
+            f"not enough free space ({format_size(free)}, expected {format_size(size + beside)}); free some, "
+            "or pass another folder with --out",
+            os.path.abspath(folder),
         )
     return size
 

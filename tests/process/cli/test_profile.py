@@ -81,7 +81,7 @@ def test_a_command_that_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["--", "no-such-command-anywhere"], 127, "no-such-command-anywhere: there is no such command"),
+        (["--", "no-such-command-anywhere"], 127, "no-such-command-anywhere: no such command"),
         (["--", "/etc/passwd"], 126, "not an executable file"),
         (
             ["--out", "/no/such/folder/x.html", "--", "true"],

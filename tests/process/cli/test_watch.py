@@ -91,7 +91,7 @@ def test_ctrl_c_still_gives_the_verdict(busy: subprocess.Popen[str]) -> None:
 def test_no_such_process() -> None:
     done = watch(str(2**22 + 1))
     assert done.returncode == 1
-    assert done.stderr.startswith("lowtide: /proc/4194305: there is no such process")
+    assert done.stderr.startswith("lowtide: /proc/4194305: there is no process 4194305")
 
 
 def test_a_process_of_another_user(busy: subprocess.Popen[str]) -> None:
@@ -105,7 +105,7 @@ def test_a_process_of_another_user(busy: subprocess.Popen[str]) -> None:
     command = [sys.executable, "-c", script, "watch", str(busy.pid)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"/proc/{busy.pid}: the process belongs to " in done.stderr
+    assert f"/proc/{busy.pid}: process {busy.pid} belongs to " in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -49,7 +49,7 @@ def test_cgroup_gauge_without_a_cgroup_raises(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_page_cache_gauge_of_a_missing_file_raises(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="none.bin"):
+    with pytest.raises(NotFoundError, match="none"):
         lowtide.watch(kind="cache", files=[tmp_path / "none.bin"]).__enter__()
 
 

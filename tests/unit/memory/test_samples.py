@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide._memory.samples import keep, thin
+from lowtide._memory.samples import Samples, thin
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=500), st.integers(2, 50))
@@ -24,11 +26,13 @@ def test_few_samples_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("most", [8, 9, 512])
-def test_kept_samples_stay_bounded(most: int) -> None:
-    samples: list[int] = []
-    for value in range(5000):
-        keep(samples, 10**6 if value == 777 else value, most, float)
+def test_samples_that_arrive_one_by_one_stay_bounded_and_even(most: int) -> None:
+    samples = Samples(most, lambda sample: sample[1])
+    for index in range(5000):
+        samples.add((index, 10**6 if index == 777 else index % 10))
         assert len(samples) <= most
-    assert max(samples) == 10**6
-    assert samples[-1] == 4999
-    assert len(samples) >= most // 2 - 1
+        assert samples[-1][0] == index
+    assert (777, 10**6) in samples
+    gaps = [right[0] - left[0] for left, right in itertools.pairwise(samples)]
+    assert min(gaps) > 0
+    assert max(gaps) <= 4 * 5000 / most, "old samples are as close as new ones"

@@ -70,7 +70,9 @@ def test_what_may_pass_is_tried_again() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("error", [FormatError("bad line"), DiskFullError("full"), ClusterError("gone")])
+@pytest.mark.parametrize(
+    "error", [FormatError("bad line"), DiskFullError(28, "full", "x"), ClusterError(104, "gone", "tcp://x")]
+)
 def test_what_cannot_pass_is_not(error: Exception) -> None:
     executor = Recorded({3: [error]})
     with pytest.raises(type(error), match=str(error)):

@@ -40,7 +40,7 @@ def test_a_folder_in_order_without_what_is_hidden_or_empty(tmp_path: Path) -> No
 def test_nothing_there(tmp_path: Path) -> None:
     with refused(NotFoundError, tmp_path / "x.txt"):
         find([str(tmp_path / "x.txt")])
-    with refused(NotFoundError, tmp_path, "holds no file"):
+    with refused(NotFoundError, tmp_path, "the folder has no file"):
         find([str(tmp_path)])
     (tmp_path / "x.txt").write_bytes(b"")
     with refused(FormatError, tmp_path / "x.txt", "is empty"):
@@ -109,7 +109,7 @@ def test_a_change_is_noticed(tmp_path: Path) -> None:
     (source,) = find([str(path)])
     source.check()
     path.write_bytes(b"tide")
-    with refused(FileChangedError, path, "3 bytes then, 4 now"):
+    with refused(FileChangedError, path, "4 bytes, expected 3"):
         source.check()
 
 

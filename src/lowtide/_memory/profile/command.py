@@ -30,15 +30,13 @@ def start(command: Sequence[str], mask: Collection[int]) -> int:
     try:
         return os.posix_spawnp(name, list(command), os.environ, setsigmask=mask, setsigdef=ignored)
     except FileNotFoundError as error:
-        raise NotFoundError(
-            errno.ENOENT, "there is no such command; check its spelling and PATH", name
-        ) from error
+        raise NotFoundError(errno.ENOENT, "no such command; check its spelling and PATH", name) from error
     except PermissionError as error:
-        problem = "not an executable file; for a script, put its interpreter first"
-        raise AccessError(error.errno, problem, name) from error
+        problem = "is not an executable file; for a script, pass its interpreter first"
+        raise AccessError(error.errno or errno.EACCES, problem, name) from error
     except OSError as error:  # for instance: exec format error
-        problem = f"cannot be executed ({os.strerror(error.errno or 0).lower()}); check the file"
-        raise AccessError(error.errno, problem, name) from error
+        problem = f"cannot be executed ({(error.strerror or str(error)).lower()}); check the file"
+        raise AccessError(error.errno or errno.EACCES, problem, name) from error
 
 
 def has_ended(pid: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from lowtide._memory.samples import keep
+from lowtide._memory.samples import Samples
 
 KEEP = 4096  # points kept at most, so that memory stays flat
 Parts = tuple[float, float, float]
@@ -35,6 +35,10 @@ class Point(NamedTuple):
     device: int  # bytes that a device delivered
     major: int
     minor: int
+
+
+def _resident(point: Point) -> int:
+    return point.anon + point.file + point.shared
 
 
 class Detail(NamedTuple):
@@ -66,8 +70,9 @@ class Recording:
     interval: float
     budget: int | None = None
     limit: int | None = None  # of the cgroup, through all parents
-    points: list[Point] = field(default_factory=list)
-    details: list[Detail] = field(default_factory=list)
+    points: Samples = field(default_factory=lambda: Samples(KEEP, _resident))
+    # The first of each group stays: growth counts from the first.
+    details: Samples = field(default_factory=lambda: Samples(KEEP // 4, lambda _: 0))
     true_peak: int | None = None  # of the largest single process, from the kernel
     most_processes: int = 0
     read_total: int | None = None  # bytes requested by read calls, after the end
@@ -80,13 +85,11 @@ class Recording:
     def add(self, point: Point) -> None:
         """Keep a point; thin the older ones if there are too many."""
         self.most_processes = max(self.most_processes, point.processes)
-        keep(self.points, point, KEEP, lambda point: point.anon + point.file + point.shared)
+        self.points.add(point)
 
     def detail(self, detail: Detail) -> None:
         """Keep an expensive look; thin the older ones if there are too many."""
-        keep(
-            self.details, detail, KEEP // 4, lambda _: 0
-        )  # the first of each group: growth counts from there
+        self.details.add(detail)
 
     def series(self) -> Series:
         """The curves: heap, mapped files and page cache over time and bytes read."""

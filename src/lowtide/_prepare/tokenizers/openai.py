@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -134,11 +135,14 @@ def _unreachable(name: str, error: Any) -> NotFoundError:
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = folder or os.path.join(tempfile.gettempdir(), "data-gym-cache")
     if address is None:
-        return NotFoundError(f"the encoding {name!r} could not be downloaded ({error}); check the network")
+        problem = f"the encoding could not be downloaded ({error}); check the network"
+        return NotFoundError(errno.ENOENT, problem, name)
     file = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
     return NotFoundError(
-        f"the encoding {name!r} is not in tiktoken's cache and could not be downloaded "
+        errno.ENOENT,
+        "the encoding is not in tiktoken's cache and could not be downloaded "
         f"({type(error).__name__}). Without a network: get {address} elsewhere, put it here as "
         f"{os.path.join(folder, file)} (TIKTOKEN_CACHE_DIR names the folder, tiktoken the file), and "
-        "run again; gpt2 has two such files"
+        "run again; gpt2 has two such files",
+        name,
     )

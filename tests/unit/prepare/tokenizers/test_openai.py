@@ -79,7 +79,7 @@ def test_its_file_needs_no_network(cache: Path, tmp_path: Path) -> None:
 
 def test_without_a_network_the_error_says_which_file_goes_where(cache: Path) -> None:
     place = cache / hashlib.sha1(ADDRESS.encode()).hexdigest()
-    with refused(NotFoundError, "'small'", ADDRESS, place, "TIKTOKEN_CACHE_DIR"):
+    with refused(NotFoundError, "small: ", ADDRESS, place, "TIKTOKEN_CACHE_DIR"):
         make("small")
     fill(cache)
     assert place.exists()
