@@ -1,4 +1,4 @@
-"""A gauge that is not lowtide's: the address space. It is defined in one file and registered with one line."""
+"""A gauge that is not lowtide's, the address space: defined in one file, registered with one line."""
 
 from __future__ import annotations
 
