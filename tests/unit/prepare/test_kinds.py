@@ -11,7 +11,7 @@ import pytest
 
 import lowtide
 from lowtide._prepare import inputs, tokenizers
-from lowtide._prepare.inputs.kind import Head, Kind, ReadOptions, Skip, Unit
+from lowtide._prepare.inputs.kind import File, Head, Kind, ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import Piece, document
 from lowtide._prepare.inputs.streams import blocks
 from lowtide._prepare.tokenizers import Ids, Tokenizer
@@ -44,7 +44,7 @@ class Subtitles(Kind):
     def recognises(self, head: Head, /) -> bool:
         return head.name.endswith(".srt")
 
-    def ranges(self, file: inputs.File, options: ReadOptions, /) -> Iterator[tuple[int, int]]:
+    def ranges(self, file: File, options: ReadOptions, /) -> Iterator[tuple[int, int]]:
         yield 0, file.size
 
     def read(self, unit: Unit, options: ReadOptions, skip: Skip | None, /) -> Iterator[Piece]:
