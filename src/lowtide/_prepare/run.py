@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-from lowtide._io.publish import write_file
+from lowtide._io.atomic import write_file
 from lowtide._io.store import is_file
 from lowtide._prepare import inputs, tokenizers
 from lowtide._prepare.executors import Executor, open_executor

@@ -350,3 +350,25 @@ def test_replace_or_skip_replaces_bytes_and_skips_lines(tmp_path: Path) -> None:
     )
     assert summary.skipped == 1
     assert documents(tmp_path / "out", "train") == [as_bytes("low \ufffd"), as_bytes("tide")]
+
+
+@pytest.mark.parametrize("layout", ["shards", "llmc"])
+def test_same_bytes_without_calls_that_some_systems_lack(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
+) -> None:
+    """Windows has no pread, pwrite, fdatasync, fork, affinity or modes of files; macOS lacks some."""
+    options: dict[str, Any] = {"val_fraction": 0.1, "shard_tokens": 4000, "layout": layout}
+    lowtide.prepare(source, tmp_path / "whole", **options)
+    for name in (
+        *("pread", "preadv", "pwrite", "pwritev", "fdatasync", "fork", "sched_getaffinity"),
+        *("posix_fadvise", "posix_fallocate", "fchmod", "fchown", "register_at_fork"),
+    ):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr("lowtide._prepare.workdir._BOOT", str(tmp_path / "no such file"))
+    with small(), monkeypatch.context() as patched:
+        stopped(patched, 6)
+        with refused(TaskError, source, "stopped"):
+            lowtide.prepare(source, tmp_path / "out", **options)
+    with small():
+        lowtide.prepare(source, tmp_path / "out", **options)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
