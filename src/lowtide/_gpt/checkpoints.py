@@ -34,7 +34,7 @@ from lowtide._gpt.settings import Settings
 from lowtide._io import jsonfiles
 from lowtide._io.publish import Pace, Partial, write_all, write_file
 from lowtide._printable import brief
-from lowtide._tokens.corpora import Corpus
+from lowtide._tokens.corpus import Corpus
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, StateError
 
 if TYPE_CHECKING:
@@ -270,9 +270,9 @@ def write_settings(run: str, settings: Settings) -> None:
 
 def keep_tokenizer(run: str, corpus: Corpus) -> None:
     """Copy the corpus' tokenizer into the run folder, where it has one."""
-    told = corpus.found.metadata.get("tokenizer")
+    told = corpus.metadata.get("tokenizer")
     if isinstance(told, dict) and told.get("file"):
-        path = os.path.join(os.path.dirname(corpus.found.segments[0].path), told["file"])
+        path = os.path.join(os.path.dirname(corpus.paths[0]), told["file"])
         try:
             with open(path, "rb") as file:
                 write_file(os.path.join(run, TOKENIZER), file.read())
@@ -288,7 +288,7 @@ def keep_tokenizer(run: str, corpus: Corpus) -> None:
 
 def _characters(corpus: Corpus) -> str | None:
     """The alphabet of nanoGPT's ``meta.pkl``, where ids are places in it."""
-    known = corpus.found.metadata.get("stoi")
+    known = corpus.metadata.get("stoi")
     if not isinstance(known, dict) or not all(isinstance(key, str) and len(key) == 1 for key in known):
         return None
     characters = "".join(sorted(known))

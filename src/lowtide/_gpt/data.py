@@ -7,19 +7,19 @@ accumulation steps, that is nanoGPT's way of sharing them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 import lowtide
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
 from lowtide._gpt.settings import Settings
-from lowtide._tokens.batches import Batches, Source, source_of
+from lowtide._tokens.batches import Batches, samples_of
 from lowtide.errors import ArgumentError, FormatError, LowtideError
-from lowtide.torch import TorchBatches
+from lowtide.torch import TorchBatches, TorchDocumentBatches
 
 _VALIDATION_SEED = 0  # whatever the run's own: losses of different runs can be compared
 
@@ -30,40 +30,6 @@ class Micro(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor
     documents: torch.Tensor | None
-
-
-class Checked:
-    """A source whose ids are all below the vocabulary, or an error: PyTorch would crash, or worse, on a GPU.
-
-    It looks at tokens where they were just read, in the thread that reads ahead.
-    """
-
-    def __init__(self, source: Source, vocab_size: int, name: str) -> None:
-        self._source, self._vocab_size, self._name = source, vocab_size, name
-        self.epoch, self.dropped_tokens, self.dtype = source.epoch, source.dropped_tokens, source.dtype
-
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        wait = self._source.begin(first, out)
-
-        def finish() -> None:
-            wait()
-            if out.max() >= self._vocab_size or (self.dtype.kind == "i" and out.min() < 0):
-                wrong = out[(out >= self._vocab_size) | (out < 0)][0]
-                raise beyond(self._name, int(wrong), self._vocab_size)
-
-        return finish
-
-    def samples(self, token: int, epoch: int) -> list[int]:
-        return self._source.samples(token, epoch)
-
-    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        return self._source.document_ids(first, x)
-
-    def settings(self) -> dict[str, Any]:
-        return self._source.settings()
 
 
 class Data:
@@ -81,7 +47,10 @@ class Data:
         self._batches = self._made(
             self.corpus, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
-        self.stream = TorchBatches(self._batches, ranks.device)
+        tensors = TorchBatches(self._batches, ranks.device)
+        self.stream: TorchBatches | TorchDocumentBatches = (
+            tensors.with_documents() if settings.document_mask else tensors
+        )
         self._fixed: TorchBatches | None = None
         self.evaluations = 0
         if self._validation is not None:
@@ -93,16 +62,14 @@ class Data:
         self, corpus: lowtide.Corpus, rows: int, order: Any, seed: int, rank: int, world_size: int
     ) -> Batches:
         length = self._settings.block_size
-        source = Checked(source_of(corpus, length, order, seed), self.vocab_size, corpus.name)
-        return Batches(source, rows, length, rank=rank, world_size=world_size)
+        check = partial(check_ids, corpus.name, self.vocab_size)
+        samples = samples_of(corpus, length, order, seed)
+        return Batches(samples, rows, length, rank=rank, world_size=world_size, check=check)
 
     def next(self) -> list[Micro]:
         """This rank's part of the next step, in micro-batches."""
-        step = self.stream.step
-        x, y = next(self.stream)
-        ids = None
-        if self._settings.document_mask:
-            ids = torch.from_numpy(self._batches.document_ids(step, x.cpu().numpy())).to(x.device)
+        x, y, *documents = next(self.stream)
+        ids = documents[0] if documents else None
         size = self._settings.batch_size
         return [
             Micro(x[at : at + size], y[at : at + size], None if ids is None else ids[at : at + size])
@@ -122,6 +89,15 @@ class Data:
         if self._fixed is not None and self._validation is not None:
             self._fixed.close()
             self._validation.close()
+
+
+def check_ids(name: str, vocab_size: int, tokens: npt.NDArray[Any]) -> None:
+    """Raise for ids beyond the vocabulary: PyTorch would crash, or worse, on a GPU.
+
+    It looks at tokens where they were just read, in the prefetch thread.
+    """
+    if tokens.max() >= vocab_size or (tokens.dtype.kind == "i" and tokens.min() < 0):
+        raise beyond(name, int(tokens[(tokens >= vocab_size) | (tokens < 0)][0]), vocab_size)
 
 
 def beyond(name: str, found: int, vocab_size: int) -> FormatError:
@@ -148,8 +124,7 @@ def _validation(settings: Settings, training: lowtide.Corpus) -> lowtide.Corpus:
             f"{settings.block_size} and its target; prepare more of it, use a smaller --block-size, "
             f"or {without}"
         )
-    same = [segment.path for segment in training.found.segments]
-    if [segment.path for segment in corpus.found.segments] == same:
+    if corpus.paths == training.paths:
         raise ArgumentError(
             f"{settings.data}: has one split alone, so the split {settings.val_split!r} would be what is "
             f"trained on; {without}"

@@ -1,4 +1,4 @@
-"""Shards: tokens that lie in one file or in ten thousand, read as one long array."""
+"""Segments: tokens in one file or in ten thousand, read as one long array."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READERS = 1024  # readers kept; each is small, but there may be many shards
 _PAGES = 8192  # what reading a window touches beside itself
 
 
-class Shards:
+class Segments:
     """Segments of tokens, one after another; positions count tokens from the first one's start."""
 
     def __init__(
@@ -43,36 +43,25 @@ class Shards:
     def __len__(self) -> int:
         return int(self.borders[-1])
 
-    def read_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:
-        """Fill each row of ``out`` with the tokens from one of ``starts`` on.
+    def submit_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Callable[[], None]:
+        """Start to fill each row of ``out`` with the tokens from one of ``starts`` on.
 
-        A row that passes the end goes on at the beginning, so that windows of any phase cover every token.
+        A row that passes the end continues at the start, so that windows of any phase cover every token.
         """
-        self.begin_windows(starts, out, ahead)()
-
-    def begin_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Callable[[], None]:
-        """``read_windows`` in two steps: this sets the device to work, what it returns waits for it."""
         item = self.dtype.itemsize
         width = out.shape[1] * item
-        flat = out.reshape(-1).view(np.uint8)
         if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
             targets, lengths = _rows(len(starts), width)
             extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
-            return self._reader(0).begin(extents, flat, ahead)
+            return self._reader(0).begin(extents, out.reshape(-1).view(np.uint8), ahead)
         targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
         lengths = np.full(len(starts), out.shape[1], np.int64)
-        return self.begin_spans(starts, lengths, targets, out, ahead)
+        return self.submit(starts, lengths, targets, out, ahead)
 
-    def read_spans(
-        self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
-    ) -> None:
-        """Put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, counted flat."""
-        self.begin_spans(starts, lengths, targets, out, ahead)()
-
-    def begin_spans(
+    def submit(
         self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
     ) -> Callable[[], None]:
-        """``read_spans`` in two steps, as ``begin_windows``."""
+        """Start to read ``lengths[i]`` tokens from ``starts[i]`` on to ``targets[i]`` of the flat ``out``."""
         if not len(starts):
             return _nothing
         flat = out.reshape(-1).view(np.uint8)
