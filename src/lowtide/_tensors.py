@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.prefetch import Prefetcher
+from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
 from lowtide._tokens.batches import Batches, Steps, pair
 from lowtide._tokens.documents import DocumentBatch, DocumentKind, mark_documents
@@ -152,8 +153,10 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype  # whatever torch.set_default_device says
 
 
-class Tensors(Iterator[Item], Generic[T, Item]):
+class Tensors(ReadOnly, Iterator[Item], Generic[T, Item]):
     """Batches as tensors: ``submit`` starts to prepare a step in memory of the host, ``take`` ends it."""
+
+    _remedy = "ask for other batches, as in corpus.batches(...).torch()"
 
     def __init__(
         self,

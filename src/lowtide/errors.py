@@ -66,7 +66,7 @@ class ClosedError(LowtideError, ValueError):
 
 
 class BusyError(LowtideError, RuntimeError):
-    """An iterator was asked for an item by a signal handler or finalizer while it was making one."""
+    """An iterator or a writer was used by a signal handler, a finalizer or a thread while it was in use."""
 
 
 class StateError(LowtideError, ValueError):

@@ -403,3 +403,11 @@ except ImportError as error:
     print(type(error).__name__, error)
 """
     assert output(code) == "MissingExtraError PyTorch is not installed; pip install 'lowtide[torch]'\n"
+
+
+def test_no_attribute_of_tensor_batches_can_be_assigned(tmp_path: Path) -> None:
+    with extreme(tmp_path, "uint16").batches(2, 4).torch() as tensors:
+        with pytest.raises(AttributeError, match=r"batch_size does not exist; .*\.torch\(\)"):
+            tensors.batch_size = 8
+        with pytest.raises(AttributeError, match="step is read-only"):
+            tensors.step = 5  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ import lowtide
 
 
 @pytest.fixture
-def things(tmp_path: Path) -> dict[str, Any]:
+def things(tmp_path: Path) -> Iterator[dict[str, Any]]:
     np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
     np.arange(1000, dtype=np.uint16).tofile(tmp_path / "train.bin")
     array, corpus = lowtide.open(tmp_path / "a.npy"), lowtide.corpus(tmp_path / "train.bin", eos=7)
-    return {
+    things: dict[str, Any] = {
         "array": array,
         "chunks": array.chunks(2),
         "corpus": corpus,
         "batches": corpus.batches(2, 8),
         "mixture": lowtide.mix({"a": corpus}, {"a": 1}),
+        "with_documents": corpus.batches(2, 8).with_documents(),
+        "writer": lowtide.create(tmp_path / "out.npy", "f4", 3),
     }
+    yield things
+    things["writer"].abort()
 
 
-KINDS = ["array", "chunks", "corpus", "batches", "mixture"]
+KINDS = ["array", "chunks", "corpus", "batches", "mixture", "with_documents", "writer"]
 
 
 def public_names(thing: Any) -> list[str]:
@@ -61,6 +66,8 @@ def test_a_name_that_does_not_exist_is_refused(things: dict[str, Any], kind: str
         ("corpus", "eos", r"lowtide\.corpus"),
         ("batches", "length", r"corpus\.batches"),
         ("mixture", "weights", r"lowtide\.mix"),
+        ("with_documents", "close", r"with_documents\(\)"),
+        ("writer", "rows", "other arguments"),
     ],
 )
 def test_the_error_says_what_to_do(things: dict[str, Any], kind: str, name: str, remedy: str) -> None:
@@ -75,3 +82,9 @@ def test_rows_are_right_after_a_refused_assignment(things: dict[str, Any]) -> No
     with pytest.raises(AttributeError):
         array.dtype = np.dtype("f8")
     assert array[1].tolist() == [3, 4, 5]
+
+
+def test_weights_that_were_given_out_do_not_change_the_mixture(things: dict[str, Any]) -> None:
+    mixture = things["mixture"]
+    mixture.weights[0]["a"] = mixture.weights[0]["b"] = 5
+    assert mixture.weights == {0: {"a": 1}}

@@ -261,7 +261,7 @@ class Array(ArrayOperators):
             Chunks that a thread reads ahead; 0 is without a thread.
         reuse
             Give one of a ring of buffers, which the next step of the loop overwrites, instead of a new array:
-            faster, but copy what you keep.
+            faster, but copy what you keep. One thread only: another one that asks gets a ``BusyError``.
         with_rows
             Give pairs ``(rows, chunk)``, where ``rows`` are the row numbers of the chunk, as int64.
 

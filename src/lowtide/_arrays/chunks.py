@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from threading import get_ident
@@ -17,7 +18,7 @@ from lowtide._io.prefetch import Prefetcher
 from lowtide._permutation import BlockShuffled, Ints, Order, Sequential, Shuffled, key_of
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import format_size, parse_size, whole
-from lowtide.errors import ArgumentError, BudgetError, ClosedError, StateError
+from lowtide.errors import ArgumentError, BudgetError, BusyError, ClosedError, StateError
 
 if TYPE_CHECKING:
     from lowtide._arrays.array import Array
@@ -90,6 +91,8 @@ class Chunks(ReadOnly, Iterator[Any]):
         if isinstance(order, BlockShuffled):
             self._settings |= {"block": order.block, "window": order.window}
         self._prefetch = prefetch
+        self._reuse = bool(reuse)
+        self._consumer: tuple[int, int] | None = None
         self._unchecked = True
         self._thread = get_ident()
         self._start_at(0)
@@ -131,6 +134,8 @@ class Chunks(ReadOnly, Iterator[Any]):
     def __next__(self) -> Any:
         if self._closed:
             raise ClosedError("the chunks were closed; ask the array for new ones")
+        if self._reuse:
+            self._check_consumer()
         if self._unchecked:
             self._unchecked = False
             self._plan.array.check_file()
@@ -141,6 +146,17 @@ class Chunks(ReadOnly, Iterator[Any]):
                 self._end()
                 self._plan.array.check_file()  # what was read may be newer than the last check
             raise
+
+    def _check_consumer(self) -> None:
+        """One thread only: the next chunk of another one would overwrite what this one holds."""
+        consumer = (os.getpid(), get_ident())
+        if self._consumer is None or self._consumer[0] != consumer[0]:
+            self._consumer = consumer
+        elif self._consumer != consumer:
+            raise BusyError(
+                f"{self._plan.array.path}: another thread uses these chunks with reuse=True, and the next "
+                f"one would overwrite its chunk; share chunks with reuse=False, or give each thread its own"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass stands, and the settings that it must be continued with."""

@@ -22,7 +22,8 @@ from lowtide._arrays import casting as _casting
 from lowtide._arrays import targets
 from lowtide._arrays.casting import Casting
 from lowtide._io import publish
-from lowtide.errors import ArgumentError, ClosedError, UnsupportedError
+from lowtide._readonly import ReadOnly
+from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
 
 _AT_ONCE = 4 * 2**20  # bytes converted and written at once
 
@@ -111,10 +112,11 @@ def create(
     return writer
 
 
-class Writer:
+class Writer(ReadOnly):
     """Takes rows, and publishes them when closed; see :func:`create`. Threads may share one."""
 
     _state: _State = "aborted"  # until it is made
+    _remedy = "create the file with other arguments"
 
     def __init__(self, target: targets.Fresh | targets.Appended, casting: Casting) -> None:
         self._target = target
@@ -122,16 +124,27 @@ class Writer:
         # Held while the descriptor is used: a newer writer that takes over may get the same number.
         self._lock = threading.RLock()
         self._pace = publish.Pace(target.fd, target.end)
-        self.dtype = target.dtype
-        self.row_shape = target.row_shape
-        self.rows = 0
-        """Rows appended by this writer."""
+        self._rows = 0
+        self._appending = False
         self._state = "open"
 
     @property
     def path(self) -> str:
         """The file that is written, with links followed."""
         return self._target.path
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._target.dtype
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self._target.row_shape
+
+    @property
+    def rows(self) -> int:
+        """Rows appended by this writer."""
+        return self._rows
 
     def append(self, rows: npt.ArrayLike) -> None:
         """Add rows: an array of shape ``(n, *row_shape)``, or one row of ``row_shape``; ``[]`` adds none.
@@ -153,16 +166,20 @@ class Writer:
             _casting.check_dtype(self.path, array.dtype, self.dtype)
         with self._lock:
             self._check_open()  # another thread may have ended it meanwhile
+            self._check_idle()
             start, rows_before = self._target.end, self.rows
+            self._appending = True
             try:
                 self._write(array)
-                self.rows += len(array)
+                self._rows += len(array)
             except OSError as error:
                 self._end("failed")
                 raise errors.writing(self.path, error) from error
             except BaseException:
                 self._rewind(start, rows_before)
                 raise
+            finally:
+                self._appending = False
 
     def _write(self, array: npt.NDArray[Any]) -> None:
         # Of the wider of the two dtypes, so that neither the rows given nor their copies become large.
@@ -184,7 +201,7 @@ class Writer:
         except OSError:
             self._end("failed")
             return
-        self._target.end, self.rows = start, rows
+        self._target.end, self._rows = start, rows
         self._pace = publish.Pace(self._target.fd, start)
 
     def close(self) -> None:
@@ -194,6 +211,7 @@ class Writer:
         self._check_open()
         with self._lock:
             self._check_open()
+            self._check_idle()
             self._state = "failed"  # unless it succeeds
             try:
                 self._target.finish(self.rows)
@@ -231,6 +249,13 @@ class Writer:
     def _check_open(self) -> None:
         if not self._is_open():
             raise ClosedError(f"{self.path}: {_REASONS[self._ended()]}")
+
+    def _check_idle(self) -> None:
+        if self._appending:
+            raise BusyError(
+                f"{self.path}: rows are being appended in this very thread, which a signal handler or "
+                f"finalizer interrupted; set a flag there, and append or close when it is back"
+            )
 
     def __enter__(self) -> Writer:
         return self

@@ -9,7 +9,6 @@ called. A file takes its own size in memory, and up to 120 times that of its pic
 
 from __future__ import annotations
 
-import io
 import math
 import pickletools
 import sys
@@ -17,7 +16,7 @@ import zipfile
 from typing import Any
 
 from lowtide._gpt.model import torch
-from lowtide._io.source import opened
+from lowtide._io.store import Stream, opened
 from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
 
@@ -54,7 +53,7 @@ def load(path: str) -> Any:
     """
     with opened(path) as source:
         try:
-            with zipfile.ZipFile(_File(source.file.fileno(), closefd=False)) as archive:
+            with zipfile.ZipFile(_File(source)) as archive:
                 return _value(_Members(path, archive, source.size))
         except LowtideError:
             raise
@@ -65,7 +64,7 @@ def load(path: str) -> Any:
             ) from error
 
 
-class _File(io.FileIO):
+class _File(Stream):
     """A few bytes at a file's end can ask ``zipfile`` for a read of any size."""
 
     def read(self, size: int | None = -1, /) -> bytes:

@@ -16,7 +16,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
 from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._sizes import parse_size
 from lowtide.errors import ArgumentError, FormatError, LowtideError

@@ -7,11 +7,9 @@ meets the journal trusts what was published before it: the first N bytes.
 
 from __future__ import annotations
 
-import os
-
-from lowtide import errors
+from lowtide._io import store
 from lowtide._printable import brief
-from lowtide.errors import FormatError, TruncatedFileError
+from lowtide.errors import FormatError, NotFoundError, TruncatedFileError
 
 SUFFIX = ".appending"
 _MAX_JOURNAL = 4096  # {"size": N} takes about 30 bytes
@@ -45,22 +43,19 @@ def journal_size(path: str) -> int | None:
     >>> journal_size("nothing-here.npy") is None
     True
     """
-    journal = os.path.realpath(path) + SUFFIX  # the writer follows links, too
-    try:
-        # Read only if regular, for a pipe of that name would wait forever.
-        if not os.path.isfile(journal):
-            return None
-        with open(journal, "rb") as file:
-            text = file.read(_MAX_JOURNAL)
-    except FileNotFoundError:  # the append ended between the two calls
+    journal = store.real(path) + SUFFIX  # the writer follows links, too
+    if not store.is_file(journal):
         return None
-    except OSError as error:
-        raise errors.reading(journal, error) from error
+    try:
+        with store.opened(journal) as content:
+            text = content.read(0, min(content.size, _MAX_JOURNAL), "journal")
+    except NotFoundError:  # the append ended between the two calls
+        return None
     return _parse(journal, text)
 
 
 def _parse(journal: str, text: bytes) -> int:
-    import json
+    import json  # only where there is a journal
 
     try:
         content = json.loads(text)

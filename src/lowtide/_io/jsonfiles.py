@@ -6,12 +6,11 @@ too deep, keeps the last of two equal keys, and accepts NaN and lone surrogates.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide.errors import FormatError
 
@@ -37,14 +36,14 @@ def load(path: str | os.PathLike[str], *, limit: int, what: str, memory: int = M
     >>> load(tmp / "settings.json", limit=2**20, what="settings")
     {'seed': 1337}
     """
-    with opened(path) as source:
-        if source.size > limit:
+    with opened(path) as store:
+        if store.size > limit:
             raise FormatError(
-                f"{source.path}: cannot read the {what} ({source.size} bytes, expected at most {limit}); "
+                f"{store.path}: cannot read the {what} ({store.size} bytes, expected at most {limit}); "
                 "check that this is the file that is meant"
             )
-        data = source.read(0, source.size, what)
-        return parse(data, source.path, what, memory)
+        data = store.read(0, store.size, what)
+        return parse(data, store.path, what, memory)
 
 
 def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX_MEMORY) -> object:
@@ -54,6 +53,8 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
     Traceback (most recent call last):
     lowtide.errors.FormatError: index.json: cannot read the index (invalid JSON: the key 'a' occurs ...
     """
+    import json  # arrays need none
+
     where = f"{os.fspath(path)}: cannot read the {what}"
     memory = memory_of(data)
     if memory > limit:
@@ -89,14 +90,14 @@ def memory_of(data: bytes) -> int:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    content = dict(pairs)
+    if len(content) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise ValueError(f"the key {brief(key)} occurs more than once")
             seen.add(key)
-    return made
+    return content
 
 
 def _integer(text: str) -> int:

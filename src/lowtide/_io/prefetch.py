@@ -80,6 +80,10 @@ class Prefetcher(Generic[T]):
 
     def next(self) -> T:
         """The next item; ``StopIteration`` behind the last one."""
+        return self.next_numbered()[1]
+
+    def next_numbered(self) -> tuple[int, T]:
+        """The next item and its number, which another thread cannot come in between."""
         if self._pid != os.getpid():
             self._unlock()  # a thread of the parent may have held the lock when it forked
         with self._lock:
@@ -90,7 +94,8 @@ class Prefetcher(Generic[T]):
                 )
             self._inside = True
             try:
-                return self._next()
+                item = self._next()
+                return self.position - 1, item
             finally:
                 self._inside = False
                 if self._closing:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import ModuleType
 
 from lowtide import errors
-from lowtide._io.source import absolute
+from lowtide._io.store import absolute
 
 fcntl: ModuleType | None
 try:

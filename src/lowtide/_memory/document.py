@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from lowtide._io import jsonfiles
-from lowtide._io.source import Source, opened
+from lowtide._io.store import Store, opened
 from lowtide._memory import dat, foreign
 from lowtide._memory.recording import Recording
 from lowtide._memory.verdict import Verdict, judge
@@ -121,14 +121,13 @@ def load(path: str) -> Document:
     return found
 
 
-def _dat(source: Source) -> Recording:
+def _dat(source: Store) -> Recording:
     if source.size > MAX_DAT:
         raise FormatError(
             f"{source.path}: too large for a .dat file ({source.size} bytes, expected at most {MAX_DAT}); "
             "pass a part of its lines"
         )
-    source.file.seek(0)
-    with open(source.file.fileno(), "rb", closefd=False) as file:
+    with source.stream() as file:
         return dat.parse_lines(iter(lambda: file.readline(_MAX_LINE), b""), source.path)
 
 

@@ -6,7 +6,7 @@ import os
 from typing import Any, cast
 
 from lowtide._printable import brief
-from lowtide._tokens.formats.shards import read_json
+from lowtide._tokens.formats.index import read_json
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, NotFoundError, UnsupportedError
 
 

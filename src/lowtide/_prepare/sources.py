@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 from lowtide import errors
 from lowtide._io.publish import Partial
+from lowtide._io.store import peek
 from lowtide._prepare.streams import blocks
 from lowtide._printable import brief
-from lowtide._tokens.formats.shards import look
 from lowtide.errors import ArgumentError, FileChangedError, FormatError, NotFoundError
 
 _TEXT = (".txt", ".text", ".md", ".rst")
@@ -154,7 +154,7 @@ def recognised(source: Source) -> Source:
 
 def _kind(path: str) -> str:
     name = path.lower()
-    head = look(path).head
+    head = peek(path).head
     if head.startswith(_SKIPPED):
         head = _MAGIC["zst"] + head
     magic = next((kind for kind, first in _MAGIC.items() if head.startswith(first)), None)

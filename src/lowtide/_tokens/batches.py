@@ -257,9 +257,14 @@ class Batches(ReadOnly, Iterator[Pair]):
         return self
 
     def __next__(self) -> Pair:
+        return self._next_numbered()[1]
+
+    def _next_numbered(self) -> tuple[int, Pair]:
+        """The next batch and its step: threads may share these batches."""
         if self._closed:
             raise ClosedError("the batches were closed; ask the corpus for new ones")
-        return pair(self._ahead.next())
+        step, tokens = self._ahead.next_numbered()
+        return step, pair(tokens)
 
     def when(self, token: int, epoch: int = 0) -> list[int]:
         """The steps of an epoch at which a token of the corpus is seen, from the inverse permutation.

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lowtide import errors
 from lowtide._arrays.formats import inspect
 from lowtide._arrays.writer import create
+from lowtide._io import store
 from lowtide._io.extents import Ints
+from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats.documents import Column, Documents
-from lowtide.errors import ArgumentError, FormatError, LowtideError, UnsupportedError, WriteError
+from lowtide.errors import ArgumentError, FormatError, LowtideError, UnsupportedError
 
 if TYPE_CHECKING:
     from lowtide._tokens.batches import Batches
@@ -53,11 +54,13 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
         return tuple(self), self.position_ids, self.max_seqlen
 
 
-class DocumentBatches(Iterator[DocumentBatch[npt.NDArray[Any]]]):
+class DocumentBatches(ReadOnly, Iterator[DocumentBatch[npt.NDArray[Any]]]):
     """Batches with the documents of ``x``: each is a :class:`DocumentBatch`, a tuple of three.
 
     :meth:`lowtide.Batches.with_documents` makes them.
     """
+
+    _remedy = "ask for other batches, as in corpus.batches(...).with_documents()"
 
     def __init__(self, batches: Batches, kind: DocumentKind) -> None:
         check_kind(kind)
@@ -70,8 +73,8 @@ class DocumentBatches(Iterator[DocumentBatch[npt.NDArray[Any]]]):
         return self
 
     def __next__(self) -> DocumentBatch[npt.NDArray[Any]]:
-        step = self._batches.step
-        return self._mark(step, *next(self._batches))
+        step, pair = self._batches._next_numbered()
+        return self._mark(step, *pair)
 
     def _mark(self, step: int, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> DocumentBatch[npt.NDArray[Any]]:
         return mark_documents(x, y, self._batches._steps.document_ids(step, x), self._kind)
@@ -195,11 +198,11 @@ def scan(corpus: Corpus) -> Documents:
     for folder in folders:
         path = os.path.join(folder, name)
         try:
-            os.makedirs(folder, exist_ok=True)
+            store.make_folder(folder)
             with create(path, "<u8") as out:
                 for ends in _ends(corpus):
                     out.append(ends.astype("<u8"))
-        except (WriteError, OSError):
+        except OSError:
             if folder == folders[-1]:
                 raise
             continue
@@ -211,7 +214,7 @@ def scan(corpus: Corpus) -> Documents:
 
 def _open(path: str, tokens: int) -> Documents | None:
     """The documents of an earlier scan; None if there was none, or its index is damaged."""
-    if not os.path.exists(path):
+    if not store.is_file(path):
         return None
     try:
         layout = inspect(path)
@@ -250,10 +253,7 @@ def _digest(corpus: Corpus) -> str:
     layout = corpus._layout
     digest = hashlib.blake2b(f"{corpus.eos} {layout.marks} {corpus.dtype}".encode(), digest_size=10)
     for segment in layout.segments:
-        try:
-            changed = os.stat(segment.path).st_mtime_ns
-        except OSError as error:
-            raise errors.reading(segment.path, error) from error
+        changed = segment.identity.mtime_ns if segment.identity else 0
         digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}\n".encode())
     return digest.hexdigest()
 

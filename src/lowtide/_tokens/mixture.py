@@ -90,7 +90,7 @@ class Mixture(ReadOnly):
     @property
     def weights(self) -> dict[int, dict[str, Fraction]]:
         """For each step at which they change, the weights as exact fractions that sum to one."""
-        return self._weights
+        return {step: dict(weights) for step, weights in self._weights.items()}
 
     def batches(
         self,

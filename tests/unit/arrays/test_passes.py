@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide._arrays import chunks as chunks_module
 from lowtide._permutation import BlockShuffled, Shuffled, key_of
-from lowtide.errors import ArgumentError, ClosedError, StateError
+from lowtide.errors import ArgumentError, BusyError, ClosedError, StateError
 
 Shuffle = bool | Literal["blocks"]
 SHUFFLES: tuple[Shuffle, ...] = (False, True, "blocks")
@@ -283,3 +284,19 @@ def test_the_repr_says_where_the_pass_is(array: lowtide.Array) -> None:
     assert repr(chunks) == about + "next 4 of 4, exhausted>"
     chunks.close()
     assert repr(chunks) == about + "next 4 of 4, closed>"
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_a_second_thread_cannot_share_a_ring_of_buffers(array: lowtide.Array, prefetch: int) -> None:
+    with array.chunks(2, reuse=True, prefetch=prefetch) as chunks, ThreadPoolExecutor(1) as other:
+        chunk = next(chunks)
+        before = chunk.copy()
+        with pytest.raises(BusyError, match="reuse=False"):
+            other.submit(next, chunks).result(30)
+        assert (chunk == before).all()
+        assert len(list(chunks)) == -(-len(array) // 2) - 1, "the first goes on"
+
+
+def test_chunks_with_reuse_may_be_handed_to_another_thread_before_the_first(array: lowtide.Array) -> None:
+    with array.chunks(2, reuse=True) as chunks, ThreadPoolExecutor(1) as other:
+        assert other.submit(lambda: sum(1 for _ in chunks)).result(30) == -(-len(array) // 2)

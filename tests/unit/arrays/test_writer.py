@@ -26,6 +26,7 @@ import lowtide
 from lowtide._io import publish
 from lowtide.errors import (
     ArgumentError,
+    BusyError,
     ClosedError,
     DiskFullError,
     FormatError,
@@ -717,3 +718,25 @@ def test_masked_values_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match="filled"):
             out.append(np.ma.masked_array([[1.0, 2.0]], mask=[[True, False]]))
     assert np.load(tmp_path / "x.npy").tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.bin"])
+def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_all = publish.write_all
+    with lowtide.create(tmp_path / name, "<i8") as out:
+
+        def interrupted(fd: int, data: memoryview, offset: int) -> None:
+            write_all(fd, data, offset)
+            monkeypatch.setattr(publish, "write_all", write_all)
+            with pytest.raises(BusyError, match="signal handler"):
+                out.append(range(100, 105))
+            with pytest.raises(BusyError, match="set a flag"):
+                out.close()
+
+        out.append([1, 2])
+        monkeypatch.setattr(publish, "write_all", interrupted)
+        out.append([3, 4])
+        out.append([5])
+    assert lowtide.open(tmp_path / name, None if name == "x.npy" else "<i8")[:].tolist() == [1, 2, 3, 4, 5]

@@ -68,7 +68,7 @@ def test_a_pipe_of_that_name_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_journal_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = write(tmp_path / "a.bin.appending", b'{"size": 60}')
 
-    def denied(*arguments: object) -> None:
+    def denied(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", denied)

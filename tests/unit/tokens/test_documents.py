@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide._tokens.batches import Batches
 from lowtide._tokens.documents import cu_seqlens, ids_from_index, ids_from_marks
 from lowtide._tokens.formats.documents import Documents, Listed
 from lowtide.errors import ArgumentError
@@ -82,3 +83,23 @@ def test_mixtures_with_documents(tmp_path: Path) -> None:
     x, _, ids = lowtide.mix(corpora, {"a": 1, "b": 1}).batches(6, 16).with_documents()[2]
     for row, found in zip(x.tolist(), ids.tolist(), strict=True):
         assert found == slow_ids(row, 9 if 9 in row else 0, "end")
+
+
+def test_ids_are_those_of_the_batch_when_another_thread_takes_one_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 9, 5000).astype("<u2")
+    tokens.tofile(tmp_path / "train.bin")
+    corpus = lowtide.corpus(tmp_path, eos=0)
+    batches = corpus.batches(2, 16, order="packed", prefetch=0)
+
+    def step_of_another_thread_too(asked: Batches) -> int:
+        before = asked._ahead.position
+        asked._ahead.next()
+        return before
+
+    expected = corpus.batches(2, 16, order="packed", prefetch=0).with_documents()
+    given = {expected[step][0].tobytes(): expected[step][2].tolist() for step in range(4)}
+    monkeypatch.setattr(Batches, "step", property(step_of_another_thread_too))
+    x, _, ids = next(batches.with_documents())
+    assert ids.tolist() == given[x.tobytes()]

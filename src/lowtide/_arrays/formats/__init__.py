@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from lowtide._arrays.formats.detect import detect, refuse_header
 from lowtide._arrays.formats.layout import Layout, Member
 from lowtide._io.identity import SAMPLE, sample
-from lowtide._io.source import Source, opened
+from lowtide._io.store import Store, opened
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedError
 
@@ -68,46 +68,46 @@ def inspect(
     ...     layout.format, layout.dtype, layout.shape
     ('npz', dtype('float32'), (3, 4))
     """
-    with opened(path) as source:
+    with opened(path) as store:
         if dtype is not None:
             from lowtide._arrays.formats import raw
 
             if name is not None:
                 raise ArgumentError(
-                    f"{source.path}: name {name!r} was given together with dtype, and a file that is read as "
+                    f"{store.path}: name {name!r} was given together with dtype, and a file that is read as "
                     "raw has no members; leave out the one or the other"
                 )
             if offset is None:
-                refuse_header(source)
-            layout = raw.locate(source, dtype, shape, 0 if offset is None else offset, order)
-            return _identified(source, layout)
+                refuse_header(store)
+            layout = raw.locate(store, dtype, shape, 0 if offset is None else offset, order)
+            return _identified(store, layout)
         if shape is not None or offset not in (None, 0) or order != "C":
             raise ArgumentError(
-                f"{source.path}: shape, offset and order (got shape={shape!r}, offset={offset!r}, "
+                f"{store.path}: shape, offset and order (got shape={shape!r}, offset={offset!r}, "
                 f"order={order!r}) describe a raw file, and that needs dtype too: "
-                f"lowtide.open({source.path!r}, dtype=..., shape=..., offset=...); without dtype the file is "
+                f"lowtide.open({store.path!r}, dtype=..., shape=..., offset=...); without dtype the file is "
                 "asked what it holds"
             )
-        format = detect(source)
+        format = detect(store)
         if format == "npy":
             from lowtide._arrays.formats import npy
 
             if name is not None:
                 raise MemberError(
-                    f"{source.path}: is a single NPY array without members, got name={name!r}; leave it out"
+                    f"{store.path}: is a single NPY array without members, got name={name!r}; leave it out"
                 )
-            return _identified(source, npy.locate(source))
-        with _container(source, format) as container:
-            return _identified(source, container.locate(_pick(source.path, container, name)))
+            return _identified(store, npy.locate(store))
+        with _container(store, format) as container:
+            return _identified(store, container.locate(_pick(store.path, container, name)))
 
 
-def _identified(source: Source, layout: Layout) -> Layout:
+def _identified(store: Store, layout: Layout) -> Layout:
     """The layout with the identity of its file, and with samples of its data where the format can grow."""
-    identity = source.identity
+    identity = store.identity
     if layout.format in ("npy", "raw"):
         length = min(SAMPLE, layout.nbytes)
         places = {layout.offset, layout.offset + layout.nbytes - length}
-        samples = (sample(place, source.read(place, length)) for place in sorted(places))
+        samples = (sample(place, store.read(place, length)) for place in sorted(places))
         identity = identity._replace(samples=tuple(samples))
     return replace(layout, identity=identity)
 
@@ -123,40 +123,40 @@ def members(path: str | os.PathLike[str]) -> list[Member]:
     >>> member.name, member.layout, "np.savez instead" in member.reason
     ('x', None, True)
     """
-    with opened(path) as source:
-        format = detect(source)
+    with opened(path) as store:
+        format = detect(store)
         if format == "npy":
             from lowtide._arrays.formats import npy
 
-            return [_member(source, None, format, partial(npy.locate, source))]
-        with _container(source, format) as container:
+            return [_member(store, None, format, partial(npy.locate, store))]
+        with _container(store, format) as container:
             return [
-                _member(source, name, format, partial(container.locate, name)) for name in container.names()
+                _member(store, name, format, partial(container.locate, name)) for name in container.names()
             ]
 
 
-def _member(source: Source, name: str | None, format: str, locate: Callable[[], Layout]) -> Member:
+def _member(store: Store, name: str | None, format: str, locate: Callable[[], Layout]) -> Member:
     try:
-        return Member(name, format, layout=_identified(source, locate()))
+        return Member(name, format, layout=_identified(store, locate()))
     except (FormatError, UnsupportedError) as error:
         return Member(name, format, error=error)
 
 
 @contextmanager
-def _container(source: Source, format: str) -> Iterator[_Container]:
+def _container(store: Store, format: str) -> Iterator[_Container]:
     # Imported here so that nobody waits for zipfile, json or h5py who does not need them.
     if format == "npz":
         from lowtide._arrays.formats import npz
 
-        yield npz.Archive(source)
+        yield npz.Archive(store)
     elif format == "safetensors":
         from lowtide._arrays.formats import safetensors
 
-        yield safetensors.Tensors(source)
+        yield safetensors.Tensors(store)
     else:
         from lowtide._arrays.formats import hdf5
 
-        with hdf5.Datasets(source) as datasets:
+        with hdf5.Datasets(store) as datasets:
             yield datasets
 
 

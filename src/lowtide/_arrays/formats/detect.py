@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from lowtide._arrays.formats import foreign
-from lowtide._io.source import Source
+from lowtide._io.store import Store
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -20,54 +20,54 @@ SAFETENSORS_MAX_HEADER = 100_000_000
 """Bytes of the longest header by which a file is recognised: the limit of the reference implementation."""
 
 
-def detect(source: Source) -> str:
+def detect(store: Store) -> str:
     """The format's name: ``npy``, ``npz``, ``safetensors`` or ``hdf5``.
 
     >>> import tempfile
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile(suffix=".bin") as f:
     ...     _ = f.write(NPY_MAGIC); f.flush()
-    ...     with opened(f.name) as source:
-    ...         detect(source)
+    ...     with opened(f.name) as store:
+    ...         detect(store)
     'npy'
     """
-    if source.size == 0:
+    if store.size == 0:
         raise TruncatedFileError(
-            f"{source.path}: the file is empty (0 bytes), and the smallest that lowtide knows has 10: "
+            f"{store.path}: the file is empty (0 bytes), and the smallest that lowtide knows has 10: "
             f"cut short or not yet written; write it again"
         )
-    head = source.read(0, min(source.size, 16), "first bytes")
+    head = store.read(0, min(store.size, 16), "first bytes")
     if head.startswith(NPY_MAGIC):
         return "npy"
     if head.startswith(ZIP_MAGICS):
         return "npz"
-    suffix = os.path.splitext(source.path)[1].lower()
+    suffix = os.path.splitext(store.path)[1].lower()
     # The suffix alone will do: the error is then about safetensors, which is what the file was meant to be.
-    if suffix == ".safetensors" or _plausible_safetensors(head, source.size):
+    if suffix == ".safetensors" or _plausible_safetensors(head, store.size):
         return "safetensors"
-    if _is_hdf5(source, head):
+    if _is_hdf5(store, head):
         return "hdf5"
-    kind = foreign.identify(source)
+    kind = foreign.identify(store)
     raise FormatError(
-        _unknown(source.path, head, suffix) if kind is None else kind.message(source.path, tokens=False)
+        _unknown(store.path, head, suffix) if kind is None else kind.message(store.path, tokens=False)
     )
 
 
-def refuse_header(source: Source) -> None:
+def refuse_header(store: Store) -> None:
     """Raise for a file that says itself what it is, where its header would be read as raw data."""
-    if source.size == 0:
+    if store.size == 0:
         return
-    head = source.read(0, min(source.size, 16), "first bytes")
+    head = store.read(0, min(store.size, 16), "first bytes")
     found = {
         "an NPY": head.startswith(NPY_MAGIC),
         "a zip or NPZ": head.startswith(ZIP_MAGICS),
         "an HDF5": head.startswith(HDF5_MAGIC),
-        "a safetensors": _plausible_safetensors(head, source.size),
+        "a safetensors": _plausible_safetensors(head, store.size),
     }
     for name, is_one in found.items():
         if is_one:
             raise ArgumentError(
-                f"{source.path}: is {name} file (it starts with {head[:9]!r}), and dtype= alone would read "
+                f"{store.path}: is {name} file (it starts with {head[:9]!r}), and dtype= alone would read "
                 "its header as data; leave dtype out, or pass offset= too: the first byte of the data, or 0 "
                 "for all bytes"
             )
@@ -78,12 +78,12 @@ def _plausible_safetensors(head: bytes, size: int) -> bool:
     return head[8:9] == b"{" and 2 <= length <= min(SAFETENSORS_MAX_HEADER, size - 8)
 
 
-def _is_hdf5(source: Source, head: bytes) -> bool:
+def _is_hdf5(store: Store, head: bytes) -> bool:
     # A user block may come first, and the signature at byte 512, 1024, 2048, ...; MATLAB's files have one.
     offset = 512
     found = head.startswith(HDF5_MAGIC)
-    while not found and offset + len(HDF5_MAGIC) <= source.size:
-        found = source.read(offset, len(HDF5_MAGIC), "HDF5 signature") == HDF5_MAGIC
+    while not found and offset + len(HDF5_MAGIC) <= store.size:
+        found = store.read(offset, len(HDF5_MAGIC), "HDF5 signature") == HDF5_MAGIC
         offset *= 2
     return found
 

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from lowtide._io.source import Source
+from lowtide._io.store import Store
 
 LOOKED_AT = 512
 """Bytes from the front that tell every kind: a tar file has its mark at byte 257."""
@@ -98,17 +98,17 @@ PREPARED = (".txt", ".md", ".jsonl", ".json", ".parquet", ".arrow", ".gz", ".zst
 """Suffixes of what ``lowtide prepare`` reads."""
 
 
-def identify(source: Source) -> Kind | None:
+def identify(store: Store) -> Kind | None:
     """What the file is, if it is one of the kinds that people try.
 
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> _ = (tmp / "a.csv").write_text("x,y\\n1,2\\n")
-    >>> with opened(tmp / "a.csv") as source:
-    ...     identify(source).name
+    >>> with opened(tmp / "a.csv") as store:
+    ...     identify(store).name
     'text (CSV)'
     """
-    head = source.read(0, min(source.size, LOOKED_AT), "first bytes")
-    suffix = os.path.splitext(source.path)[1].lower()
+    head = store.read(0, min(store.size, LOOKED_AT), "first bytes")
+    suffix = os.path.splitext(store.path)[1].lower()
     for magic, kind in _KINDS.items():
         if head.startswith(magic):
             return kind

@@ -16,7 +16,7 @@ import numpy as np
 
 from lowtide import errors
 from lowtide._arrays.formats.layout import Layout, checked_shape, shown
-from lowtide._io.source import Source
+from lowtide._io.store import Store
 from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, MissingExtraError, TruncatedFileError, UnsupportedError
 
@@ -28,30 +28,30 @@ class Datasets:
     """The datasets of one HDF5 file, by their full names; a context manager, for h5py holds the file open.
 
     >>> import h5py, tempfile
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile(suffix=".h5") as f:
     ...     with h5py.File(f.name, "w") as h:
     ...         h["train/x"] = np.zeros((3, 4))
-    ...     with opened(f.name) as source, Datasets(source) as datasets:
+    ...     with opened(f.name) as store, Datasets(store) as datasets:
     ...         datasets.names(), datasets.locate("train/x").shape
     (['train/x'], (3, 4))
     """
 
     format = "hdf5"
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, store: Store) -> None:
         try:
             import h5py
         except ImportError as error:
             raise MissingExtraError(
-                f"{source.path}: an HDF5 file needs h5py, which cannot be imported ({error}): "
+                f"{store.path}: an HDF5 file needs h5py, which cannot be imported ({error}): "
                 f"pip install 'lowtide[hdf5]'"
             ) from error
         self._h5py: Any = h5py
-        self._source = source
+        self._store = store
         with self._library_errors():
             # Where a file system has no locks, a read-only look needs none.
-            self._file: Any = h5py.File(source.path, "r", locking="best-effort")
+            self._file: Any = h5py.File(store.path, "r", locking="best-effort")
 
     def __enter__(self) -> Datasets:
         return self
@@ -88,11 +88,11 @@ class Datasets:
 
     def empty(self) -> str:
         """The message for a file without datasets."""
-        return f"{self._source.path}: the HDF5 file holds no array, and 1 or more were expected"
+        return f"{self._store.path}: the HDF5 file holds no array, and 1 or more were expected"
 
     def locate(self, name: str) -> Layout:
         """Where the dataset ``name`` lies."""
-        where = f"{self._source.path}[{brief(name)}]"
+        where = f"{self._store.path}[{brief(name)}]"
         with self._library_errors():
             item = self._file
             for part in name.split("/"):
@@ -144,7 +144,7 @@ class Datasets:
             raise UnsupportedError(
                 f"{where}: the dataset is chunked ({dataset.chunks}, compression {dataset.compression!r}), "
                 "and only contiguous ones can be read in place; write it without chunks=, compression= and "
-                f"maxshape=, or with `h5repack -l CONTI -f NONE {self._source.path} OUT`"
+                f"maxshape=, or with `h5repack -l CONTI -f NONE {self._store.path} OUT`"
             )
         if layout == h5d.COMPACT:
             raise UnsupportedError(
@@ -155,7 +155,7 @@ class Datasets:
             raise UnsupportedError(
                 f"{where}: the dataset is virtual, made of others, and only contiguous ones can be read in "
                 "place; open the datasets that it is made of: "
-                f"{brief([source[1] for source in dataset.virtual_sources()])}"
+                f"{brief([part[1] for part in dataset.virtual_sources()])}"
             )
         if plist.get_external_count():
             path, offset, _ = dataset.external[0]
@@ -165,7 +165,7 @@ class Datasets:
                 f"lowtide.open({path!r}, dtype={dtype.str!r}, offset={offset})"
             )
         shape = checked_shape((*map(int, dataset.shape), *inner), dtype.itemsize, f"{where}: the shape")
-        made = Layout(self._source.path, self.format, 0, dtype, shape, file_size=self._source.size, name=name)
+        made = Layout(self._store.path, self.format, 0, dtype, shape, file_size=self._store.size, name=name)
         if made.nbytes == 0:
             return made  # HDF5 gives it no place in the file
         # get_offset says None for what has no place, but 511 in a file with a user block of 512 bytes: the
@@ -181,10 +181,10 @@ class Datasets:
                 f"{where}: shape {shape} of {shown(dtype)} takes {made.nbytes} bytes, and the file holds "
                 f"{dataset.id.get_storage_size()} for it: damaged; copy or write it again"
             )
-        if offset + made.nbytes > self._source.size:
+        if offset + made.nbytes > self._store.size:
             raise TruncatedFileError(
                 f"{where}: the dataset needs {made.nbytes} bytes at byte {offset}, and the file ends at byte "
-                f"{self._source.size}: cut short or still being written; copy or write it again"
+                f"{self._store.size}: cut short or still being written; copy or write it again"
             )
         return Layout(made.path, made.format, offset, dtype, shape, file_size=made.file_size, name=name)
 
@@ -219,7 +219,7 @@ class Datasets:
     @contextmanager
     def _library_errors(self) -> Iterator[None]:
         """Whatever h5py raises at a damaged file, as lowtide's own."""
-        path = self._source.path
+        path = self._store.path
         try:
             yield
         except LowtideError:

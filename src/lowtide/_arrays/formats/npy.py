@@ -19,7 +19,7 @@ import numpy as np
 from lowtide._arrays.formats.detect import NPY_MAGIC as MAGIC
 from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call, shown
 from lowtide._io.journal import journal_size
-from lowtide._io.source import Source
+from lowtide._io.store import Store
 from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
@@ -56,56 +56,56 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def locate(source: Source) -> Layout:
+def locate(store: Store) -> Layout:
     """The array of an NPY file.
 
     >>> import tempfile
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile(suffix=".npy") as f:
     ...     np.save(f, np.zeros((3, 4), "<f4")); f.flush()
-    ...     with opened(f.name) as source:
-    ...         layout = locate(source)
+    ...     with opened(f.name) as store:
+    ...         layout = locate(store)
     >>> layout.offset, layout.dtype, layout.shape
     (128, dtype('float32'), (3, 4))
     """
-    header = read_header(source)
+    header = read_header(store)
     end = header.data_offset + header.nbytes
-    if source.size < end:
+    if store.size < end:
         raise TruncatedFileError(
-            f"{source.path}: its header promises {end} bytes (shape {header.shape} of {shown(header.dtype)} "
-            f"from byte {header.data_offset}), and the file has {source.size}: cut short or still being "
+            f"{store.path}: its header promises {end} bytes (shape {header.shape} of {shown(header.dtype)} "
+            f"from byte {header.data_offset}), and the file has {store.size}: cut short or still being "
             "written; copy or write it again"
         )
     # Rows behind the promise are no fault while the writer is adding them: the header counts them last.
-    if source.size > end and journal_size(source.path) is None:
+    if store.size > end and journal_size(store.path) is None:
         shape = header.shape[::-1] if header.fortran else header.shape
         order = ", its axes reversed since it is in Fortran order" if header.fortran else ""
         raise FormatError(
-            f"{source.path}: the file has {source.size} bytes, {source.size - end} bytes more than its "
+            f"{store.path}: the file has {store.size} bytes, {store.size - end} bytes more than its "
             f"header accounts for ({end}): still being written, or several arrays in one file; to read the "
-            f"first array as it is{order}: {raw_call(source.path, header.dtype, shape, header.data_offset)}"
+            f"first array as it is{order}: {raw_call(store.path, header.dtype, shape, header.data_offset)}"
         )
     return Layout(
-        source.path, "npy", header.data_offset, header.dtype, header.shape, header.fortran, file_size=end
+        store.path, "npy", header.data_offset, header.dtype, header.shape, header.fortran, file_size=end
     )
 
 
-def read_header(source: Source, base: int = 0, end: int | None = None, where: str | None = None) -> Header:
+def read_header(store: Store, base: int = 0, end: int | None = None, where: str | None = None) -> Header:
     """The header of the NPY data that begins at byte ``base`` and ends before ``end``.
 
     ``where`` names the array in errors; the path does when it is left out.
 
     >>> import tempfile
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile() as f:
     ...     _ = f.write(b"prefix"); np.save(f, np.array(7, ">i8")); f.flush()
-    ...     with opened(f.name) as source:
-    ...         read_header(source, base=6)
+    ...     with opened(f.name) as store:
+    ...         read_header(store, base=6)
     Header(dtype=dtype('>i8'), shape=(), fortran=False, data_offset=134)
     """
-    where = source.path if where is None else where
-    end = source.size if end is None else end
-    start = _take(source, base, 8, end, where)
+    where = store.path if where is None else where
+    end = store.size if end is None else end
+    start = _take(store, base, 8, end, where)
     if start[:6] != MAGIC:
         raise FormatError(
             f"{where}: an NPY array begins with {MAGIC!r}, found {start[:6]!r}; was it saved by np.save?"
@@ -117,15 +117,15 @@ def read_header(source: Source, base: int = 0, end: int | None = None, where: st
             f"save it again with a current np.save"
         )
     width = struct.calcsize(_LENGTHS[version])
-    length: int = struct.unpack(_LENGTHS[version], _take(source, base + 8, width, end, where))[0]
+    length: int = struct.unpack(_LENGTHS[version], _take(store, base + 8, width, end, where))[0]
     begin = base + 8 + width
     if length > MAX_HEADER:
         raise FormatError(
             f"{where}: the NPY header says that it is {length} bytes long, and the limit is {MAX_HEADER} (as "
             "in np.load, for a longer one may be an attack); if you trust the file, open its data as raw: "
-            f"lowtide.open({source.path!r}, dtype=..., offset={begin + length})"
+            f"lowtide.open({store.path!r}, dtype=..., offset={begin + length})"
         )
-    raw = _take(source, begin, length, end, where)
+    raw = _take(store, begin, length, end, where)
     descr, fortran, shape = _parse(raw, version, where)
     dtype = _dtype(descr, where)
     checked = checked_shape(shape, dtype.itemsize, f"{where}: the NPY header's shape")
@@ -168,13 +168,13 @@ def make_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
     return MAGIC + bytes(version) + struct.pack(_LENGTHS[version], len(encoded)) + encoded
 
 
-def _take(source: Source, offset: int, count: int, end: int, where: str) -> bytes:
+def _take(store: Store, offset: int, count: int, end: int, where: str) -> bytes:
     if offset + count > end:
         raise TruncatedFileError(
             f"{where}: the NPY header needs bytes {offset} to {offset + count}, and the data ends at byte "
             f"{end}: cut short or still being written; copy or write it again"
         )
-    return source.read(offset, count, "NPY header")
+    return store.read(offset, count, "NPY header")
 
 
 def _parse(raw: bytes, version: tuple[int, int], where: str) -> tuple[object, bool, tuple[object, ...]]:

@@ -8,16 +8,14 @@ Checksums are not verified, for that would read the whole member.
 from __future__ import annotations
 
 import bisect
-import errno
 import struct
 import zipfile
 from collections import Counter
-from typing import IO, cast
 
 from lowtide._arrays.formats import npy
 from lowtide._arrays.formats.foreign import in_zip
 from lowtide._arrays.formats.layout import Layout, shown
-from lowtide._io.source import Source
+from lowtide._io.store import Store, Stream
 from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
@@ -37,25 +35,25 @@ class Archive:
 
     >>> import tempfile
     >>> import numpy as np
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile(suffix=".npz") as f:
     ...     np.savez(f, x=np.zeros((3, 4)), y=np.arange(5)); f.flush()
-    ...     with opened(f.name) as source:
-    ...         archive = Archive(source)
+    ...     with opened(f.name) as store:
+    ...         archive = Archive(store)
     ...         archive.names(), archive.locate("x").shape
     (['x', 'y'], (3, 4))
     """
 
     format = "npz"
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, store: Store) -> None:
+        self._store = store
         try:
-            archive = zipfile.ZipFile(cast("IO[bytes]", _Reader(source)))
+            archive = zipfile.ZipFile(_Directory(store))
         except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, OverflowError) as error:
             # The directory is the last thing that a zip's writer writes.
             raise FormatError(
-                f"{source.path}: the zip's directory, expected at the end of its {source.size} bytes, cannot "
+                f"{store.path}: the zip's directory, expected at the end of its {store.size} bytes, cannot "
                 f"be read ({error}): cut short, damaged or still being written; copy or write it again"
             ) from None
         self._directory_start: int = archive.start_dir
@@ -78,13 +76,13 @@ class Archive:
     def empty(self) -> str:
         """The message for a file without arrays: mostly it is another kind of zip."""
         if not self._entries:
-            return f"{self._source.path}: the zip holds no array, and 1 or more were expected"
-        return in_zip(list(self._entries)).message(self._source.path, tokens=False)
+            return f"{self._store.path}: the zip holds no array, and 1 or more were expected"
+        return in_zip(list(self._entries)).message(self._store.path, tokens=False)
 
     def locate(self, name: str) -> Layout:
         """Where the array ``name`` lies."""
         entry = self._entries[name + ".npy" if name + ".npy" in self._entries else name]
-        where = f"{self._source.path}[{brief(name)}]"
+        where = f"{self._store.path}[{brief(name)}]"
         self._require_stored(entry, where)
         begin = self._data_begin(entry, where)
         end = begin + entry.file_size
@@ -100,7 +98,7 @@ class Archive:
                 f"{where}: {entry.file_size} bytes from byte {begin} would overlap the member at byte "
                 f"{self._starts[after]}: damaged; copy or write it again"
             )
-        header = npy.read_header(self._source, begin, end, where)
+        header = npy.read_header(self._store, begin, end, where)
         expected = header.data_offset - begin + header.nbytes
         if expected != entry.file_size:
             kind = TruncatedFileError if expected > entry.file_size else FormatError
@@ -110,18 +108,18 @@ class Archive:
                 "it again"
             )
         return Layout(
-            self._source.path,
+            self._store.path,
             self.format,
             header.data_offset,
             header.dtype,
             header.shape,
             header.fortran,
-            self._source.size,
+            self._store.size,
             name,
         )
 
     def _require_stored(self, entry: zipfile.ZipInfo, where: str) -> None:
-        path = self._source.path
+        path = self._store.path
         if self._copies[entry.filename] > 1:
             raise FormatError(
                 f"{where}: the zip has {self._copies[entry.filename]} members of this name, and 1 was "
@@ -160,9 +158,9 @@ class Archive:
         name_length: int
         extra_length: int
         signature, flags, method, name_length, extra_length = _LOCAL.unpack(
-            self._source.read(offset, _LOCAL.size, "zip's local header")
+            self._store.read(offset, _LOCAL.size, "zip's local header")
         )
-        name = self._source.read(offset + _LOCAL.size, name_length, "zip's local header")
+        name = self._store.read(offset + _LOCAL.size, name_length, "zip's local header")
         encoding = "utf8" if entry.flag_bits & _UTF8 else "cp437"
         expected = (_SIGNATURE, entry.compress_type, entry.orig_filename.encode(encoding, "replace"))
         if (signature, method, name) != expected or flags & (_ENCRYPTED | _PATCHED):
@@ -174,35 +172,18 @@ class Archive:
         return offset + _LOCAL.size + name_length + extra_length
 
 
-class _Reader:
-    """The file as ``zipfile`` wants it, which never gives out more than a directory may need.
+class _Directory(Stream):
+    """The file as ``zipfile`` reads it, with a limit to what one read may allocate.
 
     A record of 22 bytes can ask for a read of any size, and a sparse file of a terabyte can make it true.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._position = 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        position = offset + (0, self._position, self._source.size)[whence]
-        if position < 0:
-            raise OSError(errno.EINVAL, "a position before the file's begin")  # zipfile counts on it
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, count: int = -1) -> bytes:
-        rest = max(self._source.size - self._position, 0)
-        count = rest if count < 0 else min(count, rest)
+    def read(self, size: int | None = -1, /) -> bytes:
+        rest = max(self._store.size - self.tell(), 0)
+        count = rest if size is None or size < 0 else min(size, rest)
         if count > MAX_DIRECTORY:
             raise FormatError(
-                f"{self._source.path}: the zip's directory says that it is {count} bytes long, and the limit "
-                f"is {MAX_DIRECTORY}: damaged, or too many members; split the archive or extract the .npy "
-                "files"
+                f"{self._store.path}: the zip's directory is too large ({count} bytes, expected at most "
+                f"{MAX_DIRECTORY}): damaged, or too many members; split the archive or extract the .npy files"
             )
-        data = self._source.read(self._position, count, "zip's directory")
-        self._position += count
-        return data
+        return super().read(count)

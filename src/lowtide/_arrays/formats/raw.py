@@ -11,7 +11,7 @@ import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, checked_shape
 from lowtide._io.journal import published_size
-from lowtide._io.source import Source
+from lowtide._io.store import Store
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Order = Literal["C", "F"]
 
 
 def locate(
-    source: Source,
+    store: Store,
     dtype: npt.DTypeLike | None = None,
     shape: Shape = None,
     offset: int = 0,
@@ -34,37 +34,37 @@ def locate(
     Without a shape it is one axis to the end of the file. With one, bytes behind it are left alone.
 
     >>> import tempfile
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile() as f:
     ...     np.arange(12, dtype="<u2").tofile(f); f.flush()
-    ...     with opened(f.name) as source:
-    ...         locate(source, "<u2").shape, locate(source, "<u2", (-1, 5), offset=4).shape
+    ...     with opened(f.name) as store:
+    ...         locate(store, "<u2").shape, locate(store, "<u2", (-1, 5), offset=4).shape
     ((12,), (2, 5))
     """
     if dtype is None:
-        raise ArgumentError(missing_dtype(source.path))
+        raise ArgumentError(missing_dtype(store.path))
     if order not in ("C", "F"):
-        raise ArgumentError(f"{source.path}: order must be 'C' or 'F', got {order!r}")
-    base, inner = _element(dtype, source.path)
-    offset = _integer(offset, "offset", source.path)
+        raise ArgumentError(f"{store.path}: order must be 'C' or 'F', got {order!r}")
+    base, inner = _element(dtype, store.path)
+    offset = _integer(offset, "offset", store.path)
     if offset < 0:
-        raise ArgumentError(f"{source.path}: offset must be at least 0, got {offset}")
-    size = published_size(source.path, source.size)
+        raise ArgumentError(f"{store.path}: offset must be at least 0, got {offset}")
+    size = published_size(store.path, store.size)
     if offset > size:
         raise ArgumentError(
-            f"{source.path}: offset {offset} lies beyond the end of the file, which has {size} bytes"
+            f"{store.path}: offset {offset} lies beyond the end of the file, which has {size} bytes"
         )
     itemsize = base.itemsize * math.prod(inner)
-    outer = _fit(source.path, shape, itemsize, size - offset, offset)
-    full = checked_shape(outer + inner, base.itemsize, f"{source.path}: the shape")
+    outer = _fit(store.path, shape, itemsize, size - offset, offset)
+    full = checked_shape(outer + inner, base.itemsize, f"{store.path}: the shape")
     if order == "F" and inner:
         raise UnsupportedError(
-            f"{source.path}: dtype {dtype!r} has axes of its own, which are in C order whatever order= says; "
+            f"{store.path}: dtype {dtype!r} has axes of its own, which are in C order whatever order= says; "
             "pass its base dtype and the whole shape"
         )
     # Both orders are the same bytes unless two axes are longer than 1.
     fortran = order == "F" and 0 not in full and sum(length > 1 for length in full) > 1
-    return Layout(source.path, "raw", offset, base, full, fortran, file_size=size)
+    return Layout(store.path, "raw", offset, base, full, fortran, file_size=size)
 
 
 def missing_dtype(path: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call
 from lowtide._io import jsonfiles
-from lowtide._io.source import Source
+from lowtide._io.store import Store
 from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
@@ -63,22 +63,22 @@ class Tensors:
     """The tensors of one safetensors file.
 
     >>> import tempfile
-    >>> from lowtide._io.source import opened
+    >>> from lowtide._io.store import opened
     >>> header = b'{"w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}'
     >>> with tempfile.NamedTemporaryFile() as f:
     ...     _ = f.write(len(header).to_bytes(8, "little") + header + bytes(24)); f.flush()
-    ...     with opened(f.name) as source:
-    ...         tensors = Tensors(source)
+    ...     with opened(f.name) as store:
+    ...         tensors = Tensors(store)
     >>> tensors.names(), tensors.locate("w").shape, tensors.locate("w").offset
     (['w'], (2, 3), 73)
     """
 
     format = "safetensors"
 
-    def __init__(self, source: Source) -> None:
-        self._path = source.path
-        self._size = source.size
-        header, self._data = _read_header(source)
+    def __init__(self, store: Store) -> None:
+        self._path = store.path
+        self._size = store.size
+        header, self._data = _read_header(store)
         self._tensors = {
             name: _tensor(self._where(name), entry)
             for name, entry in header.items()
@@ -141,25 +141,25 @@ class Tensors:
         )
 
 
-def _read_header(source: Source) -> tuple[dict[str, object], int]:
+def _read_header(store: Store) -> tuple[dict[str, object], int]:
     """The JSON object, and the byte at which the data begins."""
-    length: int = struct.unpack("<Q", source.read(0, 8, "safetensors header's length"))[0]
+    length: int = struct.unpack("<Q", store.read(0, 8, "safetensors header's length"))[0]
     if length > MAX_HEADER:
         raise FormatError(
-            f"{source.path}: the safetensors header is too large ({length} bytes, expected at most "
+            f"{store.path}: the safetensors header is too large ({length} bytes, expected at most "
             f"{MAX_HEADER}): damaged, or not a safetensors file; split it into files of fewer tensors, or "
             "pass dtype= and offset=0 if it is raw"
         )
     # The first byte tells before megabytes are read.
-    if length < 2 or source.read(8, 1, "safetensors header") != b"{":
-        found = source.read(8, min(length, source.size - 8, 8), "safetensors header")
+    if length < 2 or store.read(8, 1, "safetensors header") != b"{":
+        found = store.read(8, min(length, store.size - 8, 8), "safetensors header")
         raise FormatError(
-            f"{source.path}: a safetensors header begins with b'{{' at byte 8, found {found!r} in a header "
+            f"{store.path}: a safetensors header begins with b'{{' at byte 8, found {found!r} in a header "
             f"of {length} bytes: damaged, or not a safetensors file; if it is raw, pass dtype= and "
             "offset=0"
         )
-    text = source.read(8, length, "safetensors header")
-    header = jsonfiles.parse(text, source.path, "safetensors header")
+    text = store.read(8, length, "safetensors header")
+    header = jsonfiles.parse(text, store.path, "safetensors header")
     assert isinstance(header, dict)  # it begins with { and is valid
     return header, 8 + length
 

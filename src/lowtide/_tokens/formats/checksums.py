@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lowtide._io.source import opened
+from lowtide._io import store
 from lowtide._tokens.formats import own
 from lowtide.errors import FormatError
 
@@ -30,8 +30,8 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     >>> verify(tmp / "corpus").files  # tokens, document ends, tokenizer
     3
     """
-    where = os.path.abspath(path)
-    if os.path.isdir(where):
+    where = store.absolute(path)
+    if store.is_folder(where):
         where = os.path.join(where, own.NAME)
     manifest = own.read(where)
     folder = os.path.dirname(where)
@@ -66,5 +66,5 @@ def _files(manifest: own.Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _sum(path: str) -> tuple[str, int]:
-    with opened(path) as source:
-        return hashlib.file_digest(source.file, "sha256").hexdigest(), source.size
+    with store.opened(path) as file:
+        return hashlib.file_digest(file.stream(), "sha256").hexdigest(), file.size

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout
-from lowtide._io.source import opened
+from lowtide._io.store import HEAD, Neighbours, Peek, opened, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column, Documents
-from lowtide._tokens.formats.shards import HEAD, Look, Neighbours, agree, look, token_dtype
+from lowtide._tokens.formats.index import agree, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
@@ -26,13 +26,13 @@ _END: np.dtype[np.generic] = np.dtype("<u8")
 _MAX_METADATA = 2**16
 
 
-def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
     """Files in their order; documents if each has its index.
 
     >>> np.arange(5, dtype="<u2").tofile(tmp / "x.ds")
     >>> np.array([3, 5], "<u8").tofile(tmp / "x.ds.index")
     >>> _ = (tmp / "x.ds.metadata").write_text("gpt2|2\\n5\\n5.00 T")
-    >>> found = find([look(str(tmp / "x.ds"))], None)
+    >>> found = find([peek(str(tmp / "x.ds"))], None)
     >>> found.count, found.documents.count, found.metadata["tokenizer"]
     (5, 2, 'gpt2')
     """
@@ -90,7 +90,7 @@ def _documents(segments: list[Segment], beside: Neighbours) -> Documents | None:
     parts = []
     for segment in segments:
         path = segment.path + ".index"
-        identity = look(path).identity
+        identity = peek(path).identity
         size = identity.size
         count, left = divmod(size, _END.itemsize)
         if left or (segment.count and not count):
@@ -109,11 +109,11 @@ def _documents(segments: list[Segment], beside: Neighbours) -> Documents | None:
 
 def _metadata(path: str) -> tuple[str, np.dtype[np.generic], int]:
     """Tokenizer, dtype and token count."""
-    seen = look(path)
+    seen = peek(path)
     text = seen.head
     if seen.size > HEAD:
-        with opened(path) as source:
-            text = source.read(0, min(seen.size, _MAX_METADATA), "metadata")
+        with opened(path) as store:
+            text = store.read(0, min(seen.size, _MAX_METADATA), "metadata")
     lines = text.decode("utf8", "replace").split("\n")
     name, _, width = lines[0].rpartition(
         "|"

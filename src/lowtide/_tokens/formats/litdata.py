@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout
-from lowtide._io.source import Source, opened
+from lowtide._io.store import Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column
+from lowtide._tokens.formats.index import Inside, agree, whole
 from lowtide._tokens.formats.records import File, Gatherer, head
-from lowtide._tokens.formats.shards import Inside, agree, whole
 from lowtide._tokens.formats.tokens import Tokens
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
 
@@ -85,10 +85,10 @@ def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> 
                 f"{name}: has {size} bytes, and {path} promises {promised} (chunks[{i}].chunk_bytes): cut "
                 "short, or of another index; copy or write both again"
             )
-        with opened(name) as source:
-            file = head(source, count, "samples")
+        with opened(name) as store:
+            file = head(store, count, "samples")
             if chunk.get("dim") is None:
-                gatherer.add(source, file, _size)
+                gatherer.add(store, file, _size)
             else:
                 _flat(gatherer, file, made.itemsize, whole(chunk["dim"], f"{path}: chunks[{i}].dim"))
     metadata = {"item_loader": config.get("item_loader")}
@@ -121,12 +121,12 @@ def _flat(gatherer: Gatherer, file: File, itemsize: int, dim: int) -> None:
     gatherer.joined(file, Column(layout, "sample offsets", file.first, itemsize))
 
 
-def _size(source: Source, start: int, stop: int) -> tuple[int, int]:
+def _size(store: Store, start: int, stop: int) -> tuple[int, int]:
     """Each sample has its own size before it: LitData's default loader can hold several arrays a sample."""
-    size = int.from_bytes(source.read(start, 4, "size of a sample"), "little")
+    size = int.from_bytes(store.read(start, 4, "size of a sample"), "little")
     if start + 4 + size != stop:
         raise FormatError(
-            f"{source.path}: a sample from byte {start} to {stop} says that it has {size} bytes behind its "
+            f"{store.path}: a sample from byte {start} to {stop} says that it has {size} bytes behind its "
             "first 4: damaged, or not of single arrays; write it again"
         )
     return start + 4, size

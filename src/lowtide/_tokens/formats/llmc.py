@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._tokens.formats.shards import Look, agree
+from lowtide._io.store import Peek
+from lowtide._tokens.formats.index import agree
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
@@ -61,13 +62,13 @@ def make_header(dtype: npt.DTypeLike, count: int) -> bytes:
     return _FIELDS.pack(kind.magic, kind.version, count).ljust(HEADER, b"\0")
 
 
-def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
     """Shards in their order, all of one dtype.
 
-    >>> from lowtide._tokens.formats.shards import look
+    >>> from lowtide._io.store import peek
     >>> shard = tmp / "fineweb_train_000001.bin"
     >>> _ = shard.write_bytes(make_header("uint16", 3) + bytes(6))
-    >>> found = find([look(str(shard))], None)
+    >>> found = find([peek(str(shard))], None)
     >>> found.segments[0].offset, found.count, found.eos, found.marks
     (1024, 3, 50256, 'begin')
     """
@@ -86,7 +87,7 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
     return Tokens("llm.c", made, tuple(segments), eos=first.eos, marks="begin", metadata=metadata)
 
 
-def read_kind(seen: Look) -> Kind:
+def read_kind(seen: Peek) -> Kind:
     """What the header says that the tokens are."""
     if len(seen.head) < _FIELDS.size:
         raise TruncatedFileError(
@@ -106,7 +107,7 @@ def read_kind(seen: Look) -> Kind:
     return kind
 
 
-def check(seen: Look) -> tuple[int, Kind]:
+def check(seen: Peek) -> tuple[int, Kind]:
     """The tokens of one shard, if its size is what its header says."""
     kind = read_kind(seen)
     count: int = _FIELDS.unpack_from(seen.head)[2]

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lowtide._io.source import Source, opened
+from lowtide._io.store import Store, opened
 from lowtide._printable import brief
+from lowtide._tokens.formats.index import Inside, TokenDtype, agree, token_dtype, whole
 from lowtide._tokens.formats.records import Gatherer, head
-from lowtide._tokens.formats.shards import Inside, TokenDtype, agree, token_dtype, whole
 from lowtide._tokens.formats.tokens import Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError, UnsupportedError
 
@@ -58,37 +58,37 @@ class Columns:
         others = (*before, *self.sizes[self.which + 1 :])
         return None not in (before if self.sizes[self.which] is not None else others)
 
-    def place(self, source: Source, start: int, stop: int) -> tuple[int, int]:
+    def place(self, store: Store, start: int, stop: int) -> tuple[int, int]:
         """The first byte of a sample's tokens, and how many bytes they are."""
         open_sizes = [i for i, size in enumerate(self.sizes) if size is None]
-        data = source.read(start, 4 * len(open_sizes), "sizes of a sample's columns")
+        data = store.read(start, 4 * len(open_sizes), "sizes of a sample's columns")
         sizes = list(self.sizes)
         for n, i in enumerate(open_sizes):
             sizes[i] = int.from_bytes(data[4 * n : 4 * n + 4], "little")
         known = [size or 0 for size in sizes]
         if len(data) + sum(known) != stop - start:
             raise FormatError(
-                f"{source.path}: the columns of a sample from byte {start} to {stop} take {known} bytes: "
+                f"{store.path}: the columns of a sample from byte {start} to {stop} take {known} bytes: "
                 "damaged; write it again"
             )
         at, nbytes = start + len(data) + sum(known[: self.which]), known[self.which]
         if self.sizes[self.which] is None and self.encoding != "bytes":
-            skip = self._shape(source, at, nbytes)
+            skip = self._shape(store, at, nbytes)
             at, nbytes = at + skip, nbytes - skip
         return at, nbytes
 
-    def _shape(self, source: Source, at: int, nbytes: int) -> int:
+    def _shape(self, store: Store, at: int, nbytes: int) -> int:
         """Bytes before the values of an array that tells its own shape, and maybe its dtype."""
         skip = 0
-        where = f"{source.path}: the array at byte {at}"
+        where = f"{store.path}: the array at byte {at}"
         if self.code is not None:
-            found = source.read(at, min(1, nbytes), "dtype of a sample")
+            found = store.read(at, min(1, nbytes), "dtype of a sample")
             if found != bytes([self.code]):
                 raise FormatError(
                     f"{where} must have the dtype code {self.code} as the first, found {found!r}"
                 )
             skip = 1
-        kind = int.from_bytes(source.read(at + skip, min(1, nbytes - skip), "shape of a sample"), "little")
+        kind = int.from_bytes(store.read(at + skip, min(1, nbytes - skip), "shape of a sample"), "little")
         if kind >> 2 != 1:
             raise UnsupportedError(
                 f"{where} has {kind >> 2} axes, and tokens lie along one; write flat arrays"
@@ -96,7 +96,7 @@ class Columns:
         width = 1 << (kind & 3)
         skip += 1
         length = int.from_bytes(
-            source.read(at + skip, min(width, nbytes - skip), "shape of a sample"), "little"
+            store.read(at + skip, min(width, nbytes - skip), "shape of a sample"), "little"
         )
         skip += width
         if skip + length * self.itemsize != nbytes:
@@ -142,12 +142,12 @@ def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> 
     for name, size, count in files:
         if not count:
             continue
-        with opened(name) as source:
-            if source.size != size:
+        with opened(name) as store:
+            if store.size != size:
                 raise TruncatedFileError(
-                    f"{name}: had {size} bytes a moment ago and has {source.size}; open it again"
+                    f"{name}: had {size} bytes a moment ago and has {store.size}; open it again"
                 )
-            gatherer.add(source, head(source, count, "samples"), columns.place, columns.fixed)
+            gatherer.add(store, head(store, count, "samples"), columns.place, columns.fixed)
     if not gatherer.segments:
         raise FormatError(
             f"{path}: its {len(shards)} shards hold no samples; was the data written to the end?"
@@ -267,11 +267,11 @@ def _code(file: tuple[str, int, int] | None, sizes: list[int | None], which: int
     """The dtype code that the first array names."""
     if file is None:
         raise FormatError(f"{where}: no shard holds a sample, so nothing tells the dtype")
-    with opened(file[0]) as source:
-        seen = head(source, file[2], "samples")
-        stop = int(seen.offsets(source, 1, 2)[0])
-        at, _ = Columns("bytes", tuple(sizes), which).place(source, seen.first, stop)
-        code = source.read(at, 1, "dtype of a sample")[0]
+    with opened(file[0]) as store:
+        seen = head(store, file[2], "samples")
+        stop = int(seen.offsets(store, 1, 2)[0])
+        at, _ = Columns("bytes", tuple(sizes), which).place(store, seen.first, stop)
+        code = store.read(at, 1, "dtype of a sample")[0]
     if code not in CODES:
         raise FormatError(
             f"{where} must hold integers to be tokens, found the dtype code {code} in {file[0]}"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout
-from lowtide._io.source import Source, opened
+from lowtide._io.store import Peek, Store, opened, peek
 from lowtide._tokens.formats.documents import Documents, Ints
-from lowtide._tokens.formats.shards import Look, TokenDtype, agree, look
+from lowtide._tokens.formats.index import TokenDtype, agree
 from lowtide._tokens.formats.tokens import MEGATRON_MAGIC as MAGIC
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError, UnsupportedError
@@ -40,11 +40,11 @@ _RUNS = 64
 class Index:
     """One ``.idx`` and its ``.bin``; also the documents in it, as a part of ``Documents``."""
 
-    def __init__(self, source: Source, data: Look) -> None:
-        self.path, self._identity = source.path, source.identity
+    def __init__(self, store: Store, data: Peek) -> None:
+        self.path, self._identity = store.path, store.identity
         self.data = data
         magic, version, code, sequences, documents = _HEADER.unpack(
-            source.read(0, _HEADER.size, "Megatron index header")
+            store.read(0, _HEADER.size, "Megatron index header")
         )
         if magic != MAGIC:
             raise FormatError(f"{self.path}: a Megatron index begins with {MAGIC!r}, found {magic!r}")
@@ -62,11 +62,11 @@ class Index:
         self.sequences = sequences
         """How many there are."""
         expected = _HEADER.size + 12 * sequences + 8 * documents
-        if source.size not in (expected, expected + sequences) or not documents:
-            wrong = TruncatedFileError if source.size < expected else FormatError
+        if store.size not in (expected, expected + sequences) or not documents:
+            wrong = TruncatedFileError if store.size < expected else FormatError
             raise wrong(
                 f"{self.path}: {sequences} sequences and {documents} document indices (1 at least) take "
-                f"{expected} bytes, or {expected + sequences} with modes, and the file has {source.size}: "
+                f"{expected} bytes, or {expected + sequences} with modes, and the file has {store.size}: "
                 "cut short, damaged or still being written; copy or write it again"
             )
         self.count = documents - 1
@@ -80,13 +80,13 @@ class Index:
         self._offsets = self._lengths + 4 * sequences
         self._documents = self._offsets + 8 * sequences
         self._arrays: tuple[Any, Any] | None = None
-        self._check_ends(source)
+        self._check_ends(store)
         if sequences <= EXACT:
-            self._check_order(source, 0, sequences)
+            self._check_order(store, 0, sequences)
         else:
             for run in range(_RUNS):
                 start = run * (sequences - _BLOCK // _RUNS) // (_RUNS - 1)
-                self._check_order(source, start, start + _BLOCK // _RUNS)
+                self._check_order(store, start, start + _BLOCK // _RUNS)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_arrays": None}
@@ -103,8 +103,8 @@ class Index:
 
     def verify(self) -> None:
         """Whether every sequence lies behind the one before it."""
-        with opened(self.path) as source:
-            self._check_order(source, 0, self.sequences)
+        with opened(self.path) as store:
+            self._check_order(store, 0, self.sequences)
 
     def close(self) -> None:
         self._arrays = None
@@ -145,7 +145,7 @@ class Index:
             self._arrays = arrays = (made[0], made[1])
         return arrays
 
-    def _check_ends(self, source: Source) -> None:
+    def _check_ends(self, store: Store) -> None:
         if not self.sequences:
             if self.data.size:
                 raise FormatError(
@@ -154,28 +154,28 @@ class Index:
                 )
             return
         last = self.sequences - 1
-        end = int(self._read(source, self._offsets, "<i8", last)[0])
-        end += int(self._read(source, self._lengths, "<i4", last)[0]) * self.dtype.itemsize
+        end = int(self._read(store, self._offsets, "<i8", last)[0])
+        end += int(self._read(store, self._lengths, "<i4", last)[0]) * self.dtype.itemsize
         if end != self.data.size:
             wrong = TruncatedFileError if end > self.data.size else FormatError
             raise wrong(
                 f"{self.data.path}: has {self.data.size} bytes, and by {self.path} its last sequence ends at "
                 f"byte {end}: cut short, still being written, or of another index; copy or write both again"
             )
-        found = [int(self._read(source, self._documents, "<i8", i)[0]) for i in (0, self.count)]
+        found = [int(self._read(store, self._documents, "<i8", i)[0]) for i in (0, self.count)]
         if self.count and found != [0, self.sequences]:
             raise FormatError(
                 f"{self.path}: document_indices must go from 0 to the {self.sequences} sequences, found "
                 f"{found[0]} to {found[1]}: damaged; write the index again"
             )
 
-    def _check_order(self, source: Source, start: int, stop: int) -> None:
+    def _check_order(self, store: Store, start: int, stop: int) -> None:
         """Each of these sequences begins where the one before it ends, the first of all at byte 0."""
         for first in range(start, stop, _BLOCK):
             count = min(_BLOCK, stop - first)
             before = min(first, 1)
-            offsets = self._read(source, self._offsets, "<i8", first - before, count + before)
-            lengths = self._read(source, self._lengths, "<i4", first - before, count + before)
+            offsets = self._read(store, self._offsets, "<i8", first - before, count + before)
+            lengths = self._read(store, self._lengths, "<i4", first - before, count + before)
             ends = offsets + lengths.astype(np.int64) * self.dtype.itemsize
             expected = ends[:-1] if before else np.concatenate(([0], ends[:-1]))
             wrong = np.flatnonzero((offsets[before:] != expected) | (lengths[before:] < 0))
@@ -189,27 +189,27 @@ class Index:
                 )
 
     @staticmethod
-    def _read(source: Source, base: int, dtype: str, start: int, count: int = 1) -> npt.NDArray[Any]:
+    def _read(store: Store, base: int, dtype: str, start: int, count: int = 1) -> npt.NDArray[Any]:
         width = np.dtype(dtype).itemsize
-        return np.frombuffer(source.read(base + start * width, count * width, "Megatron index"), dtype)
+        return np.frombuffer(store.read(base + start * width, count * width, "Megatron index"), dtype)
 
 
-def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
     """Data sets in their order, each named by its ``.bin``, its ``.idx`` or what they have in common.
 
-    >>> from lowtide._tokens.formats.shards import look
+    >>> from lowtide._io.store import peek
     >>> np.arange(5, dtype="<u2").tofile(tmp / "x.bin")
     >>> index = _HEADER.pack(MAGIC, 1, 8, 2, 3) + struct.pack("<2i2q3q", 3, 2, 0, 6, 0, 1, 2)
     >>> _ = (tmp / "x.idx").write_bytes(index)
-    >>> found = find([look(str(tmp / "x.idx"))], None)
+    >>> found = find([peek(str(tmp / "x.idx"))], None)
     >>> str(found.dtype), found.count, found.documents.bounds(0, 2).tolist()
     ('uint16', 5, [[0, 3], [3, 5]])
     """
     parts: list[Index] = []
     for prefix in dict.fromkeys(os.path.splitext(one.path)[0] for one in seen):
-        data = look(prefix + ".bin")
-        with opened(prefix + ".idx") as source:
-            part = Index(source, data)
+        data = peek(prefix + ".bin")
+        with opened(prefix + ".idx") as store:
+            part = Index(store, data)
         parts.append(part)
         if part.dtype != parts[0].dtype:
             raise ArgumentError(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide._io.source import opened
+from lowtide._io.store import Neighbours, Peek, opened
 from lowtide._printable import brief
-from lowtide._tokens.formats.shards import Look, Neighbours, may_grow, raw_count, token_dtype, whole
+from lowtide._tokens.formats.index import may_grow, raw_count, token_dtype, whole
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
@@ -33,12 +33,12 @@ _PLAIN = {
 }
 
 
-def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
     """Raw files: nanoGPT's by their names, any others by the caller's dtype.
 
-    >>> from lowtide._tokens.formats.shards import look
+    >>> from lowtide._io.store import peek
     >>> np.arange(6, dtype="<u4").tofile(tmp / "ids.bin")
-    >>> find([look(str(tmp / "ids.bin"))], "uint32").segments[0].count
+    >>> find([peek(str(tmp / "ids.bin"))], "uint32").segments[0].count
     6
     """
     beside = Neighbours()
@@ -87,10 +87,10 @@ def read_meta(path: str) -> dict[str, object]:
     anything else are refused, and so are those that reserve memory for more than the file has bytes.
     """
     remedy = f"if you do not need it, move it away or name the file of tokens: {_beside(path)!r}"
-    with opened(path) as source:
-        if source.size > MAX_META:
-            raise FormatError(f"{path}: {source.size} bytes are beyond the limit of {MAX_META}; {remedy}")
-        data = source.read(0, source.size, "pickle")
+    with opened(path) as store:
+        if store.size > MAX_META:
+            raise FormatError(f"{path}: {store.size} bytes are beyond the limit of {MAX_META}; {remedy}")
+        data = store.read(0, store.size, "pickle")
     try:
         argument: Any
         dicts = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowtide._arrays.formats import npy
-from lowtide._io.source import opened
-from lowtide._tokens.formats.shards import Look, agree
+from lowtide._io.store import Peek, opened
+from lowtide._tokens.formats.index import agree
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
     """Arrays in their order, all of one dtype.
 
     >>> import numpy as np
-    >>> from lowtide._tokens.formats.shards import look
+    >>> from lowtide._io.store import peek
     >>> np.save(tmp / "ids.npy", np.arange(5, dtype="u2"))
-    >>> find([look(str(tmp / "ids.npy"))], None).segments[0].offset
+    >>> find([peek(str(tmp / "ids.npy"))], None).segments[0].offset
     128
     """
     # Shards of one corpus mostly have the same header to the byte, and parsing it is what takes time.
@@ -50,8 +50,8 @@ def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
 
 
 def _locate(path: str) -> tuple[np.dtype[np.generic], int, int]:
-    with opened(path) as source:
-        layout = npy.locate(source)
+    with opened(path) as store:
+        layout = npy.locate(store)
     if len(layout.shape) != 1:
         raise UnsupportedError(
             f"{path}: tokens lie along one axis, and this array has the shape {layout.shape}; save "

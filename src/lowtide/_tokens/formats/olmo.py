@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._io.source import opened
+from lowtide._io.store import Neighbours, Peek, opened
 from lowtide._printable import brief
-from lowtide._tokens.formats.shards import Look, Neighbours, may_grow, raw_count, token_dtype
+from lowtide._tokens.formats.index import may_grow, raw_count, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
@@ -30,14 +30,14 @@ _MAX_LINE = 2**16  # a line holds two numbers, an id and a path
 _MAX_EMPTY = 1000  # lines beyond one for each token
 
 
-def find(seen: list[Look], dtype: npt.DTypeLike | None) -> Tokens:
+def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
     """Files in their order; ``index`` is set if each has its list of documents.
 
-    >>> from lowtide._tokens.formats.shards import look
+    >>> from lowtide._io.store import peek
     >>> np.arange(7, dtype="<u2").tofile(tmp / "part-0.npy")
     >>> with gzip.open(tmp / "part-0.csv.gz", "wt") as file:
     ...     _ = file.write("0,3,id-1,a.jsonl,1\\n3,7,id-2,a.jsonl,2\\n")
-    >>> found = find([look(str(tmp / "part-0.npy"))], "uint16")
+    >>> found = find([peek(str(tmp / "part-0.npy"))], "uint16")
     >>> found.count, [ends.tolist() for ends in found.index()]
     (7, [[3, 7]])
     """
@@ -110,9 +110,9 @@ def _ends(path: str, size: int) -> Iterator[Ints]:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    with opened(path) as source:
+    with opened(path) as store:
         try:
-            with gzip.GzipFile(fileobj=source.file) as file:
+            with gzip.GzipFile(fileobj=store.stream()) as file:
                 while line := file.readline(_MAX_LINE):
                     if len(line) == _MAX_LINE:
                         raise FormatError(f"{path}: a line has more than {_MAX_LINE} bytes: not such a table")

@@ -36,10 +36,11 @@ import numpy as np
 
 from lowtide._arrays.formats.layout import Layout
 from lowtide._io import jsonfiles
+from lowtide._io.store import absolute, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats import llmc
 from lowtide._tokens.formats.documents import Column, Documents
-from lowtide._tokens.formats.shards import MAX_INDEX, Inside, agree, look, read_json, whole
+from lowtide._tokens.formats.index import MAX_INDEX, Inside, agree, read_json, whole
 from lowtide._tokens.formats.tokens import Segment, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
@@ -187,7 +188,7 @@ def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
 
 def read(path: str | os.PathLike[str]) -> Manifest:
     """What a ``corpus.json`` says; the files that it lists are not looked at."""
-    name = os.path.abspath(path)
+    name = absolute(path)
     return Manifest.from_json(read_json(name), name)
 
 
@@ -243,7 +244,7 @@ def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.intege
     if size != (expected := offset + shard.tokens * dtype.itemsize):
         raise _other_size(path, size, expected, f"{where}.tokens {shard.tokens}", inside.index)
     if layout == "llmc":
-        count, kind = llmc.check(look(path))
+        count, kind = llmc.check(peek(path))
         if count != shard.tokens or np.dtype(kind.dtype) != dtype:
             raise FormatError(
                 f"{path}: its header says {count} tokens of {np.dtype(kind.dtype)}, and {inside.index} says "

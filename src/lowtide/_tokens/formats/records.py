@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.identity import Identity
-from lowtide._io.source import Source, opened
+from lowtide._io.store import Store, opened
 from lowtide._tokens.formats.documents import Documents, Even, Ints, Listed, Part
 from lowtide._tokens.formats.tokens import Segment
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
@@ -29,7 +29,7 @@ MAX_SEGMENTS = 100_000
 _BLOCK = 2**16
 _RUN = 64
 
-Place = Callable[[Source, int, int], tuple[int, int]]
+Place = Callable[[Store, int, int], tuple[int, int]]
 """Of a sample from one byte to another, the first byte of its tokens and their number of bytes."""
 
 
@@ -44,11 +44,11 @@ class File:
     """Byte of the first sample."""
     identity: Identity
 
-    def offsets(self, source: Source, start: int, stop: int) -> Ints:
-        data = source.read(4 + 4 * start, 4 * (stop - start), "sample offsets")
+    def offsets(self, store: Store, start: int, stop: int) -> Ints:
+        data = store.read(4 + 4 * start, 4 * (stop - start), "sample offsets")
         return np.frombuffer(data, "<u4").astype(np.int64)
 
-    def stride(self, source: Source, exact: bool) -> int | None:
+    def stride(self, store: Store, exact: bool) -> int | None:
         """Bytes from sample to sample, or None if they differ."""
         stride, left = divmod(self.size - self.first, self.count)
         if left or not stride:
@@ -57,7 +57,7 @@ class File:
         for start, stop in runs:
             for first in range(start, stop, _BLOCK):
                 last = min(first + _BLOCK, stop)
-                if (self.offsets(source, first, last) != self.first + np.arange(first, last) * stride).any():
+                if (self.offsets(store, first, last) != self.first + np.arange(first, last) * stride).any():
                     return None
         return stride
 
@@ -66,24 +66,24 @@ def _runs(count: int) -> list[tuple[int, int]]:
     return [(at, min(at + _RUN, count)) for at in (0, count // 2, max(0, count - _RUN))]
 
 
-def head(source: Source, count: int, what: str) -> File:
-    """The file behind ``source``, if it has ``count`` samples as its index says and ends where they do."""
-    found = int.from_bytes(source.read(0, 4, "number of samples"), "little")
+def head(store: Store, count: int, what: str) -> File:
+    """The file behind ``store``, if it has ``count`` samples as its index says and ends where they do."""
+    found = int.from_bytes(store.read(0, 4, "number of samples"), "little")
     if found != count:
         raise FormatError(
-            f"{source.path}: says that it has {found} {what}, and its index says {count}: one of the two is "
+            f"{store.path}: says that it has {found} {what}, and its index says {count}: one of the two is "
             "of another corpus; copy or write both again"
         )
     end = 4 + 4 * (count + 1)
-    first, last = (int.from_bytes(source.read(at, 4, "sample offsets"), "little") for at in (4, end - 4))
-    if not end <= first <= last or last != source.size:
-        wrong = TruncatedFileError if first <= last and last > source.size else FormatError
+    first, last = (int.from_bytes(store.read(at, 4, "sample offsets"), "little") for at in (4, end - 4))
+    if not end <= first <= last or last != store.size:
+        wrong = TruncatedFileError if first <= last and last > store.size else FormatError
         raise wrong(
-            f"{source.path}: its {count} {what} lie from byte {first} to {last}, and they should begin "
-            f"behind byte {end} and end with the file at {source.size}: cut short, damaged, or compressed; "
+            f"{store.path}: its {count} {what} lie from byte {first} to {last}, and they should begin "
+            f"behind byte {end} and end with the file at {store.size}: cut short, damaged, or compressed; "
             "copy or write it again"
         )
-    return File(source.path, source.size, count, first, source.identity)
+    return File(store.path, store.size, count, first, store.identity)
 
 
 class Samples(Even):
@@ -101,8 +101,8 @@ class Samples(Even):
     file: File
 
     def verify(self) -> None:
-        with opened(self.file.path) as source:
-            if self.file.stride(source, exact=True) is None:
+        with opened(self.file.path) as store:
+            if self.file.stride(store, exact=True) is None:
                 raise FormatError(
                     f"{self.file.path}: its samples were taken to have one size, and their offsets differ; "
                     "write it again with samples of one size"
@@ -119,18 +119,18 @@ class Gatherer:
         self._parts: list[Part] = []
         self._sizes: list[int] = []
 
-    def add(self, source: Source, file: File, place: Place, fixed: bool = True) -> None:
+    def add(self, store: Store, file: File, place: Place, fixed: bool = True) -> None:
         """Take the tokens out of samples; ``fixed`` if they lie alike in all samples of one size."""
-        if file.count and not (fixed and self._even(source, file, place)):
-            self._uneven(source, file, place)
+        if file.count and not (fixed and self._even(store, file, place)):
+            self._uneven(store, file, place)
 
-    def _even(self, source: Source, file: File, place: Place) -> bool:
-        stride = file.stride(source, self._exact)
+    def _even(self, store: Store, file: File, place: Place) -> bool:
+        stride = file.stride(store, self._exact)
         if stride is None:
             return False
         places = set()
         for start in (file.first, file.size - stride):
-            at, nbytes = place(source, start, start + stride)
+            at, nbytes = place(store, start, start + stride)
             self._check_place(file, start, start + stride, at, nbytes)
             places.add((at - start, nbytes))
         if len(places) > 1:
@@ -143,7 +143,7 @@ class Gatherer:
         self.segments.append(Segment(file.path, at, record * file.count, *one, file.size, file.identity))
         return True
 
-    def _uneven(self, source: Source, file: File, place: Place) -> None:
+    def _uneven(self, store: Store, file: File, place: Place) -> None:
         """Take the file sample by sample."""
         if len(self.segments) + file.count > MAX_SEGMENTS:
             raise UnsupportedError(
@@ -151,11 +151,11 @@ class Gatherer:
                 "are read in place; write them with one size (tokens packed to a fixed length), or as one "
                 "array, such as train.bin"
             )
-        offsets = self._ascending(source, file)
+        offsets = self._ascending(store, file)
         counts = np.empty(file.count, np.int64)
         for i in range(file.count):
             start, stop = int(offsets[i]), int(offsets[i + 1])
-            at, nbytes = place(source, start, stop)
+            at, nbytes = place(store, start, stop)
             self._check_place(file, start, stop, at, nbytes)
             counts[i] = self._tokens(file, nbytes)
             self.segments.append(
@@ -197,8 +197,8 @@ class Gatherer:
         return count
 
     @staticmethod
-    def _ascending(source: Source, file: File) -> npt.NDArray[np.int64]:
-        offsets = file.offsets(source, 0, file.count + 1)
+    def _ascending(store: Store, file: File) -> npt.NDArray[np.int64]:
+        offsets = file.offsets(store, 0, file.count + 1)
         if (np.diff(offsets) < 0).any():
             at = int(np.flatnonzero(np.diff(offsets) < 0)[0])
             raise FormatError(

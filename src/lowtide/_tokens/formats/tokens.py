@@ -7,7 +7,6 @@ asks, and never guesses: a raw file needs its dtype, a folder with two kinds of 
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import re
 import struct
@@ -20,10 +19,11 @@ from typing import TYPE_CHECKING, Literal
 from lowtide import errors
 from lowtide._arrays.formats import foreign
 from lowtide._arrays.formats.detect import HDF5_MAGIC, NPY_MAGIC, ZIP_MAGICS
+from lowtide._io import store
 from lowtide._io.identity import Identity
-from lowtide._io.source import absolute, opened
+from lowtide._io.store import Peek, absolute, opened, peek
 from lowtide._printable import brief
-from lowtide._tokens.formats.shards import Look, TokenDtype, in_order, look, read_json
+from lowtide._tokens.formats.index import TokenDtype, in_order, read_json
 from lowtide.errors import ArgumentError, FormatError
 
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeL
         tokens = _listed(path, dtype)
     else:
         name = absolute(path)
-        if os.path.isdir(name):
+        if store.is_folder(name):
             tokens = _folder(name, split, dtype)
         elif os.path.basename(name) in _INDEXES:
             tokens = _index(name, split, dtype)
-        elif not os.path.lexists(name) and _GLOB.search(os.fspath(path)):
+        elif not store.exists(name) and _GLOB.search(os.fspath(path)):
             tokens = _matched(name, split, dtype)
         else:
             tokens = _files([name], dtype)
@@ -148,7 +148,7 @@ def _listed(paths: Iterable[Path], dtype: npt.DTypeLike | None) -> Tokens:
 
 
 def _matched(pattern: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
-    names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
+    names = store.glob(pattern)
     if not names:
         raise errors.NotFoundError(
             errno.ENOENT, "no file matches this pattern; check it and the working directory", pattern
@@ -160,21 +160,14 @@ def _matched(pattern: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
 def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = False) -> Tokens:
     """``named`` if the folder itself is called for the split."""
     for index in _INDEXES:
-        if os.path.lexists(os.path.join(folder, index)):
+        if store.exists(os.path.join(folder, index)):
             return _index(os.path.join(folder, index), split, dtype)
-    if os.path.lexists(os.path.join(folder, UNFINISHED)):
+    if store.exists(os.path.join(folder, UNFINISHED)):
         raise FormatError(
             f"{folder}: lowtide prepare has not finished here; run the same command again and it goes on"
         )
-    try:
-        with os.scandir(folder) as entries:
-            files: list[str] = []
-            folders: list[str] = []
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    (folders if entry.is_dir() else files).append(entry.name)
-    except OSError as error:
-        raise errors.reading(folder, error) from error
+    listing = store.list_folder(folder)
+    files, folders = ([name for name in names if not name.startswith(".")] for names in listing)
     present = set(files)
     kinds: dict[str, list[str]] = {}
     for name in in_order(files):
@@ -272,7 +265,7 @@ def _index(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
 
 def _files(paths: list[str], dtype: npt.DTypeLike | None) -> Tokens:
     """Files in their order, all of one kind."""
-    seen = [look(path if path.endswith(_SUFFIXES) else _of_prefix(path)) for path in paths]
+    seen = [peek(path if path.endswith(_SUFFIXES) else _of_prefix(path)) for path in paths]
     first = _kind(seen[0])
     for one in seen[1:]:
         if (kind := _kind(one)) != first:
@@ -287,15 +280,15 @@ def _files(paths: list[str], dtype: npt.DTypeLike | None) -> Tokens:
     return found
 
 
-def _refuse_foreign(seen: Look, dtype: npt.DTypeLike | None) -> None:
+def _refuse_foreign(seen: Peek, dtype: npt.DTypeLike | None) -> None:
     """Raise for a file that holds no tokens; with a dtype only if its name is not that of a file of tokens.
 
     Tokens may be any bytes, so a file called ``train.bin`` may start like a zip.
     """
     if dtype is not None and seen.path.endswith(_SUFFIXES):
         return
-    with opened(seen.path) as source:
-        if not source.size:
+    with opened(seen.path) as file:
+        if not file.size:
             return
         for magic, name in _ARRAYS.items():
             if seen.head.startswith(magic):
@@ -303,17 +296,17 @@ def _refuse_foreign(seen: Look, dtype: npt.DTypeLike | None) -> None:
                     f"{seen.path}: is {name}, and a corpus is made of other files; save its tokens with "
                     f"np.save, or open its arrays with lowtide.open({seen.path!r})"
                 )
-        kind = foreign.identify(source)
+        kind = foreign.identify(file)
     if kind is not None:
         raise FormatError(kind.message(seen.path, tokens=True))
 
 
 def _of_prefix(path: str) -> str:
     """Megatron's users name what comes before .bin and .idx."""
-    return path + ".idx" if not os.path.lexists(path) and os.path.lexists(path + ".idx") else path
+    return path + ".idx" if not store.exists(path) and store.exists(path + ".idx") else path
 
 
-def _kind(seen: Look) -> str:
+def _kind(seen: Peek) -> str:
     if seen.head.startswith(NPY_MAGIC):
         return "npy"
     if seen.head.startswith(MEGATRON_MAGIC):
@@ -321,7 +314,7 @@ def _kind(seen: Look) -> str:
     if seen.head[:4] in LLMC_MAGICS:
         return "llm.c"
     if seen.path.endswith(".bin"):
-        return "megatron" if os.path.lexists(seen.path[:-4] + ".idx") else "raw"
+        return "megatron" if store.exists(seen.path[:-4] + ".idx") else "raw"
     suffix = os.path.splitext(seen.path)[1]
     folder, name = os.path.split(seen.path)
     if name in _INDEXES:

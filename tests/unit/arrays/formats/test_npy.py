@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lowtide._arrays.formats import inspect, members
 from lowtide._arrays.formats.npy import _PYTHON2_LONG, MAX_HEADER, make_header, read_header
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
@@ -166,8 +166,8 @@ def test_a_header_is_read_at_any_base(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     np.save(buffer, np.zeros((2, 3), ">f4"))
     path = write(tmp_path / "a.bin", b"12345" + buffer.getvalue() + b"behind")
-    with opened(path) as source:
-        header = read_header(source, 5)
+    with opened(path) as store:
+        header = read_header(store, 5)
         assert (header.dtype, header.shape, header.data_offset, header.nbytes) == (
             np.dtype(">f4"),
             (2, 3),
@@ -175,7 +175,7 @@ def test_a_header_is_read_at_any_base(tmp_path: Path) -> None:
             24,
         )
         with refused(TruncatedFileError, "x['m']", 5, 5 + 10 + 118, 60, "cut short"):
-            read_header(source, 5, end=60, where="x['m']")
+            read_header(store, 5, end=60, where="x['m']")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide._arrays.formats import inspect
 from lowtide._arrays.formats.raw import locate
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from tests.support.formats import read_in_place, refused, write
 
@@ -172,8 +172,8 @@ def test_at_the_edge_of_the_file(path: Path) -> None:
 
 def test_a_dtype_is_needed(path: Path) -> None:
     says = (path, "np.memmap would take uint8", f"lowtide.open({str(path)!r}, dtype='uint16')")
-    with opened(path) as source, refused(ArgumentError, *says):
-        locate(source)
+    with opened(path) as store, refused(ArgumentError, *says):
+        locate(store)
 
 
 @pytest.mark.parametrize("arguments", [{"shape": (3,)}, {"offset": 2}], ids=str)

@@ -106,11 +106,11 @@ class Lie:
 
 DAMAGED = "damaged"
 LIES = [
-    Lie("length-cut", b"\x10\0\0", TruncatedFileError, ("8 bytes", "byte 3", "cut short")),
-    Lie("length-only", struct.pack("<Q", 10), TruncatedFileError, ("byte 8", "cut short")),
+    Lie("length-cut", b"\x10\0\0", TruncatedFileError, ("8 bytes", "byte 3", "truncated")),
+    Lie("length-only", struct.pack("<Q", 10), TruncatedFileError, ("byte 8", "truncated")),
     Lie("length-absurd", made({}, length=2**63), FormatError, (2**63, MAX_HEADER, "dtype=")),
     Lie("length-over", made({}, length=MAX_HEADER + 1), FormatError, (MAX_HEADER + 1, "dtype=")),
-    Lie("length-beyond", made({}, length=1000), TruncatedFileError, ("1000 bytes", "byte 10", "cut short")),
+    Lie("length-beyond", made({}, length=1000), TruncatedFileError, ("1000 bytes", "byte 10", "truncated")),
     Lie("length-0", made(b""), FormatError, ("b'{'", "b''", "0 bytes", "dtype=")),
     Lie("list", made([]), FormatError, ("b'{'", "b'[]'", "dtype=")),
     Lie("leading-space", made(b" {}"), FormatError, ("b'{'", "b' {}'")),

@@ -1,7 +1,6 @@
-"""What the recognisers of token corpora share: quick looks at many files, and distrust of index files.
+"""What index files and raw files of tokens have in common: integers, names and dtypes that are checked.
 
-A corpus may have 10,000 shards, so a look at one costs a handful of system calls and no object that is not
-needed. ``source.opened`` is the careful way into a single file; it is used here to say what is wrong.
+An index file may come from a stranger: no name in it leads out of its folder, no number in it is believed.
 """
 
 from __future__ import annotations
@@ -9,98 +8,37 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide import errors
-from lowtide._io import jsonfiles
+from lowtide._io import jsonfiles, store
 from lowtide._io.identity import Identity, sample
 from lowtide._io.journal import SUFFIX, published_size
-from lowtide._io.source import opened
+from lowtide._io.store import Neighbours, Peek
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-HEAD = 128
-"""Bytes of each file that are looked at: the header of an NPY file, and more than any other format needs."""
 MAX_INDEX = 32 * 2**20
 """Bytes of the largest JSON index that is read: some 40,000 shards of MDS, 75,000 of lowtide."""
 
 TokenDtype = np.dtype[np.integer]
 
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
 _MAX_NAME = 1000  # characters of a path in an index
-_ASKED = 64  # files of a folder that are looked for one by one
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 _NUMBERS = re.compile(r"(\d+)")
 
 
-class Look(NamedTuple):
-    """A file as it was seen: its absolute path, its size and its first bytes."""
-
-    path: str
-    size: int
-    head: bytes
-    link: bool
-    identity: Identity
-
-
-def look(path: str) -> Look:
-    """Size and first bytes of a regular file.
-
-    >>> _ = (tmp / "x.bin").write_bytes(b"tokens")
-    >>> look(str(tmp / "x.bin"))[1:4]
-    (6, b'tokens', False)
-    """
-    try:
-        # Looked at before it is opened, since opening a pipe waits and opening a device may act.
-        status = os.lstat(path)
-        if link := stat.S_ISLNK(status.st_mode):
-            status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            with opened(path):  # it has the words for each kind
-                pass
-        fd = os.open(path, _FLAGS)
-        try:
-            return Look(path, status.st_size, os.read(fd, HEAD), link, Identity.of(status))
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if isinstance(error, errors.LowtideError):
-            raise
-        raise errors.reading(path, error) from error
-
-
-class Neighbours:
-    """Whether a file is there, for thousands of files in few folders: those are listed once."""
-
-    def __init__(self) -> None:
-        self._asked: dict[str, int] = {}
-        self._names: dict[str, set[str]] = {}
-
-    def has(self, path: str) -> bool:
-        folder, _, name = path.rpartition(os.sep)
-        if folder in self._names:
-            return name in self._names[folder]
-        asked = self._asked[folder] = self._asked.get(folder, 0) + 1
-        if asked == _ASKED:  # before, listing a folder of a million files would cost more
-            with suppress(OSError):
-                self._names[folder] = set(os.listdir(folder or os.sep))
-        return os.path.lexists(path)
-
-
-def may_grow(seen: Look) -> Identity:
+def may_grow(seen: Peek) -> Identity:
     """The identity of a file without a header: appending leaves its first bytes as they are."""
     return seen.identity._replace(samples=(sample(0, seen.head),))
 
 
-def raw_count(seen: Look, itemsize: int, beside: Neighbours) -> tuple[int, int]:
+def raw_count(seen: Peek, itemsize: int, beside: Neighbours) -> tuple[int, int]:
     """Tokens in a file without a header, and the bytes of it that count.
 
     While lowtide's own writer appends, those are the ones that it has published.
@@ -189,7 +127,7 @@ class Inside:
         self.index = index
         self.folder = os.path.dirname(index)
         # The second one: in a model hub's cache index and shards are all links into one other folder.
-        roots = (os.path.realpath(self.folder), os.path.dirname(os.path.realpath(index)))
+        roots = (store.real(self.folder), os.path.dirname(store.real(index)))
         self._roots = tuple(root.rstrip(os.sep) + os.sep for root in roots)
         self._prefix = self.folder.rstrip(os.sep) + os.sep
         self._folders: set[str] = set()
@@ -206,22 +144,20 @@ class Inside:
         self._names.add(name)
         path = f"{self._prefix}{name}"
         try:
-            status = os.lstat(path)
-            if stat.S_ISLNK(status.st_mode):
+            place = store.entry(path, follow=False)
+            if place is not None and place.kind == "link":
                 self._check_place(path, name, field)
-                status = os.stat(path)
-        except FileNotFoundError:
-            raise NotFoundError(
-                errno.ENOENT, f"no such file, and {self.index} lists it as {field}; restore or copy it", path
-            ) from None
-        except OSError as error:
-            raise errors.reading(path, error) from error
+                place = store.entry(path)
         except UnicodeEncodeError:  # a lone surrogate, which no file name has
             raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}") from None
-        if not stat.S_ISREG(status.st_mode):
-            with opened(path):  # it has the words for each kind
+        if place is None:
+            raise NotFoundError(
+                errno.ENOENT, f"no such file, and {self.index} lists it as {field}; restore or copy it", path
+            )
+        if place.kind != "file":
+            with store.opened(path):  # it has the words for each kind
                 pass
-        return path, Identity.of(status)
+        return path, place.identity
 
     def _checked(self, name: object, field: str) -> str:
         """The slow way, for names that are not plain: in sub-folders, or wrong."""
@@ -237,7 +173,7 @@ class Inside:
 
     def _check_place(self, path: str, name: object, field: str) -> None:
         try:
-            real = os.path.realpath(path) + os.sep
+            real = store.real(path) + os.sep
         except (OSError, ValueError):
             real = ""
         if not real.startswith(self._roots):

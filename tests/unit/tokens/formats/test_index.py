@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide._tokens.formats import shards
-from lowtide._tokens.formats.shards import Inside, in_order, read_json
+from lowtide._tokens.formats import index
+from lowtide._tokens.formats.index import Inside, in_order, read_json
 from lowtide.errors import FormatError, LowtideError, NotAFileError, NotFoundError
 from tests.support.formats import refused, write
 
@@ -142,7 +142,7 @@ def test_a_name_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
 
 
 def test_an_index_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MAX_INDEX", 10)
+    monkeypatch.setattr(index, "MAX_INDEX", 10)
     with refused(FormatError, "11 bytes", "at most 10"):
         read_json(str(write(tmp_path / "index.json", b'{"a": 1234}')))
 

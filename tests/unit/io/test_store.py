@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide._arrays.formats import inspect, members
-from lowtide._io.source import opened
+from lowtide._io.store import opened
 from lowtide.errors import (
     AccessError,
     ArgumentError,
@@ -54,7 +54,7 @@ def test_a_path_through_a_file(tmp_path: Path, arguments: dict[str, Any]) -> Non
 @pytest.mark.timeout(20)
 def test_a_pipe_is_not_waited_for(tmp_path: Path, arguments: dict[str, Any]) -> None:
     os.mkfifo(tmp_path / "pipe.npy")
-    with refused(UnsupportedError, tmp_path / "pipe.npy", "a named pipe", "regular files", "copy its bytes"):
+    with refused(UnsupportedError, tmp_path / "pipe.npy", "a named pipe", "regular file", "copy its bytes"):
         inspect(tmp_path / "pipe.npy", **arguments)
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_becomes_a_pipe_is_not_waited_for(
 
 
 def test_a_device() -> None:
-    with refused(UnsupportedError, "/dev/zero", "a character device", "regular files"):
+    with refused(UnsupportedError, "/dev/zero", "a character device", "regular file"):
         inspect("/dev/zero", dtype="u1")
 
 
@@ -78,7 +78,7 @@ def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the name of a socket has room for some hundred characters
     with socket.socket(socket.AF_UNIX) as made:
         made.bind("s.npy")
-        with refused(UnsupportedError, tmp_path / "s.npy", "a socket", "regular files"):
+        with refused(UnsupportedError, tmp_path / "s.npy", "a socket", "regular file"):
             inspect("s.npy")
 
 
@@ -136,12 +136,12 @@ def test_an_error_of_the_device(tmp_path: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
 
-def test_a_file_cut_short_while_it_is_read(tmp_path: Path) -> None:
+def test_truncation_while_reading_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", bytes(100))
-    with opened(path) as source:
+    with opened(path) as store:
         os.truncate(path, 60)
-        assert len(source.read(0, 60)) == 60
-        with refused(TruncatedFileError, path, "100 bytes", "only 60 came", "cut short while"):
-            source.read(0, 100)
+        assert len(store.read(0, 60)) == 60
+        with refused(TruncatedFileError, path, "100 bytes", "got 60", "truncated while"):
+            store.read(0, 100)
         with refused(TruncatedFileError, path, "101 bytes", "byte 100"):
-            source.read(0, 101)
+            store.read(0, 101)

@@ -1,0 +1,181 @@
+"""What a kind of storage implements: objects that are open, and answers about those that are not."""
+
+from __future__ import annotations
+
+import errno
+import io
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple
+
+from lowtide._io.identity import Identity
+from lowtide.errors import TruncatedFileError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HEAD = 128
+"""Bytes of a file that ``peek`` reads: the header of an NPY file, and more than any other format needs."""
+_STREAM_BUFFER = 2**17  # bytes that a stream reads at once
+
+
+class Store(ABC):
+    """An open object.
+
+    Parameters
+    ----------
+    path
+        Its absolute path.
+    identity
+        What it was when it was opened.
+    """
+
+    def __init__(self, path: str, identity: Identity) -> None:
+        self.path = path
+        self.identity = identity
+
+    @property
+    def size(self) -> int:
+        """Bytes in the object when it was opened."""
+        return self.identity.size
+
+    @abstractmethod
+    def read_some(self, offset: int, count: int) -> bytes:
+        """Up to ``count`` bytes at ``offset``; fewer only where the object ends."""
+
+    def read(self, offset: int, count: int, what: str = "data") -> bytes:
+        """Exactly ``count`` bytes at ``offset``; a ``TruncatedFileError`` where the object has fewer.
+
+        Parameters
+        ----------
+        offset
+            First byte.
+        count
+            Number of bytes. Checked against the size before anything is allocated, since it may come from a
+            damaged file.
+        what
+            What the bytes are, for the error.
+        """
+        if offset + count > self.size:
+            raise TruncatedFileError(
+                f"{self.path}: truncated or still being written (the {what} needs {count} bytes at byte "
+                f"{offset}, the file ends at byte {self.size}); copy or write it again"
+            )
+        data = self.read_some(offset, count)
+        if len(data) < count:
+            raise TruncatedFileError(
+                f"{self.path}: truncated while it was being read (the {what} needs {count} bytes at byte "
+                f"{offset}, got {len(data)}); copy or write it again"
+            )
+        return data
+
+    def stream(self) -> io.BufferedReader:
+        """The object as a binary file, for parsers that read one from front to back."""
+        return io.BufferedReader(Stream(self), _STREAM_BUFFER)
+
+
+class Stream(io.RawIOBase):
+    """A store as a file object. Closing it leaves the store open.
+
+    Parameters
+    ----------
+    store
+        The store to read.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        position = offset + (0, self._position, self._store.size)[whence]
+        if position < 0:  # zipfile relies on it
+            raise OSError(errno.EINVAL, "a position before the start of the file", self._store.path)
+        self._position = position
+        return position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(-1 if size is None else size) or b""
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._store.read_some(self._position, len(view))
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class Peek(NamedTuple):
+    """A file at first sight: what one look at thousands of shards may cost."""
+
+    path: str
+    head: bytes
+    """Its first ``HEAD`` bytes."""
+    link: bool
+    """Whether the path is a symbolic link."""
+    identity: Identity
+
+    @property
+    def size(self) -> int:
+        return self.identity.size
+
+
+class Entry(NamedTuple):
+    """What is at a path."""
+
+    kind: str
+    """``file``, ``folder``, ``link`` or ``other``: a pipe, a device, a socket."""
+    identity: Identity
+
+
+class Listing(NamedTuple):
+    """The names in a folder, hidden ones included, in no order."""
+
+    files: list[str]
+    folders: list[str]
+
+
+class Filesystem(ABC):
+    """A kind of storage. One that is added to ``store.FILESYSTEMS`` can be listed, inspected and searched."""
+
+    @abstractmethod
+    def recognises(self, path: str) -> bool:
+        """Whether ``path`` is one of this file system's."""
+
+    @abstractmethod
+    def absolute(self, path: str) -> str:
+        """``path``, independent of the working directory."""
+
+    @abstractmethod
+    def real(self, path: str) -> str:
+        """``path`` with symbolic links resolved, also where nothing is there."""
+
+    @abstractmethod
+    def open(self, path: str) -> AbstractContextManager[Store]:
+        """Open the regular file ``path``; every ``OSError`` inside becomes lowtide's own."""
+
+    @abstractmethod
+    def peek(self, path: str) -> Peek:
+        """Size, identity and first bytes of a regular file."""
+
+    @abstractmethod
+    def entry(self, path: str, follow: bool) -> Entry | None:
+        """What is at ``path``, or what it links to if ``follow``; None if nothing is."""
+
+    @abstractmethod
+    def list_folder(self, path: str) -> Listing:
+        """The names in a folder."""
+
+    @abstractmethod
+    def glob(self, pattern: str) -> list[str]:
+        """The files that match ``pattern``, in no order."""
+
+    @abstractmethod
+    def make_folder(self, path: str) -> None:
+        """Create a folder and those above it, unless they are there."""

@@ -1,0 +1,133 @@
+"""Local files as stores."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lowtide import errors
+from lowtide._io.filesystem import HEAD, Entry, Filesystem, Listing, Peek, Store
+from lowtide._io.identity import Identity
+from lowtide.errors import LowtideError, UnsupportedError
+
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+_OTHERS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+
+
+class LocalFile(Store):
+    """An open regular file."""
+
+    def __init__(self, path: str, identity: Identity, file: io.FileIO) -> None:
+        super().__init__(path, identity)
+        self._file = file
+
+    def read_some(self, offset: int, count: int) -> bytes:
+        self._file.seek(offset)
+        data = self._file.read(count)
+        if len(data) == count:
+            return data
+        parts = [data]
+        while data and (count := count - len(data)):  # the system may stop anywhere
+            parts.append(data := self._file.read(count))
+        return b"".join(parts)
+
+
+class LocalFilesystem(Filesystem):
+    """What the operating system calls files."""
+
+    def recognises(self, path: str) -> bool:
+        return True
+
+    def absolute(self, path: str) -> str:
+        try:
+            return os.path.abspath(path)
+        except OSError as error:  # the working directory is gone
+            raise errors.reading(path, error) from error
+
+    def real(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Store]:
+        try:
+            # Checked before opening, since opening a pipe waits for a writer and opening a device may act.
+            _require_regular(path, os.stat(path))
+            with open(path, "rb", buffering=0, opener=_open) as file:
+                status = os.fstat(file.fileno())
+                _require_regular(path, status)
+                yield LocalFile(path, Identity.of(status), file)
+        except LowtideError:
+            raise
+        except OSError as error:
+            raise errors.reading(path, error) from error
+
+    def peek(self, path: str) -> Peek:
+        try:
+            status = os.lstat(path)
+            if link := stat.S_ISLNK(status.st_mode):
+                status = os.stat(path)
+            _require_regular(path, status)
+            fd = os.open(path, _FLAGS)
+            try:
+                return Peek(path, os.read(fd, HEAD), link, Identity.of(status))
+            finally:
+                os.close(fd)
+        except LowtideError:
+            raise
+        except OSError as error:
+            raise errors.reading(path, error) from error
+
+    def entry(self, path: str, follow: bool) -> Entry | None:
+        try:
+            status = os.stat(path) if follow else os.lstat(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise errors.reading(path, error) from error
+        return Entry(_KINDS.get(stat.S_IFMT(status.st_mode), "other"), Identity.of(status))
+
+    def list_folder(self, path: str) -> Listing:
+        listing = Listing([], [])
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    (listing.folders if entry.is_dir() else listing.files).append(entry.name)
+        except OSError as error:
+            raise errors.reading(path, error) from error
+        return listing
+
+    def glob(self, pattern: str) -> list[str]:
+        return [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
+
+    def make_folder(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise errors.writing(path, error) from error
+
+
+def _open(path: str, flags: int) -> int:
+    # O_NONBLOCK is for the moment between stat and open in which the file may have become a pipe.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _require_regular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise errors.reading(path, IsADirectoryError(errno.EISDIR, ""))
+    kind = _OTHERS.get(stat.S_IFMT(status.st_mode), "not a regular file")
+    raise UnsupportedError(
+        f"{path}: cannot be read in place ({kind}, expected a regular file); copy its bytes to a file"
+    )

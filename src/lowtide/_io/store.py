@@ -1,0 +1,152 @@
+"""Stores: what an object is, and which objects there are.
+
+A ``Store`` is one open object: its path, size and identity, and exact reads of small ranges (headers,
+indexes). A ``Filesystem`` answers what can be asked without opening: whether a path exists, what a folder
+holds. Local files are one kind; an object store implements the same names, with a prefix for a folder and an
+ETag for an identity. Everything above ``_io`` calls the functions of this module, and neither opens, lists
+nor stats a data file itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import AbstractContextManager, suppress
+
+from lowtide import errors
+from lowtide._io.filesystem import HEAD, Entry, Filesystem, Listing, Peek, Store, Stream
+from lowtide._io.local import LocalFilesystem
+from lowtide.errors import ArgumentError
+
+__all__ = ["HEAD", "Entry", "Filesystem", "Listing", "Peek", "Store", "Stream"]
+
+Path = str | os.PathLike[str]
+
+FILESYSTEMS: list[Filesystem] = [LocalFilesystem()]
+"""The kinds of storage. The first that recognises a path gets it; the last one recognises every path."""
+_LISTED_AFTER = 64  # questions about a folder after which it is listed
+
+
+def filesystem(path: str) -> Filesystem:
+    """The file system that ``path`` belongs to."""
+    return next(candidate for candidate in FILESYSTEMS if candidate.recognises(path))
+
+
+def absolute(path: Path) -> str:
+    """``path`` as an absolute string, or an error for what cannot be the path of a file.
+
+    >>> os.path.isabs(absolute("x.npy"))
+    True
+    >>> absolute(b"x.npy")
+    Traceback (most recent call last):
+    lowtide.errors.ArgumentError: path must be a str or os.PathLike of str, got b'x.npy'; use os.fsdecode
+    """
+    # An int would be a descriptor to os.stat, and bytes would make every message a mixture.
+    if hasattr(path, "read"):
+        raise ArgumentError(f"path must be a str or os.PathLike, got the file object {path!r}; pass its name")
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise ArgumentError(f"path must be a str or os.PathLike of str, got {path!r}; use os.fsdecode")
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ArgumentError(f"path {text!r} cannot be a file name on this system") from None
+    if b"\0" in encoded:
+        raise ArgumentError(f"path {text!r} holds a zero byte, which no file name may")
+    if not text:  # abspath would make it the working directory
+        raise errors.reading(text, FileNotFoundError(errno.ENOENT, ""))
+    return filesystem(text).absolute(text)
+
+
+def opened(path: Path) -> AbstractContextManager[Store]:
+    """Open ``path``, as a context manager; every ``OSError`` inside becomes lowtide's own.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as f, opened(f.name) as store:
+    ...     store.size
+    0
+    """
+    name = absolute(path)
+    return filesystem(name).open(name)
+
+
+def peek(path: str) -> Peek:
+    """Size, identity and first bytes of a regular file, in as few system calls as possible.
+
+    >>> _ = (tmp / "x.bin").write_bytes(b"tokens")
+    >>> peek(str(tmp / "x.bin")).head
+    b'tokens'
+    """
+    return filesystem(path).peek(path)
+
+
+def entry(path: str, *, follow: bool = True) -> Entry | None:
+    """What is at ``path``, or what it links to if ``follow``; None if nothing is."""
+    return filesystem(path).entry(path, follow)
+
+
+def exists(path: str) -> bool:
+    """Whether anything is at ``path``, be it a link that leads nowhere."""
+    with suppress(OSError, ValueError):
+        return entry(path, follow=False) is not None
+    return False
+
+
+def is_file(path: str) -> bool:
+    """Whether ``path`` leads to a regular file."""
+    return _kind(path) == "file"
+
+
+def is_folder(path: str) -> bool:
+    """Whether ``path`` leads to a folder."""
+    return _kind(path) == "folder"
+
+
+def _kind(path: str) -> str | None:
+    with suppress(OSError, ValueError):
+        return place.kind if (place := entry(path)) else None
+    return None
+
+
+def real(path: str) -> str:
+    """``path`` with symbolic links resolved."""
+    return filesystem(path).real(path)
+
+
+def list_folder(path: str) -> Listing:
+    """The names of files and folders in a folder; a ``ReadError`` if it cannot be listed.
+
+    >>> _ = (tmp / "x.bin").write_bytes(b"")
+    >>> list_folder(str(tmp)).files
+    ['x.bin']
+    """
+    return filesystem(path).list_folder(path)
+
+
+def glob(pattern: str) -> list[str]:
+    """The files that match ``pattern`` (``*``, ``?``, ``[...]``, ``**``), in no order."""
+    return filesystem(pattern).glob(pattern)
+
+
+def make_folder(path: str) -> None:
+    """Create a folder and those above it, unless they are there; a ``WriteError`` if that is not possible."""
+    filesystem(path).make_folder(path)
+
+
+class Neighbours:
+    """Whether a file is there, for thousands of files in few folders: those are listed once."""
+
+    def __init__(self) -> None:
+        self._questions: dict[str, int] = {}
+        self._names: dict[str, set[str]] = {}
+
+    def has(self, path: str) -> bool:
+        folder, _, name = path.rpartition(os.sep)
+        if folder in self._names:
+            return name in self._names[folder]
+        self._questions[folder] = self._questions.get(folder, 0) + 1
+        if self._questions[folder] == _LISTED_AFTER:  # before, listing a million files would cost more
+            with suppress(OSError):
+                listing = list_folder(folder or os.sep)
+                self._names[folder] = {*listing.files, *listing.folders}
+        return exists(path)
