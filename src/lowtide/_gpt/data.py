@@ -1,8 +1,8 @@
-"""What a run reads: batches to train on, fixed batches to evaluate on, and the vocabulary of both.
+"""Data of a run: training batches, fixed validation batches, and the vocabulary of both.
 
-A step's global batch is ``batch_size * gradient_accumulation_steps`` windows, whatever the ranks. Each rank
-reads its rows of it and cuts them into micro-batches of at most ``batch_size``: where the ranks divide the
-accumulation steps, that is nanoGPT's way of sharing them out.
+The global batch of a step has ``batch_size * gradient_accumulation_steps`` windows, on any number of ranks.
+Each rank reads its rows and splits them into micro-batches of at most ``batch_size``: if the number of ranks
+divides the accumulation steps, this is what nanoGPT does.
 """
 
 from __future__ import annotations
@@ -11,25 +11,54 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 import lowtide
+from lowtide._gpt.config import Settings
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
-from lowtide._gpt.settings import Settings
 from lowtide._tokens.batches import Batches, samples_of
 from lowtide.errors import ArgumentError, FormatError, LowtideError
 from lowtide.torch import TorchBatches, TorchDocumentBatches
 
-_VALIDATION_SEED = 0  # whatever the run's own: losses of different runs can be compared
+_VALIDATION_SEED = 0  # for every run, so that losses of different runs can be compared
 
 
 class Micro(NamedTuple):
-    """What goes through the model at once."""
+    """A micro-batch: one forward pass."""
 
     x: torch.Tensor
     y: torch.Tensor
     documents: torch.Tensor | None
+
+
+class Vocabulary:
+    """Number of ids of the model: as set, else as the corpus records it; checks tokens against it."""
+
+    def __init__(self, settings: Settings, corpus: lowtide.Corpus) -> None:
+        recorded = corpus.vocab_size
+        if settings.vocab_size is None and recorded is None:
+            raise ArgumentError(
+                f"{corpus.name}: a {corpus.format} corpus does not record the size of its vocabulary "
+                f"(the largest id of a sample is {corpus.largest()}); pass --vocab-size, such as 50304 for "
+                "GPT-2's tokenizer"
+            )
+        self.size = settings.vocab_size or recorded or 0
+        if recorded is not None and self.size < recorded:
+            raise ArgumentError(
+                f"vocab_size is too small for {corpus.name} ({self.size}, expected at least {recorded}); "
+                "leave it out"
+            )
+
+    def check(self, name: str, tokens: npt.NDArray[Any]) -> None:
+        """Raise for a token that the model does not know: PyTorch would crash on it, or worse, on a GPU."""
+        if tokens.max() >= self.size or (tokens.dtype.kind == "i" and tokens.min() < 0):
+            wrong = tokens[(tokens >= self.size) | (tokens < 0)][0]
+            raise FormatError(
+                f"{name}: holds a token outside the vocabulary of the model ({int(wrong)}, expected 0 to "
+                f"{self.size - 1}); pass a larger --vocab-size, or the corpus that the model belongs to"
+            )
 
 
 class Data:
@@ -39,12 +68,10 @@ class Data:
         self._settings, self._ranks = settings, ranks
         self.corpus = lowtide.corpus(settings.data, eos=settings.eos)
         self._validation = _validation(settings, self.corpus) if settings.eval_interval else None
-        self.vocab_size = _vocabulary(settings, self.corpus)
+        self.vocabulary = Vocabulary(settings, self.corpus)
         for corpus in filter(None, (self.corpus, self._validation)):
-            largest = corpus.largest()
-            if largest >= self.vocab_size:
-                raise beyond(corpus.name, largest, self.vocab_size)
-        self._batches = self._made(
+            self.vocabulary.check(corpus.name, np.array([corpus.largest()]))
+        self._batches = self._make(
             self.corpus, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
         tensors = TorchBatches(self._batches, ranks.device)
@@ -54,26 +81,26 @@ class Data:
         self._fixed: TorchBatches | None = None
         self.evaluations = 0
         if self._validation is not None:
-            fixed = self._made(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
+            fixed = self._make(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
             self.evaluations = max(1, min(settings.eval_iters, fixed.epoch_steps))
             self._fixed = TorchBatches(fixed, ranks.device)
 
-    def _made(
+    def _make(
         self, corpus: lowtide.Corpus, rows: int, order: Any, seed: int, rank: int, world_size: int
     ) -> Batches:
-        length = self._settings.block_size
-        check = partial(check_ids, corpus.name, self.vocab_size)
+        length = self._settings.length
+        check = partial(self.vocabulary.check, corpus.name)
         samples = samples_of(corpus, length, order, seed)
         return Batches(samples, rows, length, rank=rank, world_size=world_size, check=check)
 
     def next(self) -> list[Micro]:
-        """This rank's part of the next step, in micro-batches."""
+        """This rank's micro-batches of the next step."""
         x, y, *documents = next(self.stream)
         ids = documents[0] if documents else None
         size = self._settings.batch_size
         return [
-            Micro(x[at : at + size], y[at : at + size], None if ids is None else ids[at : at + size])
-            for at in range(0, len(x), size)
+            Micro(x[row : row + size], y[row : row + size], None if ids is None else ids[row : row + size])
+            for row in range(0, len(x), size)
         ]
 
     def validation(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -83,7 +110,7 @@ class Data:
                 yield self._fixed[number]
 
     def close(self) -> None:
-        """End the thread that reads ahead and give descriptors back."""
+        """Stop prefetching and close the files."""
         self.stream.close()
         self.corpus.close()
         if self._fixed is not None and self._validation is not None:
@@ -91,61 +118,22 @@ class Data:
             self._validation.close()
 
 
-def check_ids(name: str, vocab_size: int, tokens: npt.NDArray[Any]) -> None:
-    """Raise for ids beyond the vocabulary: PyTorch would crash, or worse, on a GPU.
-
-    It looks at tokens where they were just read, in the prefetch thread.
-    """
-    if tokens.max() >= vocab_size or (tokens.dtype.kind == "i" and tokens.min() < 0):
-        raise beyond(name, int(tokens[(tokens >= vocab_size) | (tokens < 0)][0]), vocab_size)
-
-
-def beyond(name: str, found: int, vocab_size: int) -> FormatError:
-    """The error for an id that the model does not know."""
-    return FormatError(
-        f"{name}: holds token {found}, and the vocabulary of the model has {vocab_size} ids (0 to "
-        f"{vocab_size - 1}); pass a larger --vocab-size, or the corpus that belongs to it"
-    )
-
-
 def _validation(settings: Settings, training: lowtide.Corpus) -> lowtide.Corpus:
     """The validation split, long enough for one window."""
-    without = "--eval-interval 0 trains without evaluating"
+    remedy = "pass another --val-split, or --eval-interval 0 to train without evaluation"
     try:
         corpus = lowtide.corpus(settings.data, split=settings.val_split, eos=settings.eos)
     except LowtideError as error:
         raise ArgumentError(
-            f"{settings.data}: the split {settings.val_split!r} to evaluate on cannot be opened: {error}; "
-            f"name another with --val-split, or {without}"
+            f"{settings.data}: cannot open the validation split {settings.val_split!r} ({error}); {remedy}"
         ) from error
-    if len(corpus) <= settings.block_size:
+    if len(corpus) <= settings.length:
         raise ArgumentError(
-            f"{corpus.name}: the split {settings.val_split!r} has {len(corpus)} tokens, and one window takes "
-            f"{settings.block_size} and its target; prepare more of it, use a smaller --block-size, "
-            f"or {without}"
+            f"{corpus.name}: the split {settings.val_split!r} is too short ({len(corpus)} tokens, expected "
+            f"more than the --length of {settings.length}); {remedy}"
         )
     if corpus.paths == training.paths:
         raise ArgumentError(
-            f"{settings.data}: has one split alone, so the split {settings.val_split!r} would be what is "
-            f"trained on; {without}"
+            f"{settings.data}: has a single split, which would be both trained and evaluated on; {remedy}"
         )
     return corpus
-
-
-def _vocabulary(settings: Settings, corpus: lowtide.Corpus) -> int:
-    """How many ids the model has: as set, else as the corpus says."""
-    told = corpus.vocab_size
-    if settings.vocab_size is None:
-        if told is None:
-            raise ArgumentError(
-                f"{corpus.name}: a {corpus.format} corpus does not say how many ids its tokenizer has; "
-                f"the largest of a sample is {corpus.largest()}; pass --vocab-size, 50304 for GPT-2's "
-                "tokenizer"
-            )
-        return told
-    if told is not None and settings.vocab_size < told:
-        raise ArgumentError(
-            f"vocab_size is {settings.vocab_size}, and {corpus.name} says that its tokenizer has {told} ids; "
-            "leave it out, or pass at least as many"
-        )
-    return settings.vocab_size

@@ -33,6 +33,7 @@ ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
 Cache = Literal["keep", "drop"]
 
 _PAGE = 4096
+_ALL_CHECKED = 8  # files of one read; looking at more would take as long as reading them
 _CHECKED_EVERY = 0.1  # seconds
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
@@ -252,8 +253,11 @@ class PreadReader:
     def check(self) -> None:
         self._file.check_path()
 
-    def check_sometimes(self, fd: int) -> None:
-        """``File.check``, at most ten times a second: a batch may come from many files."""
+    def check_one_of(self, files: int, fd: int) -> None:
+        """``File.check`` after a read from ``files`` files: of many, each at most ten times a second."""
+        if files <= _ALL_CHECKED:
+            self._file.check(fd)
+            return
         now = time.monotonic()
         if now - self._checked > _CHECKED_EVERY:
             self._checked = now

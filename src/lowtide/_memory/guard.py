@@ -95,6 +95,11 @@ class Watch:
         """Peak over base: what the block added at its highest."""
         return None if self.peak is None or self.base is None else self.peak - self.base
 
+    @property
+    def exceeded(self) -> bool:
+        """Whether resident memory has passed the budget so far; other kinds know at the end of the block."""
+        return self._number != 0 and self.kind == "rss" and self._peak.read() > self._over
+
     def __enter__(self) -> Watch:
         if self._number:
             raise ArgumentError("this watch is in use already; make another for the inner block")

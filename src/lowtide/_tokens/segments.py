@@ -182,7 +182,7 @@ def _read_all(
         owned = replace(extents, fds=np.array([fds[number] for number in which.tolist()], np.int64))
         results = read_many(-1, owned, out, flags)
         for number, fd in fds.items():
-            readers[number].check_sometimes(fd)
+            readers[number].check_one_of(len(fds), fd)
         return results
 
 

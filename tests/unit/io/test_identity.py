@@ -284,6 +284,17 @@ def test_batches_of_a_rewritten_corpus_end(tmp_path: Path, order: Any, shards: i
         batches.close()
 
 
+def test_no_batch_of_a_few_rewritten_shards_is_given(tmp_path: Path) -> None:
+    paths = _corpus(tmp_path, 3)
+    with lowtide.corpus(paths, dtype="<u2") as corpus:
+        batches = corpus.batches(64, 16, prefetch=0)
+        batches[0]
+        for path in paths:
+            np.full(5000, 7, "<u2").tofile(path)
+        with pytest.raises(FileChangedError):
+            batches[1]
+
+
 def test_an_unpickled_corpus_reads_the_same_files_or_none(tmp_path: Path) -> None:
     paths = _corpus(tmp_path, 3)
     with lowtide.corpus(paths, dtype="<u2") as corpus:

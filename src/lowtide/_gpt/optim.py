@@ -1,25 +1,43 @@
-"""The optimisers: AdamW alone, or Muon for the matrices inside the blocks and AdamW for the rest."""
+"""Optimisers (AdamW alone, or Muon for the matrices of the blocks and AdamW for the rest) and schedules."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
+from lowtide._gpt.config import Settings
 from lowtide._gpt.model import GPT, torch
 from lowtide._printable import brief
-from lowtide.errors import ArgumentError, StateError
+from lowtide.errors import StateError
 
-Name = Literal["adamw", "muon"]
-
-# Muon's rate as a multiple of AdamW's, so that one learning rate does for both: an orthogonal update has
+# Muon's rate as a multiple of AdamW's, so that one learning rate serves both: an orthogonal update has
 # small entries. With 20 the loss falls more slowly for as long as the rate is high.
 _MATRICES = 12.0
 
 
+def learning_rate(settings: Settings, step: int) -> float:
+    """The learning rate of the step after ``step`` steps, a pure function.
+
+    Both schedules rise linearly for ``warmup_iters``. ``cosine`` then falls as half a cosine; ``wsd`` stays
+    at the top and falls linearly over the last ``cooldown_iters``. Both reach ``min_lr`` at
+    ``lr_decay_iters`` and stay there.
+    """
+    top, bottom = settings.learning_rate, settings.min_lr
+    if step < settings.warmup_iters:
+        return top * (step + 1) / (settings.warmup_iters + 1)
+    if step >= settings.lr_decay_iters:
+        return bottom
+    if settings.schedule == "cosine":
+        part = (step - settings.warmup_iters) / (settings.lr_decay_iters - settings.warmup_iters)
+        return bottom + 0.5 * (1 + math.cos(math.pi * part)) * (top - bottom)
+    remaining = settings.lr_decay_iters - step
+    return bottom + min(1.0, remaining / max(1, settings.cooldown_iters)) * (top - bottom)
+
+
 class Optimiser:
-    """Several optimisers as one; a group's ``scale`` times the learning rate is its parameters' rate."""
+    """Several optimisers as one; the rate of a group is its ``scale`` times the learning rate."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self.parts = parts
@@ -41,7 +59,7 @@ class Optimiser:
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume with the state of such an optimiser. Of its groups only the learning rate is taken."""
+        """Restore the state of such an optimiser. Of its groups only the learning rate is used."""
         parts = state.get("parts")
         if not isinstance(parts, list) or len(parts) != len(self.parts):
             raise StateError(f"not the state of this optimiser: expected {len(self.parts)} parts")
@@ -58,7 +76,7 @@ _Shapes = dict[int, dict[str, tuple[int, ...]]]
 
 
 def _shapes(part: torch.optim.Optimizer) -> _Shapes:
-    """The tensors that an optimiser keeps for its parameters, which it counts through all groups."""
+    """Shapes of the tensors that an optimiser keeps, by parameter; numbers run through all groups."""
     shapes: _Shapes = {}
     count = 0
     for group in part.param_groups:
@@ -74,18 +92,18 @@ def _shapes(part: torch.optim.Optimizer) -> _Shapes:
 
 
 def _check(state: Any, expected: _Shapes) -> None:
-    """PyTorch takes whatever a state holds, and fails at the next step or computes nonsense."""
+    """Compare shapes: PyTorch accepts any state, and fails at the next step or computes nonsense."""
     if not isinstance(state, dict) or not state.keys() <= expected.keys():
         raise StateError(f"not the state of this optimiser: expected one of {len(expected)} parameters")
     for number, tensors in state.items():
-        found = {
+        shapes = {
             name: tuple(tensor.shape)
             for name, tensor in (tensors.items() if isinstance(tensors, dict) else ())
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
         }
-        if found != expected[number] or len(tensors) != len(found):
+        if shapes != expected[number] or len(tensors) != len(shapes):
             raise StateError(
-                f"not the state of this optimiser: parameter {number} has {brief(found)}, expected "
+                f"not the state of this optimiser: parameter {number} has {brief(shapes)}, expected "
                 f"{expected[number]}"
             )
         if "step" in tensors and not 0 <= float(tensors["step"]) < math.inf:
@@ -107,11 +125,11 @@ def _rates(groups: Any, count: int) -> list[float]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal: every direction of a matrix moves by the same amount.
+    """Orthogonalized momentum: every direction of a matrix moves by the same amount.
 
-    The method of ``torch.optim.Muon``, which takes the matrices one by one. Here those of a group have one
-    shape and go together, in three steps that get as far as its five: on a CPU, where a small model spends a
-    third of its time in that one, three times as fast.
+    The method of ``torch.optim.Muon``, which processes matrices one by one. Here the matrices of a group have
+    the same shape and are processed together, in three iterations that get as far as its five: three times
+    as fast on a CPU, where a small model spends a third of its time in ``torch.optim.Muon``.
     """
 
     def __init__(
@@ -121,15 +139,15 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        directions = orthogonal([self._ahead(group) for group in self.param_groups])
+        directions = orthogonal([self._momenta(group) for group in self.param_groups])
         for group, updates in zip(self.param_groups, directions, strict=True):
             matrices, rate = group["params"], group["lr"]
             rows, columns = matrices[0].shape
             torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
             torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
 
-    def _ahead(self, group: dict[str, Any]) -> torch.Tensor:
-        """The matrices' momenta as Nesterov takes them, one behind another."""
+    def _momenta(self, group: dict[str, Any]) -> torch.Tensor:
+        """Nesterov momenta of the matrices, stacked."""
         matrices = group["params"]
         gradients = torch.stack([matrix.grad for matrix in matrices])
         state = self.state[matrices[0]]  # the first one keeps the momenta of all
@@ -139,8 +157,8 @@ class Muon(torch.optim.Optimizer):
         return gradients.lerp_(momenta, group["momentum"])
 
 
-# Each step of the iteration has coefficients of its own, the best for what the ones before have left over:
-# those of the Polar Express, https://arxiv.org/abs/2505.16932. Two of them are worse, five are no better.
+# Each iteration has its own coefficients, optimal for what the ones before leave over: those of the Polar
+# Express, https://arxiv.org/abs/2505.16932. Two iterations are worse, five are not better.
 STEPS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -149,18 +167,18 @@ STEPS = (
 
 
 def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Each matrix of the stacks (N, rows, columns) with all its singular values at about one, as bfloat16.
+    """Each matrix of the stacks (N, rows, columns) with all its singular values near one, as bfloat16.
 
-    Every step multiplies a matrix by a polynomial of its Gram matrix. These commute, so the steps are taken
-    with the Gram matrices alone, which are small and, as the shorter side of all is the model's width, of one
-    shape: the matrices themselves are multiplied once, by what the steps come to.
+    Every iteration multiplies a matrix by a polynomial of its Gram matrix. Polynomials of one matrix commute,
+    so the iteration runs on the Gram matrices alone, which are small and, since the shorter side of all is
+    the model's width, of one shape: the matrices themselves are multiplied once, by the product.
     """
     halves = [stack.bfloat16() for stack in stacks]
     gram = torch.cat([x.mT @ x if _tall(x) else x @ x.mT for x in halves])
     lengths = gram.diagonal(dim1=1, dim2=2).float().sum(1).sqrt() + 1e-7
     shrink = lengths.reciprocal().bfloat16()[:, None, None]
     gram.mul_(shrink).mul_(shrink)
-    # A step is a + change, and all of them are scale + factor: eight bits cannot hold the sum of the two.
+    # An iteration is a + change, the product of all is scale + factor: 8 bits cannot hold the sums.
     a, b, c = STEPS[0]
     change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
     scale, factor = a, change
@@ -170,51 +188,39 @@ def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
         change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         factor = torch.baddbmm(factor, factor, change, beta=step).add_(change, alpha=scale)
         a, scale = step, scale * step
-    made, first = [], 0
+    result, first = [], 0
     for x in halves:
-        own = slice(first, first + len(x))
-        left, right = (x, factor[own]) if _tall(x) else (factor[own], x)
-        made.append(torch.baddbmm(x, left, right, beta=scale).mul_(shrink[own]))
+        part = slice(first, first + len(x))
+        left, right = (x, factor[part]) if _tall(x) else (factor[part], x)
+        result.append(torch.baddbmm(x, left, right, beta=scale).mul_(shrink[part]))
         first += len(x)
-    return made
+    return result
 
 
 def _tall(matrices: torch.Tensor) -> bool:
     return matrices.shape[1] > matrices.shape[2]
 
 
-def make(
-    model: GPT,
-    *,
-    optimiser: Name,
-    learning_rate: float,
-    weight_decay: float,
-    beta1: float,
-    beta2: float,
-    device_type: str,
-) -> Optimiser:
-    """The optimiser of a model. Make it on the bare model, before DDP or ``torch.compile`` wrap it."""
-    if optimiser not in get_args(Name):
-        raise ArgumentError(f"optimiser must be one of {', '.join(get_args(Name))}, got {optimiser!r}")
+def make(model: GPT, settings: Settings) -> Optimiser:
+    """Make the optimiser of a model, before DDP or ``torch.compile`` wrap it."""
     shapes: dict[tuple[int, ...], list[torch.Tensor]] = defaultdict(list)
     rest: list[torch.Tensor] = []
     inside = {id(parameter) for parameter in model.blocks.parameters()}
     for parameter in model.parameters():
-        if optimiser == "muon" and parameter.ndim == 2 and id(parameter) in inside:
+        if settings.optimiser == "muon" and parameter.ndim == 2 and id(parameter) in inside:
             shapes[tuple(parameter.shape)].append(parameter)
         else:
             rest.append(parameter)
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "scale": 1.0},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": settings.weight_decay, "scale": 1.0},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "scale": 1.0},
     ]
-    fused = device_type in ("cpu", "cuda")
-    parts: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=fused)
-    ]
+    rate, betas = settings.learning_rate, (settings.beta1, settings.beta2)
+    fused = model.embedding.weight.device.type in ("cpu", "cuda")
+    parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=rate, betas=betas, fused=fused)]
     if shapes:
-        alike = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
-        parts.append(Muon(alike, lr=learning_rate, weight_decay=weight_decay))
-    made = Optimiser(parts)
-    made.set_learning_rate(learning_rate)
-    return made
+        stacks = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
+        parts.append(Muon(stacks, lr=rate, weight_decay=settings.weight_decay))
+    result = Optimiser(parts)
+    result.set_learning_rate(rate)
+    return result

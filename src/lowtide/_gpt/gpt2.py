@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -19,10 +20,10 @@ from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError
 
 _T = TypeVar("_T")
-_MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line for each tensor
+_MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line per tensor
 _SUFFIX = ".safetensors"
 _DTYPES = ("F64", "F32", "F16", "BF16")
-# Their names and ours. Matrices inside their blocks lie the other way round.
+# Their names and ours. Matrices of their blocks are transposed.
 _OUTSIDE = {"wte": "embedding", "wpe": "positions", "ln_f": "norm"}
 _INSIDE = {
     "ln_1": "attention_norm",
@@ -33,7 +34,7 @@ _INSIDE = {
     "mlp.c_proj": "feed_forward.down",
 }
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
-# What GPT-2's configuration could say and this model has not; the values are those that it has.
+# Options of GPT-2's configuration that this model does not have, and the values that it supports.
 _FIXED = {
     "model_type": "gpt2",
     "layer_norm_epsilon": 1e-5,
@@ -44,10 +45,25 @@ _FIXED = {
 
 
 def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
-    """The model in a folder that ``save_pretrained`` wrote, or of that name on the Hugging Face Hub."""
+    """Load a GPT-2 in the format of Hugging Face, in ``eval()`` mode on the CPU.
+
+    Parameters
+    ----------
+    source : path or str
+        A folder that ``save_pretrained`` wrote, or the name of a model on the Hugging Face Hub (the local
+        cache is searched first). Only safetensors files are read.
+    dropout : float
+        Dropout probability for further training.
+
+    Examples
+    --------
+    >>> from_gpt2("./no-such-folder")
+    Traceback (most recent call last):
+    lowtide.errors.NotFoundError: ./no-such-folder: no such folder; pass one that save_pretrained() ...
+    """
     folder = os.fspath(source)
     if not os.path.isdir(folder):
-        folder = _downloaded(folder)
+        folder = _download(folder)
     config = _config(os.path.join(folder, "config.json"), dropout)
     files = _files(folder)
     _check(folder, files, config)
@@ -57,13 +73,13 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
         for path in files:
             for name, tensor in _tensors(path, lambda file, name: file.get_tensor(name)):
                 ours, transposed = _name(name)
-                if ours in parameters:  # or it is the embedding, saved once more
+                if ours in parameters:  # or it is a second copy of the embedding
                     parameters[ours].copy_(tensor.T if transposed else tensor)
     return model.eval()
 
 
 def _check(folder: str, files: list[str], config: ModelConfig) -> None:
-    """Refuse tensors that are not those of the configuration, by the files' headers: no memory is taken."""
+    """Refuse tensors that do not match the configuration, by the files' headers, before allocating memory."""
     shapes = [(path, name, shape) for path in files for name, shape in _tensors(path, _shape)]
     numbers = sum(math.prod(shape) for _, _, shape in shapes)
     model = skeleton(config, len(shapes), numbers, os.path.join(folder, "config.json"))
@@ -74,32 +90,49 @@ def _check(folder: str, files: list[str], config: ModelConfig) -> None:
             continue
         if ours not in missing:
             raise FormatError(
-                f"{path}: has {brief(name)[1:-1]} twice, or it is not part of a GPT-2 as its config.json "
-                "says; get the folder again"
+                f"{path}: has {brief(name)[1:-1]} twice, or it is not part of the GPT-2 of config.json; get "
+                "the folder again"
             )
         expected = tuple(missing.pop(ours).shape)
         if (shape[::-1] if transposed else shape) != expected:
             raise FormatError(
-                f"{path}: {name} has the shape {shape}, and by config.json it should be "
-                f"{expected[::-1] if transposed else expected}; get the folder again"
+                f"{path}: {name} does not match config.json (shape {shape}, expected "
+                f"{expected[::-1] if transposed else expected}); get the folder again"
             )
     if missing:
         raise FormatError(
-            f"{folder}: lacks {len(missing)} of the model's tensors, {min(missing)} among them; get the "
-            "folder again"
+            f"{folder}: lacks {len(missing)} of the model's tensors, such as {min(missing)}; get the folder "
+            "again"
         )
 
 
 def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
-    """Write ``folder``, which ``transformers`` loads as a GPT-2. It appears when it is complete."""
+    """Write a model as a folder that ``transformers`` loads as a GPT-2. It appears when it is complete.
+
+    Parameters
+    ----------
+    model : GPT
+        A model of GPT-2's architecture: preset ``nanogpt``, or one that started from GPT-2's weights.
+    folder : path
+        A new folder, for ``config.json`` and ``model.safetensors``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lowtide.gpt import ARCHITECTURES, ModelConfig
+    >>> sizes = {"vocab_size": 65, "length": 16, "n_layer": 1, "n_head": 1, "n_embd": 8}
+    >>> to_gpt2(GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["nanogpt"])), tmp / "gpt2")
+    >>> from_gpt2(tmp / "gpt2").config.length
+    16
+    """
     try:
         from safetensors.torch import save_file
     except ImportError as error:
         raise _missing("safetensors") from error
-    config = _exported(model.config)
+    config = _export(model.config)
     target = os.path.abspath(folder)
     if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
-        raise ArgumentError(f"{target}: is there already; name a new folder")
+        raise ArgumentError(f"{target}: already exists; pass a new folder")
     parent = os.path.dirname(target)
     try:
         os.makedirs(parent, exist_ok=True)
@@ -107,7 +140,7 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise errors.writing(target, error) from error
     try:
-        os.chmod(partial, 0o755)  # noqa: S103 - as any new folder; mkdtemp would keep it for this user alone
+        os.chmod(partial, 0o755)  # noqa: S103 - as any new folder; mkdtemp makes it private
         save_file(dict(_theirs(model)), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
         with open(os.path.join(partial, "config.json"), "w") as file:
             json.dump(config, file, indent=1)
@@ -124,38 +157,37 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
 
 
 def _config(path: str, dropout: float) -> ModelConfig:
-    told = jsonfiles.load(path, limit=_MAX_JSON, what="configuration of a GPT-2")
+    record = jsonfiles.load(path, limit=_MAX_JSON, what="configuration of a GPT-2")
     names = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
-    if not isinstance(told, dict) or not all(type(told.get(name)) is int for name in names):
-        found = [name for name in names if not isinstance(told, dict) or type(told.get(name)) is not int]
+    values = record if isinstance(record, dict) else {}
+    if missing := [name for name in names if type(values.get(name)) is not int]:
         raise FormatError(
-            f"{path}: is not a configuration of a GPT-2 (no integer for {', '.join(found)}); pass a "
+            f"{path}: is not a configuration of a GPT-2 (no integer for {', '.join(missing)}); pass a "
             "folder that save_pretrained() wrote"
         )
-    sizes = {name: told[name] for name in names[:4]}
-    fixed = {**_FIXED, "n_inner": 4 * sizes["n_embd"]}
-    for name, value in fixed.items():
-        if (said := told.get(name)) not in (None, value):
+    sizes = {name: values[name] for name in names[:4]}
+    for name, expected in {**_FIXED, "n_inner": 4 * sizes["n_embd"]}.items():
+        if (value := values.get(name)) not in (None, expected):
             raise UnsupportedError(
-                f"{path}: {name} is {brief(said)}; only GPT-2's own, {value!r}, can be loaded"
+                f"{path}: {name} is not supported ({brief(value)}, expected {expected!r}); use a GPT-2"
             )
-    activation = told.get("activation_function", "gelu_new")
+    activation = values.get("activation_function", "gelu_new")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise UnsupportedError(
-            f"{path}: activation_function is {brief(activation)}; only {', '.join(_ACTIVATIONS)} can be "
-            "loaded"
+            f"{path}: activation_function is not supported ({brief(activation)}, expected one of "
+            f"{', '.join(_ACTIVATIONS)}); use a GPT-2"
         )
     try:
         return ModelConfig(
             **sizes,
-            block_size=told["n_positions"],
+            length=values["n_positions"],
             dropout=dropout,
             bias=True,
             norm="layernorm",
             positions="learned",
             activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
             qk_norm=False,
-            tied=told.get("tie_word_embeddings", True),
+            tied=values.get("tie_word_embeddings", True),
             zero_init=False,
         )
     except ArgumentError as error:
@@ -164,8 +196,8 @@ def _config(path: str, dropout: float) -> ModelConfig:
         ) from error
 
 
-def _exported(config: ModelConfig) -> dict[str, Any]:
-    """``config.json``; GPT-2's format has no word for what is modern."""
+def _export(config: ModelConfig) -> dict[str, Any]:
+    """The content of ``config.json``; GPT-2's format has no names for modern parts."""
     foreign = [
         f"{name} {getattr(config, name)!r}"
         for name, values in {
@@ -178,14 +210,14 @@ def _exported(config: ModelConfig) -> dict[str, Any]:
     ]
     if foreign:
         raise UnsupportedError(
-            f"GPT-2's format cannot say {', '.join(foreign)}; train with --preset nanogpt to export, or take "
-            "the weights from the checkpoint"
+            f"GPT-2's format has no {', '.join(foreign)}; train with --preset nanogpt to export, or use the "
+            "weights of the checkpoint"
         )
     return {
         **_FIXED,
         "architectures": ["GPT2LMHeadModel"],
         "vocab_size": config.vocab_size,
-        "n_positions": config.block_size,
+        "n_positions": config.length,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
         "n_embd": config.n_embd,
@@ -194,7 +226,7 @@ def _exported(config: ModelConfig) -> dict[str, Any]:
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
-        # Theirs would be 50256, the end of text of their own vocabulary.
+        # Their default is 50256, the end of text in GPT-2's vocabulary.
         "bos_token_id": None,
         "eos_token_id": None,
         "torch_dtype": "float32",
@@ -202,29 +234,29 @@ def _exported(config: ModelConfig) -> dict[str, Any]:
 
 
 def _theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
-    """Our tensors under their names. Their blocks always have biases: where ours have none, they are zero."""
+    """Our tensors under their names. Their blocks always have biases: zeros if ours have none."""
 
     def both(theirs: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
         weight = part.weight.detach().cpu()
-        turned = isinstance(part, torch.nn.Linear)
-        yield f"{theirs}.weight", (weight.T if turned else weight).contiguous()
+        transposed = isinstance(part, torch.nn.Linear)
+        yield f"{theirs}.weight", (weight.T if transposed else weight).contiguous()
         if not isinstance(part, torch.nn.Embedding):
             yield (
                 f"{theirs}.bias",
                 weight.new_zeros(len(weight)) if part.bias is None else part.bias.detach().cpu(),
             )
 
-    for theirs, mine in _OUTSIDE.items():
-        yield from both(f"transformer.{theirs}", model.get_submodule(mine))
+    for theirs, ours in _OUTSIDE.items():
+        yield from both(f"transformer.{theirs}", model.get_submodule(ours))
     for number, block in enumerate(model.blocks):
-        for theirs, mine in _INSIDE.items():
-            yield from both(f"transformer.h.{number}.{theirs}", block.get_submodule(mine))
+        for theirs, ours in _INSIDE.items():
+            yield from both(f"transformer.h.{number}.{theirs}", block.get_submodule(ours))
     if not model.config.tied:
         yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
 
 
 def _name(theirs: str) -> tuple[str, bool]:
-    """Our name for a tensor of theirs, and whether it lies the other way round."""
+    """Our name for one of their tensors, and whether it is transposed."""
     name = theirs.removeprefix("transformer.")
     module, _, kind = name.rpartition(".")
     if module == "lm_head":
@@ -238,7 +270,7 @@ def _name(theirs: str) -> tuple[str, bool]:
 
 
 def _files(folder: str) -> list[str]:
-    """The file of the weights, or those that an index names."""
+    """The file of the weights, or those that an index lists."""
     whole = os.path.join(folder, "model.safetensors")
     if os.path.exists(whole):
         return [whole]
@@ -247,32 +279,32 @@ def _files(folder: str) -> list[str]:
         raise FormatError(
             f"{folder}: has no model.safetensors; load it with transformers and save_pretrained() it again"
         )
-    found = jsonfiles.load(index, limit=_MAX_JSON, what="index of weights")
-    names = found.get("weight_map") if isinstance(found, dict) else None
+    content = jsonfiles.load(index, limit=_MAX_JSON, what="index of weights")
+    names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names:
         raise FormatError(f"{index}: is not an index of weights (no weight_map); get the folder again")
-    named = set(map(str, names.values()))
-    # Nothing outside the folder is read, and no file for its name alone.
-    if strange := [name for name in named if os.path.basename(name) != name or not name.endswith(_SUFFIX)]:
+    files = set(map(str, names.values()))
+    # Nothing outside the folder is read, and only weights.
+    if strange := [name for name in files if os.path.basename(name) != name or not name.endswith(_SUFFIX)]:
         raise FormatError(
-            f"{index}: the weights should be {_SUFFIX} files in its folder, found {brief(min(strange))}; get "
-            "the folder again"
+            f"{index}: lists files outside its folder or of another kind ({brief(min(strange))}, expected "
+            f"{_SUFFIX} files); get the folder again"
         )
-    return [os.path.join(folder, name) for name in sorted(named)]
+    return [os.path.join(folder, name) for name in sorted(files)]
 
 
 def _shape(file: Any, name: str) -> tuple[int, ...]:
     part = file.get_slice(name)
     if part.get_dtype() not in _DTYPES:
         raise UnsupportedError(
-            f"{name} is of {part.get_dtype()}, expected one of {', '.join(_DTYPES)}; save the model as "
-            "float32"
+            f"{name} has an unsupported dtype ({part.get_dtype()}, expected one of {', '.join(_DTYPES)}); "
+            "save the model as float32"
         )
     return tuple(part.get_shape())
 
 
 def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T]]:
-    """What ``get`` takes of each tensor in a safetensors file."""
+    """``get(file, name)`` for each tensor of a safetensors file."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -289,30 +321,34 @@ def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T
         raise UnsupportedError(f"{path}: {error}") from None
     except SafetensorError as error:
         raise FormatError(
-            f"{path}: is not a whole safetensors file ({brief(str(error))[1:-1]}); get it again"
+            f"{path}: is not a complete safetensors file ({brief(str(error))[1:-1]}); get it again"
         ) from error
     except OSError as error:
         raise errors.reading(path, error) from error
 
 
-def _downloaded(name: str) -> str:
-    """The folder of a model of the Hub, from its cache where it is there."""
+def _download(name: str) -> str:
+    """The folder of a model of the Hub, from the local cache if it is there."""
     try:
         import huggingface_hub
     except ImportError as error:
         raise _missing("huggingface_hub") from error
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise errors.NotFoundError(
-            f"{name}: no such folder; name one that save_pretrained() wrote, or a model"
+            errno.ENOENT,
+            "no such folder; pass one that save_pretrained() wrote, or the name of a model",
+            name,
         )
-    wanted = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
+    patterns = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:
-        return huggingface_hub.snapshot_download(name, allow_patterns=wanted)
-    except Exception as error:  # whichever way the network fails
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return huggingface_hub.snapshot_download(name, allow_patterns=patterns)
+    except Exception as error:  # the network can fail in many ways
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ReadError(
-            f"{name}: is no folder, and cannot be had from the Hugging Face Hub ({said}); where there is a "
-            f"network, `hf download {name} --local-dir FOLDER` gets it; then name that folder"
+            errno.ENOENT,
+            f"not a folder, and not available from the Hugging Face Hub ({reason}); run `hf download {name} "
+            "--local-dir FOLDER` where there is a network, and pass that folder",
+            name,
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""lowtide._gpt.checkpoints: complete or not there, and never code from a stranger's file."""
+"""lowtide._gpt.checkpoint: complete or not there, and never code from a stranger's file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from lowtide._gpt import checkpoints, optimisers
-from lowtide._gpt.checkpoints import Checkpoint
+from lowtide._gpt import checkpoint, folder, optim
+from lowtide._gpt.checkpoint import Checkpoint
+from lowtide._gpt.loop import model_config
 from lowtide._gpt.model import GPT
-from lowtide._gpt.train import model_config
 from lowtide.errors import ArgumentError, DiskFullError, FormatError, NotFoundError, TruncatedFileError
 from tests.support.training import tiny
 
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> str:
 def test_what_was_saved_is_loaded(path: str) -> None:
     saved = made()
     saved.save(path)
-    found = checkpoints.load(path)
+    found = checkpoint.load(path)
     assert (found.step, found.settings, found.config) == (3, saved.settings, saved.config)
     assert found.best_val_loss == 2.5
     assert found.model.keys() == saved.model.keys()
@@ -49,7 +49,7 @@ def test_a_checkpoint_cut_short_says_so(path: str, keep: int) -> None:
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:keep])
     with pytest.raises(TruncatedFileError, match=r"checkpoint\.pt: .*truncated or damaged"):
-        checkpoints.load(path)
+        checkpoint.load(path)
 
 
 def test_code_in_a_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
@@ -57,24 +57,24 @@ def test_code_in_a_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "attacked"),)
 
-    torch.save({"format": checkpoints.FORMAT, "version": 1, "step": Attack()}, path)
+    torch.save({"format": checkpoint.FORMAT, "version": 1, "step": Attack()}, path)
     with pytest.raises(FormatError, match="something else than tensors and plain values"):
-        checkpoints.load(path)
+        checkpoint.load(path)
     assert not (tmp_path / "attacked").exists()
 
 
 def test_files_of_others_are_told_apart(path: str) -> None:
     torch.save({"model": {}}, path)
     with pytest.raises(FormatError, match="is a PyTorch file, but not a checkpoint of lowtide train"):
-        checkpoints.load(path)
-    torch.save({"format": checkpoints.FORMAT, "version": 9}, path)
-    with pytest.raises(FormatError, match=r"version of the checkpoint is not known \(9, expected 1\)"):
-        checkpoints.load(path)
-    torch.save({"format": checkpoints.FORMAT, "version": 1, "settings": {"n_layer": 1}, "config": {}}, path)
+        checkpoint.load(path)
+    torch.save({"format": checkpoint.FORMAT, "version": 9}, path)
+    with pytest.raises(FormatError, match=r"version of the checkpoint is not known \(9, expected 1 to 2\)"):
+        checkpoint.load(path)
+    torch.save({"format": checkpoint.FORMAT, "version": 1, "settings": {"n_layer": 1}, "config": {}}, path)
     with pytest.raises(FormatError, match="does not hold what a checkpoint has"):
-        checkpoints.load(path)
+        checkpoint.load(path)
     with pytest.raises(NotFoundError, match="no checkpoint there"):
-        checkpoints.load(path + ".no")
+        checkpoint.load(path + ".no")
 
 
 def deep(depth: int = 100_000) -> list[Any]:
@@ -111,7 +111,7 @@ LIES: dict[str, dict[str, Any]] = {
     "an optimiser of text": {"optimiser": "x"},
     "a vocabulary beyond memory": {"config": {"vocab_size": 10**12}},
     "layers without end": {"config": {"n_layer": 10**9}},
-    "a window beyond memory": {"config": {"block_size": 10**12}},
+    "a window beyond memory": {"config": {"length": 10**12}},
     "a width beyond integers": {"config": {"n_embd": 2**70}},
     "no heads": {"config": {"n_head": 0}},
     "a bias of text": {"config": {"bias": "yes"}},
@@ -129,7 +129,7 @@ def test_a_whole_file_with_values_that_cannot_be_is_refused(lie: str, path: str)
     except RecursionError:  # PyTorch cannot write towers; a stranger's program can
         Path(path).write_bytes(_saved_deep(content, path))
     with pytest.raises(FormatError) as caught:
-        checkpoints.load(path)
+        checkpoint.load(path)
     assert path in str(caught.value)
     assert len(str(caught.value)) < 1500
 
@@ -164,29 +164,29 @@ def test_weights_that_share_their_bytes_take_no_more_memory_than_the_file(path: 
     }
     torch.save(content, path)
     with pytest.raises(FormatError, match=r"is damaged \(\d+ weights, expected at most"):
-        checkpoints.load(path)
+        checkpoint.load(path)
 
 
 def test_a_checkpoint_without_the_state_of_a_run_cannot_be_resumed(path: str) -> None:
     made().save(path)
-    saved = checkpoints.load(path)
-    with pytest.raises(FormatError, match=r"holds weights alone, as best\.pt does"):
-        checkpoints.restore(optimisers.Optimiser([]), saved, path)
+    saved = checkpoint.load(path)
+    with pytest.raises(FormatError, match=r"holds weights only, as best\.pt does"):
+        checkpoint.restore(optim.Optimiser([]), saved, path)
     saved = dataclasses.replace(saved, optimiser={"parts": [1, 2, 3]}, batches={})
     with pytest.raises(FormatError, match=r"checkpoint\.pt: not the state of this optimiser"):
-        checkpoints.restore(optimisers.Optimiser([]), saved, path)
+        checkpoint.restore(optim.Optimiser([]), saved, path)
 
 
 def test_another_architecture_is_refused_by_what_differs(path: str) -> None:
     saved = made()
     other = GPT(model_config(tiny("corpus", vocab_size=31, n_layer=2, preset="nanogpt")))
     with pytest.raises(
-        FormatError, match=r"another architecture: n_layer is 1 in it and 2 here; .*positions is 'rotary"
+        FormatError, match=r"another architecture \(n_layer is 1 in it and 2 here, .*positions is 'rotary"
     ):
-        checkpoints.fill(other, saved, path)
+        checkpoint.fill(other, saved, path)
     broken = dataclasses.replace(saved, model={**saved.model, "embedding.weight": torch.zeros(3, 16)})
-    with pytest.raises(FormatError, match=r"do not fit its own architecture: .*embedding\.weight"):
-        checkpoints.fill(GPT(saved.config), broken, path)
+    with pytest.raises(FormatError, match=r"do not fit its own architecture .*embedding\.weight"):
+        checkpoint.fill(GPT(saved.config), broken, path)
 
 
 def test_no_space_leaves_the_last_good_one(
@@ -205,19 +205,19 @@ def test_no_space_leaves_the_last_good_one(
         made(step=4).save(path)
     monkeypatch.undo()
     os.close(full)
-    assert checkpoints.load(path).step == 3
+    assert checkpoint.load(path).step == 3
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
 
 
 def test_the_best_weights_are_what_is_sampled_from(tmp_path: Path) -> None:
     made(step=9).save(str(tmp_path / "checkpoint.pt"))
-    assert _first(checkpoints.load_model(tmp_path)) == _first_of(made(step=9))
+    assert _first(folder.load_model(tmp_path)) == _first_of(made(step=9))
     made(step=5).save(str(tmp_path / "best.pt"))
-    assert _first(checkpoints.load_model(tmp_path)) == _first_of(made(step=5))
-    assert _first(checkpoints.load_model(tmp_path, "last")) == _first_of(made(step=9))
-    assert not checkpoints.load_model(tmp_path).training
+    assert _first(folder.load_model(tmp_path)) == _first_of(made(step=5))
+    assert _first(folder.load_model(tmp_path, "last")) == _first_of(made(step=9))
+    assert not folder.load_model(tmp_path).training
     with pytest.raises(ArgumentError, match="which must be 'best' or 'last', got 'first'"):
-        checkpoints.load_model(tmp_path, "first")  # type: ignore[arg-type]
+        folder.load_model(tmp_path, "first")  # type: ignore[arg-type]
 
 
 def _first(model: GPT) -> float:
@@ -235,12 +235,12 @@ def _first_of(saved: Checkpoint) -> float:
 def test_damaged_settings_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(text)
     with pytest.raises(FormatError, match=r"settings\.json: .*settings of a run"):
-        checkpoints.read_settings(tmp_path)
+        folder.read_settings(tmp_path)
 
 
 def test_settings_that_are_no_settings(tmp_path: Path) -> None:
-    checkpoints.write_settings(str(tmp_path), tiny("corpus"))
-    assert checkpoints.read_settings(tmp_path) == tiny("corpus")
+    folder.write_settings(str(tmp_path), tiny("corpus"))
+    assert folder.read_settings(tmp_path) == tiny("corpus")
     (tmp_path / "settings.json").write_text("[]")
     with pytest.raises(FormatError, match=r"settings\.json: does not hold the settings of a run"):
-        checkpoints.read_settings(tmp_path)
+        folder.read_settings(tmp_path)

@@ -1,4 +1,4 @@
-"""lowtide._gpt.train: the loop, in this process; what kills it is in test_runs.py."""
+"""lowtide._gpt.loop: the loop, in this process; what kills it is in test_runs.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide._gpt import checkpoints
+from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.config import Settings, resolve
 from lowtide._gpt.data import Data
+from lowtide._gpt.loop import Outcome, Trainer
 from lowtide._gpt.ranks import Ranks
-from lowtide._gpt.settings import Settings, resolve
-from lowtide._gpt.train import Outcome, Trainer, train
+from lowtide._gpt.train import run as train
 from lowtide._memory import proc
 from lowtide.errors import ArgumentError, DivergedError, FormatError, MemoryBudgetExceeded, StateError
 from tests.support.training import ALPHABET, corpus, lines, losses, tiny
@@ -28,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resumed(out: Path, **changes: Any) -> Outcome:
-    saved = checkpoints.load(str(out / "checkpoint.pt"))
+    saved = checkpoint.load(str(out / "checkpoint.pt"))
     return train(resolve(changes, base=saved.settings), str(out), saved=saved)
 
 
@@ -46,8 +47,8 @@ def test_a_run_learns_and_leaves_its_folder(data: Path, tmp_path: Path) -> None:
     assert found.best_val_loss == min(line["val_loss"] for line in seen if line["val_loss"] is not None)
     assert seen[-1]["tokens"] == 60 * 4 * 8
     assert all(0 < line["loader_ms"] < line["step_ms"] and line["rss_mib"] > 10 for line in seen)
-    assert checkpoints.load_model(out).config.vocab_size == len(ALPHABET)
-    tokenizer = checkpoints.load_tokenizer(out)
+    assert folder.load_model(out).config.vocab_size == len(ALPHABET)
+    tokenizer = folder.load_tokenizer(out)
     assert tokenizer.decode(tokenizer.encode_batch(["low tide"])[0]) == "low tide"
 
 
@@ -60,7 +61,7 @@ def test_stopping_and_going_on_gives_the_same_losses_bit_for_bit(
     train(dataclasses.replace(settings, max_iters=5), str(tmp_path / "parts"))
     found = resumed(tmp_path / "parts", max_iters=9)
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    whole, parts = (checkpoints.load(str(tmp_path / name / "checkpoint.pt")) for name in ("whole", "parts"))
+    whole, parts = (checkpoint.load(str(tmp_path / name / "checkpoint.pt")) for name in ("whole", "parts"))
     assert all(torch.equal(whole.model[name], parts.model[name]) for name in whole.model)
     assert found.best_val_loss is not None
 
@@ -105,7 +106,7 @@ def test_the_best_weights_are_kept_apart(data: Path, tmp_path: Path, monkeypatch
     found = train(tiny(data, max_iters=8, eval_interval=2), str(tmp_path / "run"))
     assert found.best_val_loss == 2.0
     assert found.val_loss == pytest.approx(2.2)
-    assert checkpoints.load(str(tmp_path / "run" / "best.pt")).step == 4
+    assert checkpoint.load(str(tmp_path / "run" / "best.pt")).step == 4
 
 
 def test_documents_are_masked_on_request(data: Path, tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ class TestEnds:
         found = train(tiny(data, max_iters=100_000, max_minutes=0.01), str(tmp_path / "run"))
         assert found.end == "time"
         assert 0 < found.step < 100_000
-        assert checkpoints.load(str(tmp_path / "run" / "checkpoint.pt")).step == found.step
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == found.step
         assert (tmp_path / "run" / "training.png").exists()
 
     def test_a_signal(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +136,14 @@ class TestEnds:
         found = train(tiny(data, max_iters=50), str(tmp_path / "run"))
         assert (found.end, found.signal) == ("signal", signal.SIGTERM)
         assert found.step == 8  # heard before the next step, and that one is finished
-        assert checkpoints.load(str(tmp_path / "run" / "checkpoint.pt")).step == 8
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 8
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_the_memory_budget(self, data: Path, tmp_path: Path) -> None:
         budget = str(proc.status().rss // 2)
         with pytest.raises(MemoryBudgetExceeded, match=r"(?s)resident memory reached .*what grew"):
             train(tiny(data, memory_budget=budget), str(tmp_path / "run"))
-        assert checkpoints.load(str(tmp_path / "run" / "checkpoint.pt")).step == 1
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 1
 
     def test_the_memory_budget_as_a_warning(
         self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -150,7 +151,7 @@ class TestEnds:
         budget = str(proc.status().rss // 2)
         found = train(tiny(data, memory_budget=budget, over_budget="warn"), str(tmp_path / "run"))
         assert (found.step, found.end) == (12, "done")
-        assert capsys.readouterr().out.count("warning: step 0: memory reached") == 1
+        assert capsys.readouterr().out.count("warning: step 0: memory exceeds") == 1
 
     @pytest.mark.parametrize("broken", ["loss", "gradient"])
     def test_a_loss_that_is_no_number(
@@ -172,7 +173,7 @@ class TestEnds:
         monkeypatch.setattr(Trainer, "update", update)
         with pytest.raises(DivergedError, match=r"step 7: the loss is .*nan.*keeps the last good state"):
             train(tiny(data), str(tmp_path / "run"))
-        saved = checkpoints.load(str(tmp_path / "run" / "checkpoint.pt"))
+        saved = checkpoint.load(str(tmp_path / "run" / "checkpoint.pt"))
         assert saved.step == 4
         assert all(torch.isfinite(one).all() for one in saved.model.values())
         assert len(losses(tmp_path / "run")) == 6
@@ -184,10 +185,10 @@ class TestBadInput:
 
     def test_ids_beyond_the_vocabulary_are_found_before_training(self, data: Path, tmp_path: Path) -> None:
         corpus(tmp_path / "c", meta=False)
-        with pytest.raises(FormatError, match=r"train\.bin: holds token 30, and .* has 20 ids \(0 to 19\)"):
+        with pytest.raises(FormatError, match=r"train\.bin: holds .*\(30, expected 0 to 19\)"):
             self.run(tiny(tmp_path / "c", vocab_size=20), tmp_path)
         assert not (tmp_path / "run").exists()
-        with pytest.raises(ArgumentError, match=r"vocab_size is 20, and .* says that its tokenizer has 31"):
+        with pytest.raises(ArgumentError, match=r"vocab_size is too small .*\(20, expected at least 31"):
             self.run(tiny(data, vocab_size=20), tmp_path)
 
     def test_or_when_they_come(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,13 +197,13 @@ class TestBadInput:
 
         folder = corpus(tmp_path / "c", meta=False)
         monkeypatch.setattr(lowtide.Corpus, "largest", lambda self: 3)
-        with pytest.raises(FormatError, match=r"train\.bin: holds token \d+, and .* has 20 ids"):
+        with pytest.raises(FormatError, match=r"train\.bin: holds a token .*\(\d+, expected 0 to 19"):
             self.run(tiny(folder, vocab_size=20), tmp_path)
 
     def test_a_corpus_that_does_not_tell_its_vocabulary(self, tmp_path: Path) -> None:
         folder = corpus(tmp_path / "c", meta=False)
         with pytest.raises(
-            ArgumentError, match="largest of a sample is 30; pass --vocab-size, 50304 for GPT-2"
+            ArgumentError, match="largest id of a sample is 30\\); pass --vocab-size, such as 50304"
         ):
             self.run(tiny(folder), tmp_path)
         self.run(tiny(folder, vocab_size=64, max_iters=1), tmp_path)
@@ -210,37 +211,40 @@ class TestBadInput:
     def test_no_validation_split(self, tmp_path: Path) -> None:
         folder = corpus(tmp_path / "c")
         (folder / "val.bin").unlink()
-        with pytest.raises(ArgumentError, match=r"the split 'val' .*--eval-interval 0 trains without"):
+        with pytest.raises(ArgumentError, match=r"validation split 'val' .*--eval-interval 0"):
             self.run(tiny(folder), tmp_path)
         self.run(tiny(folder, eval_interval=0), tmp_path)
         assert not (tmp_path / "run" / "best.pt").exists()
         assert len(losses(tmp_path / "run")) == 12
 
     def test_a_file_is_no_validation_split_of_itself(self, data: Path, tmp_path: Path) -> None:
-        with pytest.raises(ArgumentError, match=r"has one split alone.*--eval-interval 0"):
+        with pytest.raises(ArgumentError, match=r"has a single split.*--eval-interval 0"):
             self.run(tiny(data / "train.bin"), tmp_path)
 
     def test_a_validation_split_that_is_too_short(self, tmp_path: Path) -> None:
         folder = corpus(tmp_path / "c")
         np.zeros(8, np.uint16).tofile(folder / "val.bin")
-        with pytest.raises(ArgumentError, match=r"the split 'val' has 8 tokens, and one window takes 8 and"):
+        with pytest.raises(
+            ArgumentError,
+            match=r"'val' is too short \(8 tokens, expected more than .* 8\)",
+        ):
             self.run(tiny(folder), tmp_path)
 
     def test_a_training_split_that_is_too_short(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match="has 5000 tokens, too few for one window of 6000"):
-            self.run(tiny(data, block_size=6000, eval_interval=0), tmp_path)
+            self.run(tiny(data, length=6000, eval_interval=0), tmp_path)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test says it has not")
     def test_a_device_that_is_not_there(self, data: Path, tmp_path: Path) -> None:
         for device in ("cuda", "cuda:3", "nonsense"):
             with pytest.raises(
-                ArgumentError, match=rf"device '{device}' cannot be used here: .*there is cpu"
+                ArgumentError, match=rf"device '{device}' cannot be used here \(.*\); use cpu"
             ):
                 self.run(tiny(data, device=device), tmp_path)
 
     def test_a_folder_that_holds_a_run(self, data: Path, tmp_path: Path) -> None:
         self.run(tiny(data, max_iters=2), tmp_path)
-        with pytest.raises(ArgumentError, match="holds a run already; --resume goes on with it"):
+        with pytest.raises(ArgumentError, match="already holds a run; pass --resume"):
             self.run(tiny(data, max_iters=2), tmp_path)
 
     def test_going_on_with_another_corpus(self, data: Path, tmp_path: Path) -> None:
@@ -291,7 +295,7 @@ class TestCompile:
         train(tiny(data, max_iters=2, compile=True), str(tmp_path / "run"))
         assert len(used) > 2
         monkeypatch.undo()
-        assert checkpoints.load_model(tmp_path / "run").config.n_layer == 1
+        assert folder.load_model(tmp_path / "run").config.n_layer == 1
         train(tiny(data, max_iters=2), str(tmp_path / "plain"))
         assert losses(tmp_path / "run") == losses(tmp_path / "plain")
 
