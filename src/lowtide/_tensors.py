@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
@@ -70,22 +71,17 @@ class Destination:
         if target.min > source.min or target.max < source.max:
             raise ArgumentError(f"dtype {dtype} does not hold every {tokens} of the corpus; use torch.int64")
 
-    def submit(
-        self, rows: int, read: Callable[[npt.NDArray[Any]], Callable[[], object]]
-    ) -> Callable[[], Host]:
+    def submit(self, rows: int, read: Callable[[npt.NDArray[Any]], Pending[Any]]) -> Pending[Host]:
         """Start to ``read`` ``rows`` windows into a buffer in the corpus' own dtype."""
         pinned = self._pinned_memory((rows, self._width), self._tokens) if self._pinned else None
         tokens = np.empty((rows, self._width), self._tokens) if pinned is None else pinned.numpy()
-        wait = read(tokens)
+        return read(tokens).then(partial(self._host, tokens, pinned))
 
-        def finish() -> Host:
-            wait()
-            if pinned is not None:
-                return pinned
-            x, y = pair(tokens)
-            return _widened(x, self.dtype), _widened(y, self.dtype)
-
-        return finish
+    def _host(self, tokens: npt.NDArray[Any], pinned: torch.Tensor | None, _: object) -> Host:
+        if pinned is not None:
+            return pinned
+        x, y = pair(tokens)
+        return _widened(x, self.dtype), _widened(y, self.dtype)
 
     def mark(self, steps: Steps, step: int, kind: DocumentKind, tokens: Host) -> MarkedHost:
         """Add the documents of a step's batch, in memory of the host."""
@@ -162,7 +158,7 @@ class Tensors(ReadOnly, Iterator[Item], Generic[T, Item]):
         self,
         batches: Batches,
         destination: Destination,
-        submit: Callable[[int], Callable[[], T]],
+        submit: Callable[[int], Pending[T]],
         take: Callable[[T], Item],
         prefetch: int,
         start: int,
@@ -174,13 +170,10 @@ class Tensors(ReadOnly, Iterator[Item], Generic[T, Item]):
         self._seek(start)
 
     def _seek(self, step: int) -> None:
-        submit = self._submit
-        self._ahead: Prefetcher[T] = Prefetcher(
-            lambda step: submit(step)(), step, _FOREVER, self._prefetch, begin=submit
-        )
+        self._ahead: Prefetcher[T] = Prefetcher(self._submit, step, _FOREVER, self._prefetch)
 
     def __getitem__(self, step: int) -> Item:
-        return self._take(self._submit(whole("step", step, 0))())
+        return self._take(self._submit(whole("step", step, 0)).wait())
 
     def __next__(self) -> Item:
         if self._closed:

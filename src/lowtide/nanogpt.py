@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from lowtide._io.files import Cache
+from lowtide._io.reader import Cache
 from lowtide._sizes import whole
 from lowtide._tensors import Destination, Pair
 from lowtide._tokens.corpus import Corpus, corpus
@@ -95,7 +95,7 @@ def _drawn(
     def draw() -> Pair:
         # Nothing else here may draw from PyTorch's generator, or the batches would no longer be nanoGPT's.
         starts = torch.randint(len(tokens) - block_size, (batch_size,)).cpu().numpy()
-        return to.take(to.submit(batch_size, partial(tokens._segments.submit_windows, starts))())
+        return to.take(to.submit(batch_size, partial(tokens._segments.submit_windows, starts)).wait())
 
     return draw
 

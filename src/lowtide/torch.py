@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from lowtide._io.pending import Pending
 from lowtide._sizes import whole
 from lowtide._tensors import Destination, Host, MarkedHost, Pair, Tensors, data
 from lowtide._tensors import torch as torch  # the rest of lowtide imports it from here
@@ -107,13 +108,12 @@ class TorchDocumentBatches(Tensors[MarkedHost, DocumentBatch[torch.Tensor]]):
         return self
 
 
-def _submit(steps: Steps, to: Destination, step: int) -> Callable[[], Host]:
+def _submit(steps: Steps, to: Destination, step: int) -> Pending[Host]:
     return to.submit(steps.rows[1] - steps.rows[0], partial(steps.submit, step))
 
 
-def _submit_marked(steps: Steps, to: Destination, kind: DocumentKind, step: int) -> Callable[[], MarkedHost]:
-    wait = _submit(steps, to, step)
-    return lambda: to.mark(steps, step, kind, wait())
+def _submit_marked(steps: Steps, to: Destination, kind: DocumentKind, step: int) -> Pending[MarkedHost]:
+    return _submit(steps, to, step).then(partial(to.mark, steps, step, kind))
 
 
 class MapDataset(data.Dataset[Any]):
@@ -177,7 +177,7 @@ class MapDataset(data.Dataset[Any]):
         for number in chosen[(chosen < 0) | (chosen >= len(self))].tolist():
             raise IndexingError(f"window {number} is out of bounds for the {len(self)} of an epoch")
         read = partial(self._batches.read_samples, chosen + self.epoch * len(self))
-        x, y = self._to.take(self._to.submit(len(chosen), lambda out: partial(read, out))())
+        x, y = self._to.take(self._to.submit(len(chosen), partial(Pending, read)).wait())
         if self._as_dict:
             return [_named(row) for row in x]
         return list(zip(x, y, strict=True))
@@ -284,7 +284,7 @@ class IterableDataset(data.IterableDataset[Any]):
         worker = data.get_worker_info()
         number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         while at + number < end:
-            x, y = self._to.take(_submit(self._batches._steps, self._to, at + number)())
+            x, y = self._to.take(_submit(self._batches._steps, self._to, at + number).wait())
             at += stride
             self._at = at
             yield _named(x) if self._as_dict else (x, y)

@@ -213,7 +213,7 @@ def test_documents_are_computed_in_the_prefetch_thread_and_pinned(
         record("move" if more.get("non_blocking") else "widen")
         return to(tensor, *arguments, **more)
 
-    batches = documents(tmp_path).batches(4, 16, seed=1, prefetch=1)
+    batches = documents(tmp_path).batches(4, 16, order="blocks", seed=1, prefetch=1)
     expected = batches.with_documents()[0]
     tensors = batches.torch().with_documents()
     monkeypatch.setattr(tensors._to, "_pinned", True)
@@ -275,7 +275,7 @@ def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
         yield
         current.pop()
 
-    batches = extreme(tmp_path, kind).batches(4, 16, prefetch=1)
+    batches = extreme(tmp_path, kind).batches(4, 16, order="blocks", prefetch=1)
     tensors = TorchBatches(batches, "cpu", dtype, prefetch=1)
     monkeypatch.setattr(tensors._to, "_pinned", True)
     monkeypatch.setattr(torch, "empty", pinned)
@@ -356,7 +356,7 @@ def gone(before: int) -> bool:
 
 def test_closing_dropping_and_loading_leave_no_thread(corpus: lowtide.Corpus) -> None:
     before = len(threads())
-    tensors = corpus.batches(4, 16).torch()
+    tensors = corpus.batches(4, 16, order="blocks").torch()
     next(tensors)
     assert len(threads()) == before + 1
     tensors.load_state_dict(tensors.state_dict())
@@ -369,7 +369,7 @@ def test_closing_dropping_and_loading_leave_no_thread(corpus: lowtide.Corpus) ->
         next(tensors)
     assert len(threads()) == before
 
-    tensors = corpus.batches(4, 16).torch()
+    tensors = corpus.batches(4, 16, order="blocks").torch()
     next(tensors)
     del tensors
     assert gone(before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
@@ -57,19 +59,16 @@ class Steps:
     check: Check | None
     """Called with the tokens of each batch once they are read; raises for those that must not be used."""
 
-    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Callable[[], npt.NDArray[Any]]:
+    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
         """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
         first, last = self.rows
         buffer = np.empty((last - first, self.length + 1), self.samples.dtype) if out is None else out
-        wait = self.samples.submit(step * self.batch_size + first, buffer)
+        return self.samples.submit(step * self.batch_size + first, buffer).then(partial(self._finish, buffer))
 
-        def finish() -> npt.NDArray[Any]:
-            wait()
-            if self.check is not None:
-                self.check(buffer)
-            return buffer
-
-        return finish
+    def _finish(self, buffer: npt.NDArray[Any], _: object) -> npt.NDArray[Any]:
+        if self.check is not None:
+            self.check(buffer)
+        return buffer
 
     def document_ids(self, step: int, x: npt.NDArray[Any]) -> Ids:
         """The document of each token of a step's ``x``, counted within its row."""
@@ -190,7 +189,7 @@ class Batches(ReadOnly, Iterator[Pair]):
         array([[ 8,  9, 10, 11, 12],
                [12, 13, 14, 15, 16]], dtype=uint16)
         """
-        return self._steps.submit(whole("step", step, 0), out)()
+        return self._steps.submit(whole("step", step, 0), out).wait()
 
     def read_samples(self, numbers: Ints, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Read the ``length + 1`` tokens of windows by their numbers.
@@ -344,10 +343,9 @@ class Batches(ReadOnly, Iterator[Pair]):
     def _seek(self, step: int) -> None:
         if hasattr(self, "_ahead"):
             self._ahead.close()
-        submit = self._steps.submit  # without a reference to these batches: dropping them ends the thread
-        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(
-            lambda step: submit(step)(), step, _FOREVER, self._prefetch, begin=submit
-        )
+        # It has no reference to these batches: dropping them ends the thread.
+        submit = self._steps.submit
+        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(submit, step, _FOREVER, self._prefetch)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings and the step, no more: what was prefetched can be read again."""

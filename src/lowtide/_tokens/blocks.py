@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
 from lowtide._tokens.sampling import Epochs, Shuffle
 
@@ -49,16 +48,16 @@ class Blocks(Shuffle):
         self._content = (-1, -1)  # epoch, and window of its permutation
         self._pid = os.getpid()
 
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         """All of it is left for later: most batches come from blocks that are in the buffer."""
-        return partial(self._read, first, out)
+        return Pending(self._read, first, out)
 
     def _read(self, first: int, out: npt.NDArray[Any]) -> None:
         if self._pid != os.getpid():
             self._unlock()  # a thread of the parent may have held the lock, in the middle of loading
         with self._lock:
             if self._inside:  # a signal handler or finalizer interrupted this very thread: not from here
-                Blocks(self._corpus, self._length, self._seed).submit(first, out)()
+                Blocks(self._corpus, self._length, self._seed).submit(first, out).wait()
                 return
             self._inside = True
             try:
@@ -93,7 +92,7 @@ class Blocks(Shuffle):
         for starts, run in runs:
             width = run * length + 1
             part = self._buffer[at : at + len(starts) * width].reshape(len(starts), width)
-            self._corpus._segments.submit_windows((starts * length + phase) % self.tokens, part)()
+            self._corpus._segments.submit_windows((starts * length + phase) % self.tokens, part).wait()
             places.append((at + np.arange(len(starts))[:, None] * width + np.arange(run) * length).ravel())
             at += len(starts) * width
         self._starts = np.concatenate(places)[order.window_shuffle(window)(0, sum(map(len, places)))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.files import Cache, ReaderName
+from lowtide._io.reader import Cache, ReaderName
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats import tokens
 from lowtide._tokens.formats.documents import Documents
@@ -186,7 +186,7 @@ class Corpus(ReadOnly):
         if positions.step == 1:
             self._segments.stream(positions.start, out)
         elif positions.step * self.dtype.itemsize > _PAGE:
-            self._segments.submit_windows(np.array(positions, np.int64), out.reshape(-1, 1))()
+            self._segments.submit_windows(np.array(positions, np.int64), out.reshape(-1, 1)).wait()
         else:  # a part at a time, so that memory is that of the result and not of what lies between
             count = max(1, _PART // (positions.step * self.dtype.itemsize))
             for first in range(0, len(out), count):
@@ -344,7 +344,7 @@ class Corpus(ReadOnly):
         length = min(length, len(self))
         starts = np.linspace(0, len(self) - length, windows).astype(np.int64)
         out = np.empty((windows, length), self.dtype)
-        self._segments.submit_windows(starts, out)()
+        self._segments.submit_windows(starts, out).wait()
         return out
 
     # Closing

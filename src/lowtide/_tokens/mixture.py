@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending, every
 from lowtide._permutation import key_of
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.batches import Batches, samples_of
@@ -206,18 +208,12 @@ class MixedSamples(Samples):
             if len(rows):
                 yield part, rows, int(numbers[rows[0]])
 
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        reads: list[tuple[Ints, npt.NDArray[Any], Callable[[], None]]] = []
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        reads: list[Pending[Any]] = []
         for part, rows, number in self._rows(first, first + len(out)):
             tokens = np.empty((len(rows), out.shape[1]), part.dtype)
-            reads.append((rows, tokens, part.submit(number, tokens)))
-
-        def finish() -> None:
-            for rows, tokens, wait in reads:
-                wait()
-                out[rows] = tokens
-
-        return finish
+            reads.append(part.submit(number, tokens).then(partial(_place, out, rows, tokens)))
+        return every(reads)
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
         ids = np.zeros(x.shape, np.int32)
@@ -264,6 +260,10 @@ class MixedBatches(Batches):
         ({'web': 4, 'code': 0}, {'web': 2, 'code': 2})
         """
         return self._samples.shares(step * self.batch_size, (step + 1) * self.batch_size)
+
+
+def _place(out: npt.NDArray[Any], rows: Ints, tokens: npt.NDArray[Any], _: object) -> None:
+    out[rows] = tokens
 
 
 def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fraction]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
 from lowtide._tokens.documents import Ids
 from lowtide._tokens.sampling import Epochs, Order
@@ -80,7 +80,7 @@ class Packed(Order):
         within = rows - self._firsts[groups]
         return [self._rows(group)[row] for group, row in zip(groups.tolist(), within.tolist(), strict=True)]
 
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         pieces = [piece for row in self._pieces(first, first + len(out)) for piece in row]
         starts, lengths = np.array(pieces, np.int64).T
         return self._corpus._segments.submit(starts, lengths, np.cumsum(lengths) - lengths, out)

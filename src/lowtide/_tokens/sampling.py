@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, Shuffled, key_of, mix
 from lowtide._tokens.documents import Ids, ids_from_index, ids_from_marks
 from lowtide.errors import ArgumentError
@@ -39,7 +40,7 @@ class Samples(ABC):
     dtype: np.dtype[Any]
 
     @abstractmethod
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         """Start to fill each row of ``out`` with one sample, from number ``first`` on."""
 
     def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
@@ -47,7 +48,7 @@ class Samples(ABC):
         row = 0
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
             if len(run):
-                self.submit(int(run[0]), out[row : row + len(run)])()
+                self.submit(int(run[0]), out[row : row + len(run)]).wait()
                 row += len(run)
 
     @abstractmethod
@@ -110,14 +111,14 @@ class Windows(Order):
         """Positions of the first tokens of samples ``first`` to ``last``."""
         return self.starts_at(np.arange(first, last, dtype=np.int64))
 
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         return self._corpus._segments.submit_windows(self._planned_starts(first, first + len(out)), out)
 
     def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
         if len(numbers) and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and _ascending(numbers):
-            self.submit(int(numbers[0]), out)()
+            self.submit(int(numbers[0]), out).wait()
         else:
-            self._corpus._segments.submit_windows(self.starts_at(numbers), out)()
+            self._corpus._segments.submit_windows(self.starts_at(numbers), out).wait()
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
         layout = self._corpus._layout

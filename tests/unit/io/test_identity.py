@@ -157,7 +157,7 @@ def test_a_forked_worker_notices_a_rewrite(path: Path) -> None:
 def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(path: Path) -> None:
     """A shared file system has another device number on every machine, and perhaps another inode."""
     with lowtide.open(path) as array:
-        identity = array.layout.identity
+        identity = array._layout.identity
         assert identity is not None
         there = lowtide._arrays.array._restore(
             (*array.__reduce__()[1][0][:-1], identity._replace(device=identity.device + 1, inode=7)),

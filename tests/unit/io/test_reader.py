@@ -18,9 +18,11 @@ import pytest
 
 import lowtide
 from lowtide import errors
-from lowtide._io import aio, files, pagecache
+from lowtide._io import aio, pagecache, pread, threads
 from lowtide._io.extents import Extents, of_records
-from lowtide._io.files import Cache, PreadReader, ReaderName, open_reader
+from lowtide._io.pending import Outcome, Pending, combined
+from lowtide._io.pread import PreadReader
+from lowtide._io.reader import Cache, ReaderName, open_reader
 from tests.support.process import python
 from tests.support.variants import Variant, every_variant, tight
 
@@ -48,12 +50,12 @@ def test_filling(tmp_path: Path, variant: Variant, count: int, small: bool) -> N
         reader = open_reader(str(tmp_path / "x"), len(data), variant.reader, variant.cache)
         for ahead in (0, 1000, 10**6):
             out[:] = 0
-            reader.fill(wanted, out, ahead)
+            reader.submit(wanted, out, ahead=ahead).wait()
             for offset, target, length in zip(wanted.offsets, wanted.targets, wanted.lengths, strict=True):
                 assert (out[target : target + length] == data[offset : offset + length]).all()
-        reader.fill(wanted[:0], out)
+        reader.submit(wanted[:0], out).wait()
         streamed = np.zeros(100_000, np.uint8)
-        assert reader.stream(70, streamed)
+        reader.submit(Extents.of_range(70, 100_000), streamed, sequential=True).wait()
         assert (streamed == data[70:100_070]).all()
         reader.close()
         reader.close()
@@ -64,14 +66,14 @@ def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tup
     data = written(tmp_path / "x", 4 * 2**20)
     out = np.zeros(100 * 500, np.uint8)
     with Variant("pread", "keep", lacks).platform():
-        reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+        reader = PreadReader(str(tmp_path / "x"), len(data), False)
         wanted = scattered(100, 500, len(data))
         pagecache.drop(tmp_path / "x")
-        with mock.patch.object(reader, "_read", wraps=reader._read) as waiting:
-            reader.fill(wanted, out)
+        with mock.patch.object(reader, "_read_rest", wraps=reader._read_rest) as waiting:
+            reader.submit(wanted, out).wait()
             assert sum(len(call.args[1]) for call in waiting.call_args_list)
             waiting.reset_mock()
-            reader.fill(wanted, out)
+            reader.submit(wanted, out).wait()
             assert "nowait" in lacks or not sum(len(call.args[1]) for call in waiting.call_args_list)
         assert (out[wanted.targets] == data[wanted.offsets]).all()
         reader.close()
@@ -84,7 +86,10 @@ def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
     data = written(tmp_path / "x", 32 * 2**20)
     length, start = 2**20, 16 * 2**20
     out = np.zeros(length, np.uint8)
-    reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+    reader = PreadReader(str(tmp_path / "x"), len(data), False)
+
+    def stream() -> Pending[Outcome]:
+        return reader.submit(Extents.of_range(start, length), out, sequential=True)
 
     def cold() -> bool:
         pagecache.drop(tmp_path / "x")
@@ -92,14 +97,14 @@ def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
             with open(tmp_path / "x", "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than what is named
                 os.pread(file.fileno(), length // 2 - 8192, start + half * (length // 2 + 4096))
-        return not reader.stream(start, out, wait=False)
+        return not stream().done
 
     # The kernel starts to read what it reports as missing. If this process loses the processor in the
     # middle of the call, all of it may have arrived by then: so one cold answer out of several is asked for.
     assert any(cold() for _ in range(8))
-    assert reader.stream(start, out)
+    stream().wait()
     out[:] = 0
-    assert reader.stream(start, out, wait=False)
+    assert stream().done
     assert (out == data[start : start + length]).all()
     reader.close()
 
@@ -107,7 +112,9 @@ def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
 def test_a_mapping_does_not_know_what_is_cached(tmp_path: Path) -> None:
     written(tmp_path / "x", 2**20)
     mapped = open_reader(str(tmp_path / "x"), 2**20, "remap", "keep")
-    assert not mapped.stream(0, np.zeros(100, np.uint8), wait=False)
+    pending = mapped.submit(Extents.of_range(0, 100), np.zeros(100, np.uint8), sequential=True)
+    assert not pending.done
+    assert not pending.wait().cached
     mapped.close()
 
 
@@ -119,7 +126,7 @@ def test_a_stream_that_drops_leaves_nothing_behind(tmp_path: Path, variant: Vari
     reader = open_reader(str(tmp_path / "x"), size, variant.reader, "drop")
     out = np.zeros(100_000, np.uint8)
     for offset in range(0, size - 100_000, 100_000):
-        reader.stream(offset, out)
+        reader.submit(Extents.of_range(offset, len(out)), out, sequential=True).wait()
     reader.close()
     assert cached(tmp_path / "x") <= 2 * 2**20
 
@@ -128,13 +135,14 @@ def test_random_reads_bring_no_neighbours(tmp_path: Path) -> None:
     """The kernel's own read-ahead would pull megabytes for each row."""
     written(tmp_path / "x", 64 * 2**20)
     pagecache.drop(tmp_path / "x")
-    reader = PreadReader(str(tmp_path / "x"), 64 * 2**20, "keep")
-    reader.stream(0, np.zeros(2**20, np.uint8))  # reads in order may have read-ahead, but only they
+    reader = PreadReader(str(tmp_path / "x"), 64 * 2**20, False)
+    # Reads in order may have read-ahead, but only they.
+    reader.submit(Extents.of_range(0, 2**20), np.zeros(2**20, np.uint8), sequential=True).wait()
     pagecache.drop(tmp_path / "x")
-    reader.fill(scattered(100, 500, 64 * 2**20), np.zeros(50_000, np.uint8))
+    reader.submit(scattered(100, 500, 64 * 2**20), np.zeros(50_000, np.uint8)).wait()
     for place in range(0, 64 * 2**20, 8 * 2**20):
         for offset in (place, place + 4096, place + 8192):  # three in a row look like reading in order
-            reader.fill(of_records(np.array([offset]), 500), np.zeros(500, np.uint8))
+            reader.submit(of_records(np.array([offset]), 500), np.zeros(500, np.uint8)).wait()
     reader.close()
     found = pagecache.resident(tmp_path / "x")
     assert found is not None
@@ -171,7 +179,7 @@ def test_dropping_leaves_no_page_however_small_the_reads(
         reader = open_reader(str(tmp_path / "x"), size, variant.reader, "drop")
         out = np.zeros(width * 4, np.uint8)
         for offset in range(0, size - 4 * width, 200_000):
-            reader.fill(of_records(offset + np.arange(4) * width, width), out)
+            reader.submit(of_records(offset + np.arange(4) * width, width), out).wait()
         reader.close()
     assert cached(tmp_path / "x") <= 128 * 1024
 
@@ -181,7 +189,7 @@ def test_keeping_keeps(tmp_path: Path) -> None:
     pagecache.drop(tmp_path / "x")
     for reader in READERS:
         one = open_reader(str(tmp_path / "x"), 8 * 2**20, reader, "keep")
-        one.fill(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8))
+        one.submit(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8)).wait()
         one.close()
         assert cached(tmp_path / "x") == 8 * 2**20
 
@@ -192,9 +200,9 @@ def test_keeping_keeps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 30, 1000])
 def test_a_real_input_output_error(count: int) -> None:
     """The kernel itself says EIO when a process reads its own memory where there is none."""
-    reader = PreadReader("/proc/self/mem", 0, "keep")
+    reader = PreadReader("/proc/self/mem", 0, False)
     with pytest.raises(errors.ReadError, match="I/O error; check the disk") as caught:
-        reader.fill(of_records(np.arange(count) * 10, 8), np.zeros(count * 8, np.uint8))
+        reader.submit(of_records(np.arange(count) * 10, 8), np.zeros(count * 8, np.uint8)).wait()
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == "/proc/self/mem"
     reader.close()
@@ -219,17 +227,17 @@ def test_an_error_in_the_middle_of_many_reads(tmp_path: Path, lacks: tuple[str, 
         return results
 
     with Variant("pread", "keep", lacks).platform():
-        reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
+        reader = PreadReader(str(tmp_path / "x"), len(data), False)
         with (
             mock.patch.object(os, "preadv", broken_preadv),
             mock.patch.object(aio.Aio, "read", broken_read),
             pytest.raises(errors.ReadError) as caught,
         ):
-            reader.fill(wanted, np.zeros(count * 8, np.uint8))
+            reader.submit(wanted, np.zeros(count * 8, np.uint8)).wait()
         assert caught.value.errno == errno.EIO
         assert caught.value.filename == str(tmp_path / "x")
         out = np.zeros(count * 8, np.uint8)
-        reader.fill(wanted, out)  # the next read is well again
+        reader.submit(wanted, out).wait()  # the next read is well again
         assert (out[wanted.targets] == data[wanted.offsets]).all()
         reader.close()
 
@@ -252,8 +260,8 @@ def test_reads_that_come_back_short_are_completed(tmp_path: Path, lacks: tuple[s
         mock.patch.object(os, "preadv", short_preadv),
         mock.patch.object(aio.Aio, "read", short_read),
     ):
-        reader = PreadReader(str(tmp_path / "x"), len(data), "keep")
-        reader.fill(wanted, out)
+        reader = PreadReader(str(tmp_path / "x"), len(data), False)
+        reader.submit(wanted, out).wait()
         reader.close()
     assert out.tobytes() == b"".join(data[i * 1999 : i * 1999 + 900].tobytes() for i in range(50))
 
@@ -266,10 +274,10 @@ def test_a_file_cut_short_between_reads(tmp_path: Path, variant: Variant, count:
     out = np.zeros(count * 90, np.uint8)
     with variant.platform():
         reader = open_reader(str(tmp_path / "x"), 100_000, variant.reader, variant.cache)
-        reader.fill(wanted, out)
+        reader.submit(wanted, out).wait()
         os.truncate(tmp_path / "x", 60_010)
-        with pytest.raises(errors.TruncatedFileError, match=r"cut short") as caught:
-            reader.fill(wanted, out)
+        with pytest.raises(errors.TruncatedFileError, match="truncated") as caught:
+            reader.submit(wanted, out).wait()
         reader.close()
     assert str(tmp_path / "x") in str(caught.value)
     assert "100000" in str(caught.value)
@@ -303,10 +311,10 @@ def test_a_file_cut_short_is_an_exception_where_memmap_dies(tmp_path: Path) -> N
 def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
     """When one share fails the others are waited for."""
     written(tmp_path / "x", 8 * 2**20)
-    reader = PreadReader(str(tmp_path / "x"), 8 * 2**20, "keep")
-    fill, running, ended = reader._fill, [], []
+    reader = PreadReader(str(tmp_path / "x"), 8 * 2**20, False)
+    read, running, ended = reader._read_windows, [], []
 
-    def slow(fd: int, extents: Extents, out: Any, ahead: int) -> None:
+    def slow(fd: int, extents: Extents, out: Any, ahead: int) -> Outcome:
         import threading
         import time
 
@@ -314,15 +322,16 @@ def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         running.append(1)
         time.sleep(0.2)
-        fill(fd, extents, out, ahead)
+        outcome = read(fd, extents, out, ahead)
         ended.append(1)
+        return outcome
 
     with (
-        mock.patch.object(reader, "_fill", slow),
-        mock.patch.object(files, "_CORES", 2),
+        mock.patch.object(reader, "_read_windows", slow),
+        mock.patch.object(threads, "_CORES", 2),
         pytest.raises(KeyboardInterrupt),
     ):
-        reader.fill(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8))
+        reader.submit(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8)).wait()
     assert len(running) == len(ended) == 1
     reader.close()
 
@@ -331,7 +340,7 @@ def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
 
 
 def how(path: Path, reader: ReaderName = "auto", cache: Cache = "keep", **lacks: Any) -> str:
-    with mock.patch.multiple(files, **lacks) if lacks else mock.MagicMock():
+    with mock.patch.multiple(pread, **lacks) if lacks else mock.MagicMock():
         one = open_reader(str(path), 1, reader, cache)
         one.close()
     return f"{one.name}: {one.how}"
@@ -372,8 +381,8 @@ def test_without_any_hints_everything_is_still_read(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(aio, "_IDLE", deque())
     for name in [name for name in dir(os) if name.startswith("POSIX_FADV") or name == "posix_fadvise"]:
         monkeypatch.delattr(os, name)
-    monkeypatch.setattr(files, "_NOWAIT", 0)
-    monkeypatch.setattr(files, "_DONTCACHE", 0)
+    monkeypatch.setattr(pread, "_NOWAIT", 0)
+    monkeypatch.setattr(pread, "_DONTCACHE", 0)
     for reader in READERS:
         with lowtide.open(tmp_path / "a.npy", reader=reader, cache="drop") as array:
             assert (np.concatenate(list(array.chunks(7))) == expected).all()
@@ -388,12 +397,12 @@ def test_a_flag_is_asked_of_each_file(tmp_path: Path, flag: str) -> None:
         os, "preadv", side_effect=error, return_value=1
     )
     with asked(OSError(errno.EOPNOTSUPP, "no")):
-        assert not files._supports(fd, getattr(files, flag))
+        assert not pread._supports(fd, getattr(pread, flag))
     with asked(BlockingIOError(errno.EAGAIN, "later")):
-        assert files._supports(fd, getattr(files, flag))
+        assert pread._supports(fd, getattr(pread, flag))
     with asked(None):
-        assert files._supports(fd, getattr(files, flag))
-        assert not files._supports(fd, 0)
+        assert pread._supports(fd, getattr(pread, flag))
+        assert not pread._supports(fd, 0)
     os.close(fd)
 
 
@@ -414,17 +423,13 @@ def test_a_missing_file(tmp_path: Path, reader: ReaderName) -> None:
 def test_reads_need_no_order_once_everything_is_cached(tmp_path: Path) -> None:
     path = tmp_path / "rows.bin"
     path.write_bytes(bytes(2**20))
-    reader = PreadReader(str(path), 2**20, "keep")
+    reader = PreadReader(str(path), 2**20, False)
     extents = of_records(np.arange(0, 2**20, 8192), 1024)
     out = np.empty(extents.nbytes, np.uint8)
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    told = [reader.in_order]
-    for _ in range(2):
-        reader.fill(extents, out)
-        told.append(reader.in_order)
-    assert told == [True, True, False]
+    assert [reader.submit(extents, out).wait().cached for _ in range(2)] == [False, True]
     reader.close()
 
 
@@ -432,22 +437,24 @@ def test_parts_are_worked_out_and_read_each_by_a_thread(tmp_path: Path) -> None:
     path = tmp_path / "rows.bin"
     rows = np.random.default_rng(0).integers(0, 256, (1000, 100), np.uint8)
     rows.tofile(path)
-    reader = PreadReader(str(path), rows.nbytes, "keep")
+    reader = PreadReader(str(path), rows.nbytes, False)
     out = np.zeros(rows.nbytes, np.uint8)
-    threads = set()
+    idents = set()
 
-    def part(nth: int) -> Extents:
-        threads.add(threading.get_ident())
-        return of_records(np.arange(nth * 250, (nth + 1) * 250) * 100, 100).moved(nth * 25_000)
+    def part(nth: int) -> Outcome:
+        idents.add(threading.get_ident())
+        extents = of_records(np.arange(nth * 250, (nth + 1) * 250) * 100, 100).moved(nth * 25_000)
+        return reader.submit(extents, out).wait()
 
-    reader.fill_parts([partial(part, nth) for nth in range(4)], out)
+    outcomes = threads.in_threads([partial(part, nth) for nth in range(4)])
+    assert combined(outcomes).total == 4  # neighbours are joined
     assert (out == rows.ravel()).all()
-    assert threading.get_ident() in threads
-    assert len(threads) > 1 or os.cpu_count() == 1
+    assert threading.get_ident() in idents
+    assert len(idents) > 1 or os.cpu_count() == 1
 
-    def broken() -> Extents:
+    def broken() -> Outcome:
         raise ValueError("no such part")
 
     with pytest.raises(ValueError, match="no such part"):
-        reader.fill_parts([partial(part, 0), broken], out)
+        threads.in_threads([lambda: part(0), broken])
     reader.close()
