@@ -104,9 +104,9 @@ def keep_tokenizer(run: str, corpus: Corpus) -> None:
         with opened(source_path) as source:
             write_file(path, source.read(0, source.size, "tokenizer"))
     elif characters := _characters(corpus):
-        from lowtide._prepare.tokenizers import make
+        from lowtide._prepare.tokenizers.char import CharTokenizer
 
-        write_file(path, make("char", alphabet=characters).to_json().encode())
+        write_file(path, CharTokenizer(characters).to_json().encode())
 
 
 def _characters(corpus: Corpus) -> str | None:
