@@ -214,23 +214,22 @@ def test_documents_are_computed_in_the_prefetch_thread_and_pinned(
         return to(tensor, *arguments, **more)
 
     batches = documents(tmp_path).batches(4, 16, order="blocks", seed=1, prefetch=1)
-    expected = batches.with_documents()[0]
+    expected = batches.with_documents()[1]
     tensors = batches.torch().with_documents()
     monkeypatch.setattr(tensors._to, "_pinned", True)
     monkeypatch.setattr(torch, "empty", pinned)
     monkeypatch.setattr(torch.Tensor, "to", move)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    next(tensors)
     for name in ("cpu", "numpy", "tolist", "item"):
         monkeypatch.setattr(torch.Tensor, name, _only_in_the_thread(getattr(torch.Tensor, name)))
     batch = next(tensors)
     tensors.close()
     monkeypatch.undo()
-    assert [call for call in calls if call[1] == "MainThread"] == [
-        *[("move", "MainThread"), ("widen", "MainThread"), ("widen", "MainThread")],
-        *[("move", "MainThread"), ("move", "MainThread")],
-    ]
-    assert calls[0] == ("pin", "lowtide-prefetch")
-    assert ("pin", "MainThread") not in calls
+    assert ("pin", "lowtide-prefetch") in calls
+    consumer = [what for what, thread in calls if thread == "MainThread"]
+    assert consumer[-5:] == ["move", "widen", "widen", "move", "move"]
+    assert consumer.count("pin") <= 1  # of the first batch, which is submitted before there is a thread
     for tensor, array in zip((*batch, batch.position_ids), (*expected, expected.position_ids), strict=True):
         assert tensor.tolist() == array.tolist()
 
@@ -252,19 +251,19 @@ def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
     tmp_path: Path, kind: str, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pinned memory is filled in the prefetch thread, for the right GPU; the rest is the consumer's."""
-    done: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     empty, to = torch.empty, torch.Tensor.to
 
-    def said(what: str) -> None:
-        done.append((what, threading.current_thread().name.partition("_")[0]))
+    def record(what: str) -> None:
+        calls.append((what, threading.current_thread().name.partition("_")[0]))
 
     def pinned(*arguments: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
         if pin_memory:
-            said(f"pinned for {current[-1]}")
+            record(f"pinned for {current[-1]}")
         return empty(*arguments, **more)
 
     def moved(tensor: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
-        said("moved, not waiting" if more.get("non_blocking") else "widened")
+        record("moved, not waiting" if more.get("non_blocking") else "widened")
         return to(tensor, *arguments, **more)
 
     current = ["none"]
@@ -281,16 +280,18 @@ def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
     monkeypatch.setattr(torch, "empty", pinned)
     monkeypatch.setattr(torch.Tensor, "to", moved)
     monkeypatch.setattr(torch.cuda, "device", gpu)
+    next(tensors)
     x, y = next(tensors)
     tensors.close()
     assert x.dtype == y.dtype == torch.int64
     assert x.is_contiguous()
     assert y.is_contiguous()
-    assert (x.numpy() == batches[0][0].astype(np.int64)).all()
-    assert (y.numpy() == batches[0][1].astype(np.int64)).all()
-    assert done[0] == ("pinned for cpu", "lowtide-prefetch")
-    mine = [what for what, thread in done if thread == "MainThread"]
-    assert mine == ["moved, not waiting", "widened", "widened"]
+    assert (x.numpy() == batches[1][0].astype(np.int64)).all()
+    assert (y.numpy() == batches[1][1].astype(np.int64)).all()
+    assert ("pinned for cpu", "lowtide-prefetch") in calls
+    consumer = [what for what, thread in calls if thread == "MainThread"]
+    assert consumer[-3:] == ["moved, not waiting", "widened", "widened"]
+    assert sum("pinned" in what for what in consumer) <= 1  # of the batch before there is a thread
 
 
 def test_a_gpu_without_a_number_is_the_callers_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
