@@ -131,7 +131,7 @@ _MOVED = {
     "lowtide.preparing.vocabulary": "lowtide._prepare.jobs",
     "lowtide.preparing.workfolder": "lowtide._prepare.workdir",
     "lowtide.printable": "lowtide._printable",
-    "lowtide.publish": "lowtide._io.publish",
+    "lowtide.publish": "lowtide._io.atomic",
     "lowtide.readonly": "lowtide._readonly",
     "lowtide.samplers": "lowtide._tokens.sampling",
     "lowtide.scanning": "lowtide._tokens.documents",

@@ -13,7 +13,7 @@ import click
 
 from lowtide._arrays.formats import members
 from lowtide._arrays.formats.layout import Member
-from lowtide._io import pagecache, publish
+from lowtide._io import atomic, pagecache
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 from lowtide._tokens.formats import tokens
@@ -136,7 +136,7 @@ def _array_files(path: str) -> list[str]:
 
 def _tell_leftovers(path: str) -> None:
     """What killed writers left behind: on standard error, for programs read the rest."""
-    for leftover, size in publish.leftovers(path):
+    for leftover, size in atomic.leftovers(path):
         say(
             f"{leftover}: {format_size(size)} left by a writer that was killed; the next one of that file "
             f"writes over it, and `rm {shlex.quote(leftover)}` removes it",
