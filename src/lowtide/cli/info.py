@@ -164,17 +164,17 @@ def _is_corpus(path: str, source: Source, eos: int | None, scan: bool) -> bool:
 def _tell_corpus(
     path: str, split: str, dtype: str | None, eos: int | None, scan: bool, as_json: bool
 ) -> dict[str, Any]:
-    from lowtide._tokens.corpora import corpus
+    from lowtide._tokens.corpus import corpus
 
     with corpus(path, split=split, dtype=dtype, eos=eos) as found:
         documents = None
-        if found.found.documents is not None or found.eos is not None or found.found.index is not None:
+        if found.has_documents:
             documents = found.documents.count
         told: dict[str, Any] = {
             "path": os.path.abspath(path),
             "format": found.format,
             "tokens": len(found),
-            "shards": len(found.found.segments),
+            "shards": len(found.paths),
             "dtype": str(found.dtype),
             "bytes": len(found) * found.dtype.itemsize,
             "documents": documents,
