@@ -13,7 +13,7 @@ import psutil
 from lowtide._arrays.formats import inspect
 from lowtide._compare.runs import Run, make_matrix, make_warm
 from lowtide._compare.walks import task_for, walk_apart
-from lowtide._memory import cgroups
+from lowtide._memory import cgroup
 from lowtide._sizes import format_size
 from lowtide.errors import DiskFullError
 
@@ -58,7 +58,7 @@ def fitting_size(wanted: int, folder: str, beside: int, *, least: int = LEAST) -
 def _memory() -> int:
     """What this process may hope for: the machine's, or its container's."""
     available: int = psutil.virtual_memory().available
-    group = cgroups.find(os.getpid())
+    group = cgroup.find(os.getpid())
     limit = group.limit() if group is not None else None
     return available if limit is None else min(available, limit)
 

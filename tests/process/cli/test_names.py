@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lowtide._memory import live, profiler, verdict
+from lowtide._memory.profile import live, profiler, verdict
 from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide._printable import printable
 from tests.process.cli.test_sample import make_run

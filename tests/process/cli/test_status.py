@@ -176,9 +176,9 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
         ("lowtide._gpt.folder:load_model", "sample run"),
         ("lowtide._gpt.generate:generate", "sample run"),
         ("lowtide._gpt.folder:load_model", "export run new"),
-        ("lowtide._memory.document:load", "report profile.json"),
+        ("lowtide._memory.profile.document:load", "report profile.json"),
         ("lowtide._memory.doctor:examine", "doctor"),
-        ("lowtide._memory.profiler:attach", "watch 1"),
+        ("lowtide._memory.profile.profiler:attach", "watch 1"),
     ],
 )
 def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monkeypatch: Any) -> None:
