@@ -101,7 +101,13 @@ def test_the_best_weights_are_kept_apart(data: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(Data, "validation", validation)
     real = Ranks.sum
     monkeypatch.setattr(
-        Ranks, "sum", lambda self, *values: [next(told) * 3] if len(values) == 1 else real(self, *values)
+        Ranks,
+        "sum",
+        lambda self, *values: (
+            [next(told) * 3]
+            if values == (0.0,) and self.first and type(values[0]) is float
+            else real(self, *values)
+        ),
     )
     found = train(tiny(data, max_iters=8, eval_interval=2), str(tmp_path / "run"))
     assert found.best_val_loss == 2.0
