@@ -142,7 +142,9 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
     shape = {key: chosen[key] for key in presets.ARCHITECTURES[name]}
     model = GPT(ModelConfig(vocab_size=data.vocab_size, **SIZES, dropout=0.0, **shape))
     rates = {"learning_rate": RATE, "beta1": BETAS[0], "beta2": BETAS[1]}
-    given = {key: chosen[key] for key in ("optimiser", "weight_decay", "muon_dtype") if key in chosen}
+    given: dict[str, Any] = {
+        key: chosen[key] for key in ("optimiser", "weight_decay", "muon_dtype") if key in chosen
+    }
     settings = resolve({"data": "-", "device": "cpu", **rates, **given})
     built = optim.make(model, settings)
     return Race(title or name, model, built, built.set_learning_rate, data.batches(seed))
