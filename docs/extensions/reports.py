@@ -1,4 +1,4 @@
-"""Reports as pages: ``recordings/NAME.json`` of ``lowtide profile --json`` becomes ``NAME.html``."""
+"""Reports as pages: ``recordings/NAME.json`` of ``lowtide profile --save`` becomes ``NAME.html``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from lowtide._memory import document, report
+from lowtide._memory.profile import document, report
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from lowtide._arrays.shuffling import shuffle as shuffle
     from lowtide._arrays.writer import Writer as Writer
     from lowtide._arrays.writer import create as create
-    from lowtide._memory.guard import Watch as Watch
-    from lowtide._memory.guard import watch as watch
+    from lowtide._memory.watch import Watch as Watch
+    from lowtide._memory.watch import watch as watch
     from lowtide._prepare.prepare import prepare as prepare
     from lowtide._prepare.tokenizers import load_tokenizer as load_tokenizer
     from lowtide._tokens.batches import Batches as Batches
-    from lowtide._tokens.corpora import Corpus as Corpus
-    from lowtide._tokens.corpora import corpus as corpus
+    from lowtide._tokens.corpus import Corpus as Corpus
+    from lowtide._tokens.corpus import corpus as corpus
     from lowtide._tokens.mixture import Mixture as Mixture
     from lowtide._tokens.mixture import mix as mix
     from lowtide.dask import to_dask as to_dask
@@ -46,16 +46,16 @@ _NAMES = {
     "Batches": "lowtide._tokens.batches",
     "BudgetError": "lowtide.errors",
     "Chunks": "lowtide._arrays.chunks",
-    "Corpus": "lowtide._tokens.corpora",
+    "Corpus": "lowtide._tokens.corpus",
     "FileChangedError": "lowtide.errors",
     "FormatError": "lowtide.errors",
     "LowtideError": "lowtide.errors",
     "MemoryBudgetExceeded": "lowtide.errors",
     "Mixture": "lowtide._tokens.mixture",
     "TruncatedFileError": "lowtide.errors",
-    "Watch": "lowtide._memory.guard",
+    "Watch": "lowtide._memory.watch",
     "Writer": "lowtide._arrays.writer",
-    "corpus": "lowtide._tokens.corpora",
+    "corpus": "lowtide._tokens.corpus",
     "create": "lowtide._arrays.writer",
     "dask": "lowtide.dask",
     "errors": "lowtide.errors",
@@ -69,7 +69,7 @@ _NAMES = {
     "shuffle": "lowtide._arrays.shuffling",
     "to_dask": "lowtide.dask",
     "torch": "lowtide.torch",
-    "watch": "lowtide._memory.guard",
+    "watch": "lowtide._memory.watch",
 }
 
 __all__ = ["__version__", *_NAMES]

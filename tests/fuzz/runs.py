@@ -233,8 +233,8 @@ def _read_gpt2(folder: Path) -> None:
 
 
 def _make_recording(folder: Path) -> None:
-    from lowtide._memory import document
-    from lowtide._memory.recording import Detail, Point, Recording
+    from lowtide._memory.profile import document
+    from lowtide._memory.profile.recording import Detail, Point, Recording
 
     recording = Recording(["python", "train.py"], 1, 1.7e9, 0.1, budget=2**28, limit=2**30)
     recording.ended, recording.status = 1.7e9 + 2, 0
@@ -243,7 +243,7 @@ def _make_recording(folder: Path) -> None:
         recording.add(Point(index * 0.1, 0, 1, 2**25, size, 0, size, 2**22, size, index, index))
     detail = (0, (0, 0, 0), (0, 0, 0), {"x.npy": 2**26}, 0, 0, 2**40, 0, {"x.npy": 2**27}, 99, None, None)
     recording.detail(Detail(1.0, *detail))
-    document.save(str(folder / "recording.json"), document.document(recording))
+    document.save(str(folder / "recording.json"), document.of(recording))
 
 
 def _make_dat(folder: Path) -> None:
@@ -255,7 +255,7 @@ def _make_dat(folder: Path) -> None:
 
 
 def _report(folder: Path) -> None:
-    from lowtide._memory import document, report
+    from lowtide._memory.profile import document, report
 
     for path in sorted(folder.iterdir()):
         page = report.render(document.load(str(path)))

@@ -1,4 +1,4 @@
-"""One look at a process: true figures, their sources, and None where nothing is known."""
+"""A snapshot: true figures, their sources, and None where nothing is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from lowtide._io import pagecache
-from lowtide._memory import meter, proc
+from lowtide._memory import proc
+from lowtide._memory import snapshot as snapshots
 from lowtide.errors import NotFoundError, ProcessError
 from lowtide.memory import Snapshot, drop_page_cache, peak, reset_peak, snapshot
 from tests.memory.conftest import written
@@ -22,15 +23,15 @@ from tests.support.pages import touch
 MIB = 2**20
 
 
-def test_the_parts_add_up_to_the_whole() -> None:
+def test_parts_add_up() -> None:
     now = snapshot()
     assert now.pid == os.getpid()
-    assert None not in (now.rss, now.anon, now.file, now.shared, now.peak)
-    assert now.rss == (now.anon or 0) + (now.file or 0) + (now.shared or 0)
+    assert None not in (now.rss, now.heap, now.mapped, now.shared, now.peak)
+    assert now.rss == (now.heap or 0) + (now.mapped or 0) + (now.shared or 0)
     assert (now.peak or 0) >= (now.rss or 0)
 
 
-def test_each_figure_says_where_it_came_from(small: Path) -> None:
+def test_each_figure_has_a_source(small: Path) -> None:
     now = snapshot(pss=True, files=[small])
     figures = [field.name for field in dataclasses.fields(Snapshot)]
     for name in set(figures) - {"time", "pid", "page_cache", "sources"}:
@@ -38,32 +39,32 @@ def test_each_figure_says_where_it_came_from(small: Path) -> None:
     assert now.sources[f"page_cache {small}"] in ("cachestat(2)", "mincore(2)")
 
 
-def test_a_snapshot_cannot_be_changed() -> None:
+def test_snapshot_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         snapshot().rss = 1  # type: ignore[misc]
 
 
-def test_heap_and_mapped_files_are_told_apart(small: Path) -> None:
+def test_heap_and_mapped_files_are_separate(small: Path) -> None:
     before = snapshot()
     block = np.ones(32 * MIB, dtype="u1")
     after_heap = snapshot()
-    assert (after_heap.anon or 0) - (before.anon or 0) >= 31 * MIB
-    assert abs((after_heap.file or 0) - (before.file or 0)) < 4 * MIB
+    assert (after_heap.heap or 0) - (before.heap or 0) >= 31 * MIB
+    assert abs((after_heap.mapped or 0) - (before.mapped or 0)) < 4 * MIB
     mapped = np.memmap(small, dtype="u1", mode="r")
     int(mapped[:: mmap.PAGESIZE].sum())
     after_map = snapshot()
-    assert (after_map.file or 0) - (after_heap.file or 0) >= 90 * MIB
-    assert abs((after_map.anon or 0) - (after_heap.anon or 0)) < 4 * MIB
+    assert (after_map.mapped or 0) - (after_heap.mapped or 0) >= 90 * MIB
+    assert abs((after_map.heap or 0) - (after_heap.heap or 0)) < 4 * MIB
     del block, mapped
 
 
-def test_pss_is_only_told_when_asked_for() -> None:
+def test_pss_is_measured_on_request() -> None:
     assert snapshot().pss is None
-    told = snapshot(pss=True)
-    assert 0 < (told.pss or 0) <= (told.rss or 0) + 4 * MIB
+    now = snapshot(pss=True)
+    assert 0 < (now.pss or 0) <= (now.rss or 0) + 4 * MIB
 
 
-def test_bytes_read_count_reads_from_the_cache(small: Path) -> None:
+def test_bytes_read_include_cached_reads(small: Path) -> None:
     before = snapshot()
     with open(small, "rb", buffering=0) as file:
         assert len(file.read(10 * MIB)) == 10 * MIB
@@ -71,7 +72,7 @@ def test_bytes_read_count_reads_from_the_cache(small: Path) -> None:
     assert 10 * MIB <= (after.bytes_read or 0) - (before.bytes_read or 0) < 11 * MIB
 
 
-def test_the_page_cache_of_a_file_follows_what_is_read(tmp_path: Path) -> None:
+def test_page_cache_of_a_file_follows_reads(tmp_path: Path) -> None:
     path = written(tmp_path / "a.bin", 8)
     assert snapshot(files=[path]).page_cache[str(path)] == 8 * MIB
     drop_page_cache(path)
@@ -96,9 +97,7 @@ def test_mincore_and_cachestat_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert by_mincore == (by_default[0], "mincore(2)")
 
 
-def test_a_kernel_without_cachestat_falls_back_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_without_cachestat_uses_mincore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.bin", 1)
     monkeypatch.setattr(pagecache, "_cachestat_missing", False)
     monkeypatch.setattr(pagecache, "_CACHESTAT", 4095)  # a number that no system call has
@@ -106,30 +105,30 @@ def test_a_kernel_without_cachestat_falls_back_for_good(
     assert pagecache._cachestat_missing
 
 
-def test_an_empty_file_and_a_file_of_odd_length(tmp_path: Path) -> None:
+def test_page_cache_of_empty_and_odd_files(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "odd").write_bytes(b"x" * 5000)
     assert pagecache.resident(tmp_path / "empty") == (0, "fstat(2)")
     assert (pagecache.resident(tmp_path / "odd") or (0,))[0] == 8192
 
 
-def test_a_folder_has_no_page_cache_to_tell(tmp_path: Path) -> None:
+def test_page_cache_of_a_folder_is_none(tmp_path: Path) -> None:
     assert pagecache.resident(tmp_path) is None
     assert snapshot(files=[tmp_path]).page_cache == {str(tmp_path): None}
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="gone"):
         snapshot(files=[tmp_path / "gone.bin"])
 
 
 @pytest.mark.parametrize("pid", [2**22 + 1, -1], ids=["too high", "negative"])
-def test_no_such_process(pid: int) -> None:
-    with pytest.raises(ProcessError, match=f"no process {pid}"):
+def test_missing_process_raises(pid: int) -> None:
+    with pytest.raises(ProcessError, match=f"/{pid}: there is no process {pid}"):
         snapshot(pid)
 
 
-def test_a_peak_is_reset_and_rises_again() -> None:
+def test_peak_is_reset_and_rises_again() -> None:
     touch(64 * MIB).close()
     high = peak() or 0
     assert reset_peak()
@@ -139,7 +138,7 @@ def test_a_peak_is_reset_and_rises_again() -> None:
     assert (peak() or 0) - low >= 15 * MIB
 
 
-def test_the_peak_of_another_process_can_be_reset(small: Path) -> None:
+def test_peak_of_another_process_is_reset(small: Path) -> None:
     script = "x = bytearray(64 * 2**20); del x; print('ready', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout
@@ -156,18 +155,18 @@ def no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_proc")
-def test_without_proc_what_is_not_known_is_none_and_says_why() -> None:
+def test_missing_proc_gives_none_with_a_reason() -> None:
     now = snapshot()
     assert (now.rss or 0) > 0
     assert now.sources["rss"] == "psutil memory_info().rss"
-    for name in ("anon", "file", "shared", "peak", "cgroup_usage", "major_faults"):
+    for name in ("heap", "mapped", "shared", "peak", "cgroup_usage", "major_faults"):
         assert getattr(now, name) is None, name
         assert now.sources[name]
     assert not reset_peak()
     assert peak() is None
 
 
-def test_a_process_of_another_user_tells_less_but_never_a_false_nought() -> None:
+def test_process_of_another_user_gives_none_never_zero() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     script = (
@@ -178,14 +177,16 @@ def test_a_process_of_another_user_tells_less_but_never_a_false_nought() -> None
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("True None None not told: AccessDenied")
+    assert done.stdout.startswith("True None None not readable: AccessDenied")
 
 
 @pytest.mark.parametrize("with_proc", [True, False])
-def test_resident_memory_alone(with_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resident_memory_rises_with_an_allocation(
+    with_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not with_proc:
         monkeypatch.setattr(proc, "ROOT", str(tmp_path))
-    before = meter.resident()
+    before = snapshots.resident()
     block = touch(32 * MIB)
-    assert 31 * MIB < meter.resident() - before < 36 * MIB
+    assert 31 * MIB < snapshots.resident() - before < 36 * MIB
     block.close()

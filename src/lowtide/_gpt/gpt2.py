@@ -130,7 +130,7 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     except ImportError as error:
         raise _missing("safetensors") from error
     config = _export(model.config)
-    target = os.path.abspath(folder)
+    target = os.path.realpath(folder)  # a link may lead to a larger disk
     if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
         raise ArgumentError(f"{target}: already exists; pass a new folder")
     parent = os.path.dirname(target)
@@ -333,6 +333,8 @@ def _download(name: str) -> str:
         import huggingface_hub
     except ImportError as error:
         raise _missing("huggingface_hub") from error
+    if os.path.exists(name):
+        raise errors.reading(name, NotADirectoryError(errno.ENOTDIR, ""))
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise errors.NotFoundError(
             errno.ENOENT,

@@ -26,8 +26,8 @@ from lowtide._gpt.metrics import Log, Metrics, Tracking
 from lowtide._gpt.model import GPT, ModelConfig, torch
 from lowtide._gpt.progress import Progress
 from lowtide._gpt.ranks import Ranks
-from lowtide._memory.guard import Watch
-from lowtide._memory.meter import resident
+from lowtide._memory.snapshot import resident
+from lowtide._memory.watch import Watch
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, DivergedError
 

@@ -13,7 +13,7 @@ import click
 
 from lowtide._arrays.formats import members
 from lowtide._arrays.formats.layout import Member
-from lowtide._io import pagecache, publish
+from lowtide._io import atomic, pagecache
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 from lowtide._tokens.formats import tokens
@@ -136,7 +136,7 @@ def _array_files(path: str) -> list[str]:
 
 def _tell_leftovers(path: str) -> None:
     """What killed writers left behind: on standard error, for programs read the rest."""
-    for leftover, size in publish.leftovers(path):
+    for leftover, size in atomic.leftovers(path):
         say(
             f"{leftover}: {format_size(size)} left by a writer that was killed; the next one of that file "
             f"writes over it, and `rm {shlex.quote(leftover)}` removes it",
@@ -164,17 +164,17 @@ def _is_corpus(path: str, source: Source, eos: int | None, scan: bool) -> bool:
 def _tell_corpus(
     path: str, split: str, dtype: str | None, eos: int | None, scan: bool, as_json: bool
 ) -> dict[str, Any]:
-    from lowtide._tokens.corpora import corpus
+    from lowtide._tokens.corpus import corpus
 
     with corpus(path, split=split, dtype=dtype, eos=eos) as found:
         documents = None
-        if found.found.documents is not None or found.eos is not None or found.found.index is not None:
+        if found.has_documents:
             documents = found.documents.count
         told: dict[str, Any] = {
             "path": os.path.abspath(path),
             "format": found.format,
             "tokens": len(found),
-            "shards": len(found.found.segments),
+            "shards": len(found.paths),
             "dtype": str(found.dtype),
             "bytes": len(found) * found.dtype.itemsize,
             "documents": documents,

@@ -91,6 +91,25 @@ def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_export_follows_links(tmp_path: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "large disk")
+    to_gpt2(model("nanogpt"), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "large disk" / "config.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large disk", "link"]
+
+
+def test_file_is_not_looked_up_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the Hub"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.npy").touch()
+    with pytest.raises(errors.ReadError, match=r"model\.npy: a file stands where .* folder"):
+        from_gpt2("model.npy")
+
+
 def test_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

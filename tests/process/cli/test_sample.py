@@ -17,6 +17,7 @@ from lowtide._gpt.config import resolve
 from lowtide._gpt.folder import TOKENIZER, write_settings
 from lowtide._gpt.model import GPT
 from lowtide._prepare import tokenizers
+from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide.cli.export import command as export
 from lowtide.cli.sample import command as sample
 from lowtide.errors import ArgumentError, LowtideError, UnsupportedError
@@ -38,7 +39,7 @@ def make_run(folder: Path, gpt: GPT, tokenizer: tokenizers.Tokenizer | None) -> 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "run", model(vocab_size=28), tokenizers.make("char", alphabet=ALPHABET))
+    return make_run(tmp_path / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
 
 
 def output_of(command: Any, *arguments: object) -> str:

@@ -226,7 +226,7 @@ class Datasets:
             raise
         except BlockingIOError as error:
             raise errors.ReadError(
-                error.errno,
+                error.errno or errno.EAGAIN,
                 "another program has the HDF5 file open for writing; close it there, then open again",
                 path,
             ) from error

@@ -1,0 +1,127 @@
+"""Segments: tokens in one file or in ten thousand, read as one long array."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._io.extents import AHEAD, Extents, Ints
+from lowtide._io.gather import gather
+from lowtide._io.pending import Outcome, Pending
+from lowtide._io.reader import Cache, Reader, ReaderName, open_reader
+from lowtide._tokens.formats.tokens import Segment
+
+_READERS = 1024  # readers kept; each is small, but there may be many shards
+
+
+class Segments:
+    """Segments of tokens, one after another; positions count tokens from the first one's start."""
+
+    def __init__(
+        self, segments: Sequence[Segment], dtype: np.dtype[Any], *, reader: ReaderName, cache: Cache
+    ) -> None:
+        self._segments = segments
+        self._settings = (reader, cache)
+        self._readers: OrderedDict[int, Reader] = OrderedDict()
+        self.dtype = dtype
+        self.borders = np.concatenate(
+            ([0], np.cumsum([segment.count for segment in segments], dtype=np.int64))
+        )
+        """First position of each segment, and the end."""
+        self._offsets = np.array([segment.offset for segment in segments], np.int64)
+        self._records = np.array([segment.record for segment in segments], np.int64)
+        self._strides = np.array([segment.stride for segment in segments], np.int64)
+        self._plain = len(segments) == 1 and not segments[0].record
+
+    def __len__(self) -> int:
+        return int(self.borders[-1])
+
+    def submit_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Pending[Outcome]:
+        """Start to fill each row of ``out`` with the tokens from one of ``starts`` on.
+
+        A row that passes the end continues at the start, so that windows of any phase cover every token.
+        """
+        item = self.dtype.itemsize
+        width = out.shape[1] * item
+        if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
+            targets, lengths = _rows(len(starts), width)
+            extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
+            return self._reader(0).submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead)
+        targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
+        lengths = np.full(len(starts), out.shape[1], np.int64)
+        return self.submit(starts, lengths, targets, out, ahead)
+
+    def submit(
+        self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
+    ) -> Pending[Outcome]:
+        """Start to read ``lengths[i]`` tokens from ``starts[i]`` on to ``targets[i]`` of the flat ``out``."""
+        if not len(starts):
+            return Pending.of(Outcome())
+        which, extents = self._locate(starts, lengths, targets)
+        readers = {number: self._reader(number) for number in set(which.tolist())}
+        return gather(readers, which, extents, out.reshape(-1).view(np.uint8), ahead)
+
+    def _locate(self, starts: Ints, lengths: Ints, targets: Ints) -> tuple[Ints, Extents]:
+        """The segment of each part of each span, and the parts: a span may cross borders."""
+        item = self.dtype.itemsize
+        position, left, target = starts.astype(np.int64), lengths, targets * item
+        parts: list[tuple[Ints, Ints, Ints, Ints]] = []
+        while len(position):
+            position %= len(self)
+            which = np.searchsorted(self.borders, position, side="right") - 1
+            within = position - self.borders[which]
+            take = np.minimum(left, self.borders[which + 1] - position)
+            offset = self._offsets[which] + within * item
+            record = self._records[which]
+            if record.any():
+                # Tokens in records: the rest of one record, which starts `stride` bytes after the last.
+                size = np.maximum(record, 1)
+                in_records = (
+                    self._offsets[which] + within // size * self._strides[which] + within % size * item
+                )
+                offset = np.where(record > 0, in_records, offset)
+                take = np.where(record > 0, np.minimum(take, size - within % size), take)
+            parts.append((which, offset, target, take * item))
+            more = left > take
+            position, left, target = (
+                (position + take)[more],
+                (left - take)[more],
+                (target + take * item)[more],
+            )
+        which, offsets, places, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return which, Extents(offsets, places, sizes)
+
+    def stream(self, start: int, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""
+        which, extents = self._locate(np.array([start]), np.array([len(out)]), np.zeros(1, np.int64))
+        flat = out.reshape(-1).view(np.uint8)
+        for i, number in enumerate(which.tolist()):
+            self._reader(number).submit(extents[i : i + 1], flat, sequential=True).wait()
+
+    def _reader(self, number: int) -> Reader:
+        reader = self._readers.get(number)
+        if reader is None:
+            segment = self._segments[number]
+            reader = open_reader(segment.path, segment.file_size, *self._settings, identity=segment.identity)
+            self._readers[number] = reader
+            if len(self._readers) > _READERS:
+                self._readers.popitem(last=False)[1].close()
+        return reader
+
+    def close(self) -> None:
+        """Close every file; a later read would open it again."""
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+
+@lru_cache(8)
+def _rows(count: int, width: int) -> tuple[Ints, Ints]:
+    """Targets and lengths of ``count`` rows of ``width`` bytes: the same for every batch."""
+    targets, lengths = np.arange(count, dtype=np.int64) * width, np.full(count, width, np.int64)
+    targets.flags.writeable = lengths.flags.writeable = False
+    return targets, lengths
