@@ -51,7 +51,7 @@ def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
 
 def _locate(path: str) -> tuple[np.dtype[np.generic], int, int]:
     with opened(path) as store:
-        layout = npy.locate(store)
+        layout = npy.NPY().inspect(store)
     if len(layout.shape) != 1:
         raise UnsupportedError(
             f"{path}: tokens lie along one axis, and this array has the shape {layout.shape}; save "

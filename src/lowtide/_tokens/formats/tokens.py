@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from lowtide import errors
-from lowtide._arrays.formats import foreign
-from lowtide._arrays.formats.detect import HDF5_MAGIC, NPY_MAGIC, ZIP_MAGICS
+from lowtide._arrays.formats import FORMATS, foreign
+from lowtide._arrays.formats.npy import MAGIC as NPY_MAGIC
 from lowtide._io import store
 from lowtide._io.identity import Identity
 from lowtide._io.store import Peek, absolute, opened, peek
@@ -51,7 +51,6 @@ _MODULES = {
     "raw": "nanogpt",
 }
 _BY_SUFFIX = {".idx": "megatron", ".ds": "datatrove", ".npy": "olmo"}
-_ARRAYS = {**dict.fromkeys(ZIP_MAGICS, "a zip or NPZ file"), HDF5_MAGIC: "an HDF5 file"}
 _LISTED = 5  # names that an error shows
 
 
@@ -290,11 +289,11 @@ def _refuse_foreign(seen: Peek, dtype: npt.DTypeLike | None) -> None:
     with opened(seen.path) as file:
         if not file.size:
             return
-        for magic, name in _ARRAYS.items():
-            if seen.head.startswith(magic):
+        for format in FORMATS:
+            if seen.head.startswith(format.magics):
                 raise FormatError(
-                    f"{seen.path}: is {name}, and a corpus is made of other files; save its tokens with "
-                    f"np.save, or open its arrays with lowtide.open({seen.path!r})"
+                    f"{seen.path}: is {format.title} file, and a corpus is made of other files; save its "
+                    f"tokens with np.save, or open its arrays with lowtide.open({seen.path!r})"
                 )
         kind = foreign.identify(file)
     if kind is not None:

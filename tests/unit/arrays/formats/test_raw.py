@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide._arrays.formats import inspect
-from lowtide._arrays.formats.raw import locate
-from lowtide._io.store import opened
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from tests.support.formats import read_in_place, refused, write
 
@@ -168,12 +166,6 @@ def test_what_does_not_fit_is_refused(path: Path, case: Refusal) -> None:
 def test_at_the_edge_of_the_file(path: Path) -> None:
     assert inspect(path, "<f4", (60,)).shape == (60,)
     assert inspect(path, "u1", offset=239).shape == (1,)
-
-
-def test_a_dtype_is_needed(path: Path) -> None:
-    says = (path, "np.memmap would take uint8", f"lowtide.open({str(path)!r}, dtype='uint16')")
-    with opened(path) as store, refused(ArgumentError, *says):
-        locate(store)
 
 
 @pytest.mark.parametrize("arguments", [{"shape": (3,)}, {"offset": 2}], ids=str)
