@@ -16,7 +16,7 @@ from lowtide._arrays.formats.layout import Member
 from lowtide._io import pagecache, publish
 from lowtide._printable import printable
 from lowtide._sizes import format_size
-from lowtide._tokens.formats import tokens
+from lowtide._tokens.formats import find
 from lowtide.cli.options import Source, source_options
 from lowtide.cli.output import say
 from lowtide.cli.status import FAILED, explain
@@ -114,7 +114,7 @@ def _files(path: str, *, split: str, dtype: str | None, **_: Any) -> list[str]:
     if os.path.isfile(path):
         return [path]
     try:
-        tokens.find(path, split=split, dtype=dtype)
+        find(path, split=split, dtype=dtype)
     except LowtideError:
         return _array_files(path) or [path]
     return [path]
@@ -154,7 +154,7 @@ def _is_corpus(path: str, source: Source, eos: int | None, scan: bool) -> bool:
         members(path)
     except LowtideError:
         try:
-            tokens.find(path)
+            find(path)
         except LowtideError:
             return False  # then the error about the array is the one to show
         return True

@@ -10,8 +10,8 @@ from lowtide.errors import FormatError, NotFoundError
 
 def test_valid_json_is_what_json_loads_gives(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": [1, 2.5, null, true, "\\ud83d\\ude00é"], "b": {}}')
-    found = jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")
-    assert found == {"a": [1, 2.5, None, True, "\N{GRINNING FACE}é"], "b": {}}
+    layout = jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")
+    assert layout == {"a": [1, 2.5, None, True, "\N{GRINNING FACE}é"], "b": {}}
 
 
 @pytest.mark.parametrize(

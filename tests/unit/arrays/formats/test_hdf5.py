@@ -228,14 +228,14 @@ def test_names_that_are_no_dataset(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_a_file_that_is_cut_short(tmp_path: Path, libver: str) -> None:
+def test_a_file_that_is_truncated(tmp_path: Path, libver: str) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver=libver) as file:
         file["x"] = np.arange(1000)
     size = path.stat().st_size
     for keep in (size - 1, size // 2, 100, 9):
         short = write(tmp_path / f"{keep}.h5", path.read_bytes()[:keep])
-        with refused(FormatError, short, "cut short", "copy or write it again"):
+        with refused(FormatError, short, "truncated", "copy or write it again"):
             inspect(short)
 
 

@@ -40,8 +40,8 @@ def sample(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     if dtype.kind == "U" or dtype.names is not None:
         return np.zeros(shape, dtype)  # other bytes may be no characters
     raw = np.arange(count * dtype.itemsize, dtype="u8").astype("u1")
-    made: np.ndarray = np.ndarray(shape, dtype, raw.tobytes())
-    return made
+    build: np.ndarray = np.ndarray(shape, dtype, raw.tobytes())
+    return build
 
 
 def npy(
@@ -151,7 +151,7 @@ def test_a_header_from_python_2(tmp_path: Path) -> None:
     layout = inspect(write(tmp_path / "a.npy", npy(header, data=bytes(24))))
     assert layout.shape == (2, 3)
     assert layout.dtype.names == ("3L",)
-    with refused(FormatError, "no Python literal"):  # version 3.0 came long after
+    with refused(FormatError, "not a Python literal"):  # version 3.0 came long after
         inspect(write(tmp_path / "b.npy", npy(header, (3, 0), bytes(24))))
 
 
@@ -174,7 +174,7 @@ def test_a_header_is_read_at_any_base(tmp_path: Path) -> None:
             133,
             24,
         )
-        with refused(TruncatedFileError, "x['m']", 5, 5 + 10 + 118, 60, "cut short"):
+        with refused(TruncatedFileError, "x['m']", 5, 5 + 10 + 118, 60, "truncated"):
             read_header(store, 5, end=60, where="x['m']")
 
 
@@ -233,15 +233,15 @@ LIES = [
         "code",
         npy("__import__('os').system('true')"),
         FormatError,
-        ("no Python literal", "system", "damaged"),
+        ("not a Python literal", "system", "damaged"),
     ),
-    Lie("call-inside", npy(described(shape="(int('2'),)")), FormatError, ("no Python literal", "damaged")),
-    Lie("deep", npy("-" * 9000 + "1"), FormatError, ("no Python literal", "damaged")),
-    Lie("deep-sum", npy("1+" * 4500 + "1"), FormatError, ("no Python literal", "damaged")),
-    Lie("unhashable", npy("{[]: 1}"), FormatError, ("no Python literal", "damaged")),
-    Lie("zero-byte", npy(b"{\0}"), FormatError, ("no Python literal", r"\x00")),
-    Lie("escape-warning", npy(described("'\\d'")), FormatError, ("no Python literal",)),
-    Lie("no-utf8", npy(b"{'\xff': 1}", (3, 0)), FormatError, ("no Python literal", r"\xff")),
+    Lie("call-inside", npy(described(shape="(int('2'),)")), FormatError, ("not a Python literal", "damaged")),
+    Lie("deep", npy("-" * 9000 + "1"), FormatError, ("not a Python literal", "damaged")),
+    Lie("deep-sum", npy("1+" * 4500 + "1"), FormatError, ("not a Python literal", "damaged")),
+    Lie("unhashable", npy("{[]: 1}"), FormatError, ("not a Python literal", "damaged")),
+    Lie("zero-byte", npy(b"{\0}"), FormatError, ("not a Python literal", r"\x00")),
+    Lie("escape-warning", npy(described("'\\d'")), FormatError, ("not a Python literal",)),
+    Lie("no-utf8", npy(b"{'\xff': 1}", (3, 0)), FormatError, ("not a Python literal", r"\xff")),
     Lie("descr-nonsense", npy(described("'nonsense'")), FormatError, ("'nonsense'", "'<f4'")),
     Lie("descr-deprecated", npy(described("'a5'")), FormatError, ("'a5'", "deprecated", "'<f4'")),
     Lie("descr-comma", npy(described("'f8,O'")), FormatError, ("'f8,O'", "no type string")),
@@ -264,9 +264,9 @@ LIES = [
         "length-absurd", npy("{}", (2, 0), length=2**32 - 1), FormatError, (str(2**32 - 1), "10000", "dtype=")
     ),
     Lie("length-over", npy(" " * 10_001), FormatError, ("10001", "10000", "offset=10011")),
-    Lie("length-beyond", npy("{}", length=9000), TruncatedFileError, ("9010", "byte 12", "cut short")),
-    Lie("magic-only", b"\x93NUMPY", TruncatedFileError, ("8", "byte 6", "cut short")),
-    Lie("length-cut", b"\x93NUMPY\x02\x00\x10", TruncatedFileError, ("12", "byte 9", "cut short")),
+    Lie("length-beyond", npy("{}", length=9000), TruncatedFileError, ("9010", "byte 12", "truncated")),
+    Lie("magic-only", b"\x93NUMPY", TruncatedFileError, ("8", "byte 6", "truncated")),
+    Lie("length-cut", b"\x93NUMPY\x02\x00\x10", TruncatedFileError, ("12", "byte 9", "truncated")),
 ]
 
 
@@ -283,12 +283,12 @@ def test_the_longest_header_that_is_read(tmp_path: Path) -> None:
     assert inspect(write(tmp_path / "a.npy", npy(padded, data=bytes(4)))).offset == 10 + MAX_HEADER
 
 
-def test_a_file_cut_short_names_both_sizes(tmp_path: Path) -> None:
+def test_a_file_truncated_names_both_sizes(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.zeros(100, "<f4"))
     inspect(path)
     write(path, path.read_bytes()[:-1])
-    with refused(TruncatedFileError, path, 528, 527, "(100,)", "cut short or still being written"):
+    with refused(TruncatedFileError, path, 528, 527, "(100,)", "truncated or still being written"):
         inspect(path)
 
 
@@ -341,17 +341,17 @@ def test_an_object_array_is_listed_with_its_reason(tmp_path: Path) -> None:
 def test_a_written_header_grows_in_place_and_np_load_reads_it(
     tmp_path: Path, dtype: object, row: tuple[int, ...]
 ) -> None:
-    made = np.dtype(dtype)  # type: ignore[call-overload]
+    build = np.dtype(dtype)  # type: ignore[call-overload]
     lengths = set()
     for rows in (0, 1, 9, 10, 12345):
-        array = np.zeros((rows, *row), made)
-        header = make_header(made, array.shape)
+        array = np.zeros((rows, *row), build)
+        header = make_header(build, array.shape)
         lengths.add(len(header))
         path = write(tmp_path / "a.npy", header + array.tobytes())
         assert_same(inspect(path), np.load(path))
         assert np.load(path, mmap_mode="r").shape == array.shape
-    most = (2**63 - 1) // np.zeros(row, made).nbytes
-    lengths.add(len(make_header(made, (most, *row))))
+    most = (2**63 - 1) // np.zeros(row, build).nbytes
+    lengths.add(len(make_header(build, (most, *row))))
     assert len(lengths) == 1
     assert lengths.pop() % 64 == 0
 
@@ -423,7 +423,7 @@ VALUES = st.recursive(
 @pytest.mark.parametrize("text", ["'", "'a", '"', "1", "1 ", "\\'", "'\\"])
 def test_integers_of_python_2_are_found_in_linear_time(text: str) -> None:
     long = text * 10**6  # a hundred times the longest header: seconds became days
-    assert _PYTHON2_LONG.sub(lambda found: found[1] or found[2], long) == long
+    assert _PYTHON2_LONG.sub(lambda result: result[1] or result[2], long) == long
 
 
 @settings(max_examples=300, deadline=2000)

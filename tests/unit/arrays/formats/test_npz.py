@@ -179,7 +179,7 @@ def test_a_member_whose_header_promises_more_or_less_than_it_has(tmp_path: Path)
 
 def test_a_header_never_reaches_into_the_next_member(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", zipped({"x.npy": npy(X)[:40], "y.npy": npy(X)}))
-    with refused(TruncatedFileError, f"{path}['x']", "cut short"):
+    with refused(TruncatedFileError, f"{path}['x']", "truncated"):
         inspect(path, name="x")
 
 
@@ -231,10 +231,10 @@ def test_an_archive_without_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 22, 60, 400])
-def test_an_archive_that_is_cut_short(path: Path, cut: int) -> None:
+def test_an_archive_that_is_truncated(path: Path, cut: int) -> None:
     size = path.stat().st_size - cut
     write(path, path.read_bytes()[:-cut])
-    with refused(FormatError, path, size, "cut short", "copy or write it again"):
+    with refused(FormatError, path, size, "truncated", "copy or write it again"):
         inspect(path, name="x")
 
 

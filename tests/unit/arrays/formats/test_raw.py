@@ -47,10 +47,10 @@ def path(tmp_path: Path) -> Path:
 def test_as_np_memmap(path: Path, dtype: Any, shape: Any, offset: int) -> None:
     expected = np.memmap(path, dtype, "r", offset, shape) if shape != (0,) else np.zeros(0, dtype)
     layout = inspect(path, dtype, shape, offset)
-    found = read_in_place(layout)
+    result = read_in_place(layout)
     assert (layout.format, layout.offset, layout.file_size) == ("raw", offset, 240)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    assert found.tobytes() == expected.tobytes()
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    assert result.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_with_a_dtype_and_an_offset_every_file_is_raw(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(3, 4, 5), (-1, 4, 5), (3, 20), (60,), (60, 1), 60, None], ids=str)
 def test_fortran_order_is_that_of_memmap(tmp_path: Path, shape: Any) -> None:
     np.arange(60, dtype="<i4").tofile(tmp_path / "a.bin")
-    found = lowtide.open(tmp_path / "a.bin", "<i4", shape, order="F")
+    result = lowtide.open(tmp_path / "a.bin", "<i4", shape, order="F")
     known = tuple(3 if length == -1 else length for length in shape) if isinstance(shape, tuple) else shape
     expected = np.memmap(tmp_path / "a.bin", "<i4", "r", shape=known, order="F")
-    assert np.array_equal(found[:], expected)
-    assert np.array_equal(found[-1], expected[-1])
+    assert np.array_equal(result[:], expected)
+    assert np.array_equal(result[-1], expected[-1])
 
 
 def test_order_and_mode_are_checked(path: Path) -> None:
@@ -117,13 +117,13 @@ class Refusal:
 
 REFUSALS = [
     Refusal(
-        "multiple", {"dtype": "V7"}, FormatError, ("240 bytes", "elements of 7", "2 are left", "shape=(34,)")
+        "multiple", {"dtype": "V7"}, FormatError, ("240 bytes", "elements of 7", "2 left over", "shape=(34,)")
     ),
     Refusal(
         "rows",
         {"dtype": "<f4", "shape": (-1, 7), "offset": 4},
         FormatError,
-        ("236 bytes from byte 4", "rows of 28 bytes", "12 are left", "shape=(8, 7)"),
+        ("236 bytes from byte 4", "rows of 28 bytes", "12 left over", "shape=(8, 7)"),
     ),
     Refusal(
         "large",

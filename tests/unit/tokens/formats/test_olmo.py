@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from lowtide._tokens.formats.tokens import find
+from lowtide._tokens.formats import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from tests.support.formats import damaged, refused
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
@@ -24,9 +24,9 @@ def test_numpys_own(tmp_path: Path) -> None:
     for i in range(3):
         np.save(tmp_path / f"edufineweb_train_{i:06}.npy", np.arange(i, i + 2 + i, dtype="u2"))
     np.save(tmp_path / "edufineweb_val_000000.npy", np.array([9], "u2"))
-    found = find(tmp_path)
-    assert (found.format, str(found.dtype)) == ("npy", "uint16")
-    assert read_tokens(found).tolist() == [0, 1, 1, 2, 3, 2, 3, 4, 5]
+    tokens = find(tmp_path)
+    assert (tokens.format, str(tokens.dtype)) == ("npy", "uint16")
+    assert read_tokens(tokens).tolist() == [0, 1, 1, 2, 3, 2, 3, 4, 5]
     assert read_tokens(find(tmp_path, split="val")).tolist() == [9]
 
 
@@ -69,20 +69,20 @@ def test_olmos_raw_ones_need_a_dtype(tmp_path: Path) -> None:
     path = put(tmp_path, {"part-0-00000.npy": RAW}) / "part-0-00000.npy"
     with refused(ArgumentError, path, "no NumPy file despite its name", "OLMo", "dtype='uint16'"):
         find(path)
-    found = find(path, dtype="uint16")
-    assert (found.format, found.documents, found.index, found.eos) == ("olmo", None, None, None)
-    assert read_tokens(found).tolist() == list(range(7))
+    tokens = find(path, dtype="uint16")
+    assert (tokens.format, tokens.documents, tokens.index, tokens.eos) == ("olmo", None, None, None)
+    assert read_tokens(tokens).tolist() == list(range(7))
     with refused(FormatError, path, "14 bytes", "token's 4", "2 left over"):
         find(path, dtype="uint32")
 
 
 def test_documents_come_as_a_stream(tmp_path: Path) -> None:
     put(tmp_path, {"a.npy": RAW, "a.csv.gz": TABLE, "b.npy": RAW, "b.csv.gz": gzip.compress(b"0,7\n\n")})
-    found = find(tmp_path, dtype="uint16")
-    assert found.documents is None
-    assert found.index is not None
-    assert np.concatenate(list(found.index())).tolist() == [3, 3, 7, 14]
-    again = pickle.loads(pickle.dumps(found))
+    tokens = find(tmp_path, dtype="uint16")
+    assert tokens.documents is None
+    assert tokens.index is not None
+    assert np.concatenate(list(tokens.index())).tolist() == [3, 3, 7, 14]
+    again = pickle.loads(pickle.dumps(tokens))
     assert np.concatenate(list(again.index())).tolist() == [3, 3, 7, 14]
 
 

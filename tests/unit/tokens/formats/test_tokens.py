@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide._tokens.formats import llmc, own
-from lowtide._tokens.formats.tokens import find
+from lowtide._tokens.formats import find, llmc, own
 from lowtide.errors import AccessError, ArgumentError, FormatError, NotFoundError, UnsupportedError
 from tests.support.formats import refused
 from tests.support.token_files import put, read_tokens
@@ -30,9 +29,9 @@ def test_a_folder_a_file_a_list_and_a_glob_are_the_same(tmp_path: Path) -> None:
     put(tmp_path, {"w_train_1.bin": shard(1, 2), "w_train_2.bin": shard(3), "w_val_0.bin": shard(9)})
     paths = [tmp_path / "w_train_1.bin", tmp_path / "w_train_2.bin"]
     for path in (tmp_path, str(tmp_path), paths, tuple(map(str, paths)), tmp_path / "*_train_*.bin"):
-        found = find(path)
-        assert read_tokens(found).tolist() == [1, 2, 3]
-        assert [segment.path for segment in found.segments] == [str(path) for path in paths]
+        tokens = find(path)
+        assert read_tokens(tokens).tolist() == [1, 2, 3]
+        assert [segment.path for segment in tokens.segments] == [str(path) for path in paths]
     assert read_tokens(find(paths[1])).tolist() == [3]
     assert read_tokens(find(tmp_path, split="val")).tolist() == [9]
     assert read_tokens(find(tmp_path, split="validation")).tolist() == [9]
@@ -74,8 +73,8 @@ def test_a_split_may_be_a_folder(tmp_path: Path) -> None:
 
 def test_what_is_found_survives_a_pickle(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1, 2)})
-    found = find(tmp_path)
-    assert pickle.loads(pickle.dumps(found)) == found
+    tokens = find(tmp_path)
+    assert pickle.loads(pickle.dumps(tokens)) == tokens
 
 
 def test_two_kinds_in_one_folder_are_not_guessed_between(tmp_path: Path) -> None:
@@ -203,9 +202,9 @@ def test_ten_thousand_shards_take_one_look_each(
 
     for name in ("open", "stat", "lstat"):
         monkeypatch.setattr(os, name, counted(name))
-    found = find(tmp_path, dtype="uint16")
+    tokens = find(tmp_path, dtype="uint16")
     monkeypatch.undo()
-    assert (found.format, found.count, len(found.segments)) == (format, 2 * count, count)
+    assert (tokens.format, tokens.count, len(tokens.segments)) == (format, 2 * count, count)
     # One look at each file, and few besides: what is left to pay for 10,000 shards is the system's own.
     files = count * (2 if format == "lowtide" else 1)
     assert calls["open"] <= (100 if format == "lowtide" else count + 100)
