@@ -70,14 +70,14 @@ class DocumentBatches(ReadOnly, Iterator[Triple]):
         self.close()
 
 
-def by_mark(x: npt.NDArray[Any], mark: int, marks: Literal["end", "begin"]) -> Ids:
+def by_mark(x: npt.NDArray[Any], mark: int, marks: Literal["end", "start"]) -> Ids:
     """Ids from the token that ends documents (and belongs to them), or that begins them.
 
     >>> by_mark(np.array([[5, 0, 7, 7, 0, 3]]), mark=0, marks="end")
     array([[0, 0, 1, 1, 1, 2]], dtype=int32)
     """
     counted = np.cumsum(x == mark, axis=1, dtype=np.int32)
-    if marks == "begin":
+    if marks == "start":
         return counted - counted[:, :1]
     ids = np.zeros_like(counted)
     ids[:, 1:] = counted[:, :-1]

@@ -79,7 +79,7 @@ def _ends(corpus: Corpus) -> Iterator[Ints]:
 
 def _marked(corpus: Corpus) -> Iterator[Ints]:
     """By the token that ends documents, or that begins them."""
-    begins = corpus.found.marks == "begin"
+    begins = corpus.found.marks == "start"
     start = 0
     for part in corpus.stream():
         ends = np.flatnonzero(part == corpus.eos) + start + (0 if begins else 1)

@@ -70,7 +70,7 @@ class LLMC(TokenFormat):
     >>> _ = shard.write_bytes(make_header("uint16", 3) + bytes(6))
     >>> tokens = LLMC().find(Selection([peek(str(shard))]))
     >>> tokens.segments[0].offset, tokens.count, tokens.eos, tokens.marks
-    (1024, 3, 50256, 'begin')
+    (1024, 3, 50256, 'start')
     """
 
     name = "llm.c"
@@ -95,7 +95,7 @@ class LLMC(TokenFormat):
             )
             segments.append(Segment.of(file, HEADER, count))
         metadata = {"model": first.model}
-        return Tokens(self.name, dtype, tuple(segments), eos=first.eos, marks="begin", metadata=metadata)
+        return Tokens(self.name, dtype, tuple(segments), eos=first.eos, marks="start", metadata=metadata)
 
 
 def read_kind(file: Peek) -> Kind:

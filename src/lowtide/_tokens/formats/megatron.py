@@ -64,16 +64,20 @@ class Index:
             )
         self.sequences = sequences
         """How many there are."""
+        if not documents:
+            raise FormatError(
+                f"{self.path}: damaged (0 document indices, expected 1 or more); write it again"
+            )
         expected = _HEADER.size + 12 * sequences + 8 * documents
-        if store.size not in (expected, expected + sequences) or not documents:
-            what = f"{sequences} sequences and {documents} document indices, or as many more as sequences"
+        if store.size not in (expected, expected + sequences):
+            what = f"{sequences} sequences and {documents} document indices, or {expected + sequences} with modes"
             raise size_error(self.path, store.size, expected, what)
         self.count = documents - 1
         self.tokens, left = divmod(data.size, self.dtype.itemsize)
         if left:
             raise FormatError(
                 f"{data.path}: truncated, or of another index ({data.size} bytes, expected a multiple of "
-                f"{self.dtype.itemsize} for {self.dtype} by {self.path}); copy both again"
+                f"a token's {self.dtype.itemsize} for {self.dtype} by {self.path}); copy both again"
             )
         self._lengths = _HEADER.size
         self._offsets = self._lengths + 4 * sequences

@@ -57,7 +57,7 @@ class Tokens:
     """None where they must be found by a scan: for ``index`` if that is set, else for ``eos``."""
     eos: int | None = None
     vocab_size: int | None = None
-    marks: Literal["end", "begin"] = "end"
+    marks: Literal["end", "start"] = "end"
     """Whether ``eos`` is the last token of a document or the first; a document may cross segments."""
     index: Callable[[], Iterator[Ints]] | None = None
     """Blocks of document ends in global tokens, for an index that can only be read from front to back."""

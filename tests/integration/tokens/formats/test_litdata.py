@@ -205,17 +205,17 @@ LIES: dict[str, Lie] = {
     "chunk": ({**FLAT, "index.json": b'{"chunks": [7], "config": {}}'}, UnsupportedError, ("None",)),
     "size": (changed(FLAT, chunk_size="2"), FormatError, ("chunks[0].chunk_size", "'2'")),
     "size-0": (changed(FLAT, chunk_size=0), FormatError, ("chunks[0].chunk_size", "from 1")),
-    "size-more": (changed(FLAT, chunk_size=3), FormatError, ("has 2 samples", "says 3")),
-    "bytes": (changed(FLAT, chunk_bytes=23), TruncatedFileError, ("has 22 bytes", "promises 23")),
-    "bytes-less": (changed(FLAT, chunk_bytes=21), FormatError, ("has 22 bytes", "promises 21")),
+    "size-more": (changed(FLAT, chunk_size=3), FormatError, ("2 samples", "expected 3")),
+    "bytes": (changed(FLAT, chunk_bytes=23), TruncatedFileError, ("22 bytes", "expected 23")),
+    "bytes-less": (changed(FLAT, chunk_bytes=21), FormatError, ("22 bytes", "expected 21")),
     "dim": (changed(FLAT, dim=4), FormatError, ("dim is 4", "6 bytes")),
     "dim-negative": (changed(FLAT, dim=-1), FormatError, ("chunks[0].dim", "-1")),
     "gone": (changed(FLAT, filename="chunk-0-9.bin"), NotFoundError, ("chunk-0-9.bin", "chunks[0].filename")),
     "outside": (changed(FLAT, filename="../x/chunk-0-0.bin"), FormatError, ("leads outside", "../x")),
     "absolute": (changed(FLAT, filename="/etc/passwd"), FormatError, ("leads outside", "/etc/passwd")),
     "name": (changed(FLAT, filename=None), FormatError, ("must be a file name", "None")),
-    "offset-first": (bytes_of(2, 12, 20, 22, rest=bytes(6)), FormatError, ("from byte 12", "behind byte 16")),
-    "offset-last": (bytes_of(2, 16, 20, 24, rest=bytes(6)), TruncatedFileError, ("to 24", "file at 22")),
+    "offset-first": (bytes_of(2, 12, 20, 22, rest=bytes(6)), FormatError, ("from byte 12", "from byte 16 on")),
+    "offset-last": (bytes_of(2, 16, 20, 24, rest=bytes(6)), TruncatedFileError, ("22 bytes", "expected 24")),
     "item-size": (
         {**SIZED, "chunk-0-0.bin": SIZED["chunk-0-0.bin"].replace(b"\x04\0\0\0\1", b"\x05\0\0\0\1")},
         FormatError,
@@ -233,7 +233,7 @@ def test_an_index_that_lies_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_offsets_that_lie_are_refused_when_documents_are_read(tmp_path: Path) -> None:
-    for middle, says in [(19, "tokens of 2 bytes"), (40, "found 3 after 12"), (2, "found -7")]:
+    for middle, says in [(19, "multiples of 2 bytes"), (40, "found 3 after 12"), (2, "found -7")]:
         tokens = find(put(tmp_path, bytes_of(2, 16, middle, 22, rest=bytes(6))))
         assert tokens.documents is not None
         with refused(FormatError, tmp_path / "chunk-0-0.bin", says):
@@ -243,7 +243,7 @@ def test_offsets_that_lie_are_refused_when_documents_are_read(tmp_path: Path) ->
 def test_a_dtype_that_contradicts(tmp_path: Path) -> None:
     put(tmp_path, FLAT)
     assert find(tmp_path, dtype="uint16").count == 3
-    with refused(ArgumentError, tmp_path / "index.json", "uint16", "'int32' was given"):
+    with refused(ArgumentError, tmp_path / "index.json", "uint16", \"got dtype='int32'\"):
         find(tmp_path, dtype="int32")
 
 

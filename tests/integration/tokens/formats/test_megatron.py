@@ -126,7 +126,7 @@ def test_two_in_a_folder_are_not_guessed_between(folder: Path) -> None:
     put_more = {"y.bin": data(2), "y.idx": index([2], [0, 1])}
     for name, content in put_more.items():
         (folder / name).write_bytes(content)
-    with refused(ArgumentError, folder, "2 Megatron data sets", "x.bin", "y.bin", "a list"):
+    with refused(ArgumentError, folder, "2 data sets", "x.bin", "y.bin", "a list"):
         find(folder)
     layout = find([folder / "x", folder / "y.idx"])
     assert document_bounds(layout) == [[0, 3], [3, 6], [6, 8]]
@@ -154,19 +154,21 @@ LIES: dict[str, Lie] = {
     "code": lie(index([6], [0, 1], code=9), FormatError, "1 to 8", "found 9"),
     "float": lie(index([6], [0, 1], code=7), UnsupportedError, "float32", "integers"),
     "header": lie(index([6], [0, 1])[:20], TruncatedFileError, "34 bytes", "ends at byte 20"),
-    "cut": lie(index([6], [0, 1])[:-1], TruncatedFileError, "62 bytes", "has 61"),
-    "long": lie(index([6], [0, 1]) + b"12", FormatError, "62 bytes, or 63 with modes", "has 64"),
+    "cut": lie(index([6], [0, 1])[:-1], TruncatedFileError, "expected 62", "61 bytes"),
+    "long": lie(index([6], [0, 1]) + b"12", FormatError, "expected 62", "or 63 with modes", "64 bytes"),
     "sequences": lie(index([6], [0, 1], sequences=2**63), TruncatedFileError, 2**63),
-    "no-documents": lie(index([6], []), FormatError, "1 at least"),
-    "bin-short": lie(index([6], [0, 1]), TruncatedFileError, "x.bin", "10 bytes", "byte 12", tokens=data(5)),
-    "bin-long": lie(index([6], [0, 1]), FormatError, "x.bin", "14 bytes", "byte 12", tokens=data(7)),
+    "no-documents": lie(index([6], []), FormatError, "expected 1 or more"),
+    "bin-short": lie(
+        index([6], [0, 1]), TruncatedFileError, "x.bin", "10 bytes", "expected 12", tokens=data(5)
+    ),
+    "bin-long": lie(index([6], [0, 1]), FormatError, "x.bin", "14 bytes", "expected 12", tokens=data(7)),
     "bin-odd": lie(index([6], [0, 1]), FormatError, "11 bytes", "token's 2", tokens=bytes(11)),
     "empty": lie(index([], [0]), FormatError, "0 sequences", "12 bytes"),
     "order": lie(
         index([2, 2, 2], [0, 3], offsets=[4, 0, 8]), UnsupportedError, "sequence 0", "byte 4", "add_index"
     ),
     "hole": lie(
-        index([2, 2, 1], [0, 3], offsets=[0, 4, 10]), UnsupportedError, "sequence 2", "byte 10", "8 was"
+        index([2, 2, 1], [0, 3], offsets=[0, 4, 10]), UnsupportedError, "sequence 2", "byte 10", "expected 8"
     ),
     "negative": lie(index([4, -2, 4], [0, 3]), UnsupportedError, "sequence 1", "length -2"),
     "first": lie(index([3, 3], [1, 2]), FormatError, "from 0 to the 2 sequences", "1 to 2"),

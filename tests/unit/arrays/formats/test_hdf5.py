@@ -157,9 +157,9 @@ REFUSALS = [
     Refusal("odd-integers", odd_integers, ("int16", "h5py converts them", "dtype='<i2'")),
     Refusal("padded-strings", padded_strings, ("S5", "h5py converts them", "dtype='|S5'")),
     Refusal(
-        "soft-link", lambda f: update(f, h5py.SoftLink("/x")), ("link to '/x'", "follows none", "own name")
+        "soft-link", lambda f: update(f, h5py.SoftLink("/x")), ("link to '/x'", "not followed", "own name")
     ),
-    Refusal("dangling", lambda f: update(f, h5py.SoftLink("/q")), ("link to '/q'", "follows none")),
+    Refusal("dangling", lambda f: update(f, h5py.SoftLink("/q")), ("link to '/q'", "not followed")),
     Refusal(
         "external-link",
         lambda f: update(f, h5py.ExternalLink("o.h5", "/y")),

@@ -154,8 +154,10 @@ LIES = [
         ("['w']", "(2,)", "8 bytes", "hold 9", DAMAGED),
     ),
     Lie("size-bits", build({"w": tensor("F4", (3,), 0, 2)}, bytes(2)), FormatError, ("1.5 bytes", "hold 2")),
-    Lie("short", build({"w": tensor()}, bytes(7)), TruncatedFileError, ("promises 8", "has 7", "truncated")),
-    Lie("long", build({"w": tensor()}, bytes(9)), FormatError, ("promises 8", "has 9", "copy or write")),
+    Lie(
+        "short", build({"w": tensor()}, bytes(7)), TruncatedFileError, ("expected 8", "7 bytes", "truncated")
+    ),
+    Lie("long", build({"w": tensor()}, bytes(9)), FormatError, ("expected 8", "9 bytes", "copy or write")),
     Lie(
         "overlap",
         build({"v": tensor(), "w": tensor(begin=4, end=12)}, bytes(12)),

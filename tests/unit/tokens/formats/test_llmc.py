@@ -29,7 +29,7 @@ def test_gpt2_shards(tmp_path: Path) -> None:
         "fineweb_train_000002.bin": shard([3, 50256]),
     }
     tokens = find(put(tmp_path, files))
-    assert (tokens.format, str(tokens.dtype), tokens.eos, tokens.marks) == ("llm.c", "uint16", 50256, "begin")
+    assert (tokens.format, str(tokens.dtype), tokens.eos, tokens.marks) == ("llm.c", "uint16", 50256, "start")
     assert (tokens.documents, tokens.vocab_size, tokens.metadata) == (None, None, {"model": "gpt-2"})
     assert [(segment.offset, segment.count) for segment in tokens.segments] == [(1024, 3), (1024, 2)]
     assert read_tokens(tokens).tolist() == [50256, 1, 2, 3, 50256]

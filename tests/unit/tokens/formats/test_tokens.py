@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide._tokens.formats import find, llmc, own
+import lowtide
+from lowtide._io.store import Neighbours, Peek
+from lowtide._tokens import formats
+from lowtide._tokens.formats import Segment, TokenFormat, Tokens, find, llmc, own
+from lowtide._tokens.formats.index import agree
+from lowtide._tokens.formats.tokens import Selection
 from lowtide.errors import AccessError, ArgumentError, FormatError, NotFoundError, UnsupportedError
-from tests.support.formats import refused
+from tests.support.formats import refused, write
 from tests.support.token_files import put, read_tokens
 
 
@@ -209,3 +214,34 @@ def test_ten_thousand_shards_take_one_look_each(
     files = count * (2 if format == "lowtide" else 1)
     assert calls["open"] <= (100 if format == "lowtide" else count + 100)
     assert calls["stat"] + calls["lstat"] <= files + 200
+
+
+class Reel(TokenFormat):
+    """What CONTRIBUTING shows: a format in one class."""
+
+    name = "reel"
+    suffixes = (".reel",)
+
+    def recognises(self, file: Peek, beside: Neighbours) -> bool:
+        return file.head.startswith(b"REEL")
+
+    def find(self, selection: Selection) -> Tokens:
+        dtype = agree(np.dtype("<u2"), selection.dtype, selection.path)
+        segments = [Segment.of(file, 4, (file.size - 4) // 2) for file in selection.files]
+        return Tokens(self.name, dtype, tuple(segments))
+
+
+def test_registered_format_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        write(tmp_path / f"train-{number}.reel", b"REEL" + raw(number, 7))
+    with refused(FormatError, tmp_path, "holds no token corpus", "train-0.reel"):
+        find(tmp_path)
+    monkeypatch.setattr(formats, "FORMATS", [Reel(), *formats.FORMATS])
+    with lowtide.corpus(tmp_path) as corpus:
+        assert (corpus.format, corpus[:].tolist()) == ("reel", [0, 7, 1, 7])
+    assert find(tmp_path / "train-1.reel").count == 2
+    with refused(FormatError, ".reel"):  # the error lists it
+        find(tmp_path.parent)
+    write(tmp_path / "train-2.bin", raw(1, 2))
+    with refused(ArgumentError, "looks like raw", "like reel"):
+        find([tmp_path / "train-0.reel", tmp_path / "train-2.bin"], dtype="uint16")
