@@ -33,10 +33,11 @@ from torch import Tensor, nn
 import lowtide
 from benchmarks import nanogpt
 from benchmarks.harness import Report, run
-from lowtide._gpt import optimisers, presets
+from lowtide._gpt import optim, presets
+from lowtide._gpt.config import resolve
 from lowtide._gpt.model import GPT, ModelConfig
 
-SIZES: dict[str, Any] = {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
+SIZES: dict[str, Any] = {"length": 64, "n_layer": 4, "n_head": 4, "n_embd": 128}
 BATCH, STEPS, WARMUP, EVERY = 12, 2000, 100, 100
 RATE, LEAST, BETAS, DECAY, CLIP = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
 TURN = 10  # steps that a model makes before the next one has its turn
@@ -53,14 +54,14 @@ class Data:
         cut = len(ids) * 9 // 10
         ids[:cut].tofile(os.path.join(folder, "train.bin"))
         self.corpus = lowtide.corpus(os.path.join(folder, "train.bin"), dtype="uint16")
-        block = SIZES["block_size"]
+        block = SIZES["length"]
         rows = (len(ids) - cut - 1) // block
         rest = torch.from_numpy(ids[cut:].astype(np.int64))
         self.inputs, self.targets = (rest[shift : shift + rows * block].view(rows, block) for shift in (0, 1))
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The same for every model."""
-        built = self.corpus.batches(BATCH, SIZES["block_size"], order="random", seed=seed)
+        built = self.corpus.batches(BATCH, SIZES["length"], order="random", seed=seed)
         return iter(built.torch())
 
     @torch.no_grad()
@@ -119,7 +120,9 @@ def scheduled(step: int) -> float:
 
 def reference(data: Data, seed: int) -> Race:
     torch.manual_seed(seed)
-    model = nanogpt.NanoGPT(data.vocab_size, **SIZES)
+    model = nanogpt.NanoGPT(
+        data.vocab_size, SIZES["length"], SIZES["n_layer"], SIZES["n_head"], SIZES["n_embd"]
+    )
     built = nanogpt.optimiser(model, RATE, DECAY, BETAS)
 
     def set_rate(rate: float) -> None:
@@ -135,15 +138,11 @@ def preset(name: str, data: Data, seed: int, title: str = "", **changed: Any) ->
     chosen = {**presets.ARCHITECTURES[name], **presets.OPTIMISERS[name], **changed}
     shape = {key: chosen[key] for key in presets.ARCHITECTURES[name]}
     model = GPT(ModelConfig(vocab_size=data.vocab_size, **SIZES, dropout=0.0, **shape))
-    built = optimisers.make(
-        model,
-        optimiser=chosen["optimiser"],
-        learning_rate=RATE,
-        weight_decay=chosen["weight_decay"],
-        beta1=BETAS[0],
-        beta2=BETAS[1],
-        device_type="cpu",
-    )
+    settings = resolve({
+        "data": "-", "device": "cpu", "optimiser": chosen["optimiser"], "learning_rate": RATE,
+        "weight_decay": chosen["weight_decay"], "beta1": BETAS[0], "beta2": BETAS[1],
+    })  # fmt: skip
+    built = optim.make(model, settings)
     return Race(title or name, model, built, built.set_learning_rate, data.batches(seed))
 
 

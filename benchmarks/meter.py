@@ -127,7 +127,7 @@ def _sampler_size() -> int:
 def _profiler_load(seconds: float) -> float:
     """The same for the profiler, looking at this process after the first seconds are over."""
     script = (
-        "import os, sys, time\nfrom lowtide._memory import profiler\n"
+        "import os, sys, time\nfrom lowtide._memory.profile import profiler\n"
         "watched = profiler.attach(os.getppid())\n"
         "def follow(seconds):\n"
         "    until = time.monotonic() + seconds\n"

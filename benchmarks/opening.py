@@ -19,7 +19,7 @@ _FIRST_CHUNK = """
 import json, sys, time
 import lowtide
 from lowtide._memory import proc
-from lowtide._memory.meter import reset_peak
+from lowtide._memory.snapshot import reset_peak
 lowtide.open, lowtide.Array
 from lowtide._arrays import array, chunks
 warm = lowtide.open(sys.argv[2]); next(warm.chunks(100, shuffle=True)); warm.close()

@@ -46,7 +46,7 @@ def _lowtide(path: str, chunks: int, shuffle: object = True, **how: object) -> N
 def _preadv_loop(path: str, chunks: int) -> None:
     """What one writes by hand with os.preadv."""
     with lowtide.open(path) as array:
-        rows, width, start = len(array), array.row_nbytes, array.layout.offset
+        rows, width, start = len(array), array.row_nbytes, array._layout.offset
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     order = Shuffled(rows, 1)

@@ -56,7 +56,7 @@ if made_here:
 # in the place of nanoGPT's function of this name
 get_batch = get_batch_for(data_dir, block_size, batch_size, device)
 
-sizes = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd, "block_size": block_size}
+sizes = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd, "length": block_size}
 model = GPT(ModelConfig(vocab_size=vocab_size, dropout=dropout, **sizes, **ARCHITECTURES["nanogpt"])).to(
     device
 )

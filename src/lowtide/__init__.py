@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lowtide._arrays.shuffling import shuffle as shuffle
     from lowtide._arrays.writer import Writer as Writer
     from lowtide._arrays.writer import create as create
-    from lowtide._memory.guard import Watch as Watch
-    from lowtide._memory.guard import watch as watch
+    from lowtide._memory.watch import Watch as Watch
+    from lowtide._memory.watch import watch as watch
     from lowtide._prepare.prepare import prepare as prepare
     from lowtide._prepare.tokenizers import load_tokenizer as load_tokenizer
     from lowtide._tokens.batches import Batches as Batches
@@ -53,7 +53,7 @@ _NAMES = {
     "MemoryBudgetExceeded": "lowtide.errors",
     "Mixture": "lowtide._tokens.mixture",
     "TruncatedFileError": "lowtide.errors",
-    "Watch": "lowtide._memory.guard",
+    "Watch": "lowtide._memory.watch",
     "Writer": "lowtide._arrays.writer",
     "corpus": "lowtide._tokens.corpora",
     "create": "lowtide._arrays.writer",
@@ -69,7 +69,7 @@ _NAMES = {
     "shuffle": "lowtide._arrays.shuffling",
     "to_dask": "lowtide.dask",
     "torch": "lowtide.torch",
-    "watch": "lowtide._memory.guard",
+    "watch": "lowtide._memory.watch",
 }
 
 __all__ = ["__version__", *_NAMES]

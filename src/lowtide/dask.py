@@ -92,7 +92,7 @@ def _pieces(array: Array, size: int | str) -> tuple[int, ...]:
     fits = parse_size(size) // max(1, array.itemsize)
     blocks = [1] * array.ndim
     # From the axis that varies fastest on disk to the slowest: whole axes while they fit, then a part of one.
-    for axis in range(array.ndim) if array.layout.fortran else reversed(range(array.ndim)):
+    for axis in range(array.ndim) if array._layout.fortran else reversed(range(array.ndim)):
         length = max(1, array.shape[axis])
         parts = -(-length // max(1, fits))
         blocks[axis] = -(-length // parts)

@@ -1,14 +1,15 @@
-"""Every exception lowtide raises on purpose.
+"""The exceptions of lowtide.
 
 Each one is a ``LowtideError`` and also the builtin that a caller would have caught from NumPy or the
-operating system, so existing ``except OSError`` and ``except ValueError`` code keeps working. Messages
-name the file, the value found, the value expected and, where there is one, the remedy.
+operating system, so existing ``except OSError`` and ``except ValueError`` code keeps working. A message is
+``{path}: {problem} ({found}, expected {expected}); {remedy}``.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import Any, Self
 
 
 class LowtideError(Exception):
@@ -20,20 +21,31 @@ class LowtideError(Exception):
         return f"{path or repr(path)}: {problem}" if path is not None and problem else super().__str__()
 
 
+class _FileError(LowtideError, OSError):
+    """An ``OSError`` that always has its ``errno`` and ``filename``."""
+
+    def __new__(cls, code: int, problem: str, filename: str) -> Self:
+        return super().__new__(cls, code, problem, filename)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # tblib, with which Dask pickles, would otherwise create an instance without arguments.
+        return type(self), (self.errno, self.strerror, self.filename), self.__dict__ or None
+
+
 class FormatError(LowtideError, ValueError):
     """A file contradicts itself or the format it claims to be."""
 
 
 class TruncatedFileError(FormatError, EOFError):
-    """A file ends before the data it promises: cut short, or still being written."""
+    """A file ends before its data does: truncated, or still being written."""
 
 
-class FileChangedError(LowtideError, OSError):
-    """The file under an open array was replaced or written to by somebody else."""
+class FileChangedError(_FileError):
+    """A file was replaced or written to while it was open."""
 
 
 class MemberError(LowtideError, KeyError):
-    """A file has several members and none, or one that is not there, was named."""
+    """A file has several members and none was specified, or the one specified does not exist."""
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
@@ -44,21 +56,21 @@ class UnsupportedError(LowtideError, NotImplementedError):
 
 
 class MissingExtraError(LowtideError, ImportError):
-    """An optional dependency is not installed; the message holds the install command."""
+    """An optional dependency is not installed; the message contains the install command."""
 
 
-# MemoryError makes its instances in a way of its own. Named second, ``__new__`` alone could not make one, as
-# Dask does with the errors of its workers.
+# MemoryError has its own allocator. As the second base, its ``__new__`` could not create an instance, which
+# Dask needs to copy the errors of its workers.
 class BudgetError(MemoryError, LowtideError):
-    """The memory asked for is too small for the job, or the job is larger than the memory allowed."""
+    """The budget is too small for the request, or a request is larger than its limit."""
 
 
 class MemoryBudgetExceeded(MemoryError, LowtideError):  # noqa: N818 - reads as the event that it is
-    """Memory passed the budget of a watch; the message holds the numbers and what grew."""
+    """Memory exceeded the budget of a watch; the message has the figures and what grew."""
 
 
-class ProcessError(LowtideError, ProcessLookupError):
-    """There is no such process, or it ended while it was looked at."""
+class ProcessError(_FileError, ProcessLookupError):
+    """The process does not exist, or ended while it was measured."""
 
 
 class ClosedError(LowtideError, ValueError):
@@ -78,49 +90,49 @@ class DivergedError(LowtideError, FloatingPointError):
 
 
 class ArgumentError(LowtideError, ValueError):
-    """An argument's value makes no sense."""
+    """An argument has an invalid value."""
 
 
 class IndexingError(LowtideError, IndexError):
-    """An index that NumPy would refuse too, or that lowtide does not support."""
+    """An index that NumPy rejects too, or that lowtide does not support."""
 
 
-class ReadError(LowtideError, OSError):
-    """The operating system refused to open or read a file."""
+class ReadError(_FileError):
+    """The operating system could not open or read a file."""
 
 
 class NotFoundError(ReadError, FileNotFoundError):
-    """The file is not there."""
+    """The file does not exist."""
 
 
 class NotAFileError(ReadError, IsADirectoryError):
-    """The path is a folder where a file is needed."""
+    """The path is a folder, and a file is expected."""
 
 
 class AccessError(ReadError, PermissionError):
-    """The file may not be read or written by this user."""
+    """This user may not read or write the file."""
 
 
-class WriteError(LowtideError, OSError):
+class WriteError(_FileError):
     """Writing failed; nothing was published under the final name."""
 
 
 class TaskError(LowtideError, RuntimeError):
-    """Work that was given to another process failed, and failed again when it was tried again."""
+    """A task of another process failed repeatedly."""
 
 
-class ClusterError(LowtideError, ConnectionError):
-    """A Dask cluster cannot be reached, or has no worker."""
+class ClusterError(_FileError, ConnectionError):
+    """A Dask cluster does not answer, or has no workers."""
 
 
 class DiskFullError(WriteError):
-    """No space is left where the file was to be written."""
+    """No space is left on the device."""
 
 
 _REMEDIES: dict[int, tuple[type[ReadError], str]] = {
     errno.ENOENT: (NotFoundError, "no such file; check the path and the working directory"),
-    errno.ENOTDIR: (ReadError, "a file stands where the path needs a folder; check the path"),
-    errno.EISDIR: (NotAFileError, "is a folder, and a file is needed; name a file inside it"),
+    errno.ENOTDIR: (ReadError, "a part of the path is a file, not a folder; check the path"),
+    errno.EISDIR: (NotAFileError, "is a folder; pass a file inside it"),
     errno.EACCES: (AccessError, "permission denied; check the file's mode and owner"),
     errno.EPERM: (AccessError, "operation not permitted; check the file's mode and owner"),
     errno.EIO: (ReadError, "the device reported an I/O error; check the disk and the kernel log"),
@@ -136,18 +148,20 @@ _WRITE_PROBLEMS = {
 
 
 def reading(path: str | os.PathLike[str], error: OSError) -> ReadError:
-    """The lowtide exception for an ``OSError`` met while opening or reading ``path``."""
+    """Return the lowtide exception for an ``OSError`` raised while opening or reading ``path``."""
     code = error.errno or errno.EIO
     kind, remedy = _REMEDIES.get(code, (ReadError, error.strerror or os.strerror(code)))
     return kind(code, remedy, os.fspath(path))
 
 
 def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
-    """The lowtide exception for an ``OSError`` met while writing ``path``."""
+    """Return the lowtide exception for an ``OSError`` raised while writing ``path``."""
     code = error.errno or errno.EIO
     if code in (errno.ENOSPC, errno.EDQUOT):
-        said = "no space left on the device" if code == errno.ENOSPC else "the disk quota is used up"
-        return DiskFullError(code, f"{said}; nothing was published, free some space and run again", str(path))
+        problem = "no space left on the device" if code == errno.ENOSPC else "the disk quota is exceeded"
+        return DiskFullError(
+            code, f"{problem}; free some space and run again (nothing was published)", str(path)
+        )
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
         return _DeniedWriteError(
             code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path)

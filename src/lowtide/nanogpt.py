@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Literal
 
-from lowtide._io.files import Cache
+from lowtide._io.reader import Cache
 from lowtide._sizes import whole
 from lowtide._tokens.corpora import Corpus, corpus
 from lowtide.errors import ArgumentError
@@ -76,7 +76,7 @@ def _drawn(
     def draw() -> Pair:
         # Nothing else here may draw from PyTorch's generator, or the batches would no longer be nanoGPT's.
         starts = torch.randint(len(tokens) - block_size, (batch_size,)).cpu().numpy()
-        return to.take(to.make(batch_size, lambda out: tokens.shards.read_windows(starts, out)))
+        return to.take(to.submit(batch_size, lambda out: tokens.shards.submit_windows(starts, out)).wait())
 
     return draw
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
@@ -33,7 +34,7 @@ _FOREVER = 2**62
 class Destination:
     """Where tokens go and as what, checked before any training.
 
-    ``make`` reads into memory of the host, in whichever thread; ``take`` hands x and y over and belongs in
+    ``submit`` reads into memory of the host, in whichever thread; ``take`` hands x and y over and belongs in
     the thread that uses them: on a GPU that puts the copy into that thread's own stream, in order with the
     work that follows, whatever stream that is.
     """
@@ -59,26 +60,18 @@ class Destination:
         if holds.min > has.min or holds.max < has.max:
             raise ArgumentError(f"dtype {wanted} does not hold every {tokens} of the corpus; use torch.int64")
 
-    def make(self, rows: int, fill: Callable[[npt.NDArray[Any]], object]) -> Host:
-        """``rows`` windows, read by ``fill`` into a buffer of the corpus' own dtype."""
-        return self.begin(rows, lambda buffer: partial(fill, buffer))()
-
-    def begin(
-        self, rows: int, begin: Callable[[npt.NDArray[Any]], Callable[[], object]]
-    ) -> Callable[[], Host]:
-        """``make`` in two steps, for reads that are."""
+    def submit(self, rows: int, submit: Callable[[npt.NDArray[Any]], Pending[Any]]) -> Pending[Host]:
+        """``rows`` windows, read by ``submit`` into a buffer of the corpus' own dtype."""
         pinned = self._pinned_memory(rows) if self._pinned else None
         tokens = np.empty((rows, self._width), self._tokens) if pinned is None else pinned.numpy()
-        wait = begin(tokens)
 
-        def finish() -> Host:
-            wait()
+        def finish(_: Any) -> Host:
             if pinned is not None:
                 return pinned
             x, y = Batches.pair(tokens)
             return _widened(x, self.dtype), _widened(y, self.dtype)
 
-        return finish
+        return submit(tokens).then(finish)
 
     def _pinned_memory(self, rows: int) -> torch.Tensor:
         kind = torch.from_numpy(np.empty(0, self._tokens)).dtype
@@ -158,15 +151,11 @@ class TorchBatches(ReadOnly, Iterator[Pair]):
     def _go_to(self, step: int) -> None:
         batches, to = self._batches, self._to  # not self: dropping these batches ends the thread
         self._ahead: Prefetcher[Host] = Prefetcher(
-            lambda step: _make(batches, step, to),
-            step,
-            _FOREVER,
-            self._prefetch,
-            begin=lambda step: _begin(batches, step, to),
+            lambda step: _submit(batches, step, to), step, _FOREVER, self._prefetch
         )
 
     def __getitem__(self, step: int) -> Pair:
-        return self._to.take(_make(self._batches, step, self._to))
+        return self._to.take(_submit(self._batches, step, self._to).wait())
 
     def __iter__(self) -> TorchBatches:
         return self
@@ -205,12 +194,8 @@ class TorchBatches(ReadOnly, Iterator[Pair]):
         self.close()
 
 
-def _make(batches: Batches, step: int, to: Destination) -> Host:
-    return _begin(batches, step, to)()
-
-
-def _begin(batches: Batches, step: int, to: Destination) -> Callable[[], Host]:
-    return to.begin(batches.shape[0], lambda out: batches.begin(step, out))
+def _submit(batches: Batches, step: int, to: Destination) -> Pending[Host]:
+    return to.submit(batches.shape[0], lambda out: batches._submit(step, out))
 
 
 class MapDataset(data.Dataset[Any]):
@@ -252,10 +237,10 @@ class MapDataset(data.Dataset[Any]):
             raise IndexingError(f"window {number} is out of bounds for the {len(self)} of an epoch")
         first = self.epoch * len(self)
 
-        def fill(out: npt.NDArray[Any]) -> None:
-            self._batches.read_samples(chosen + first, out)
+        def submit(out: npt.NDArray[Any]) -> Pending[Any]:
+            return Pending(self._batches.read_samples, chosen + first, out)
 
-        x, y = self._to.take(self._to.make(len(chosen), fill))
+        x, y = self._to.take(self._to.submit(len(chosen), submit).wait())
         if self._as_dict:
             return [_named(row) for row in x]
         return list(zip(x, y, strict=True))
@@ -318,7 +303,7 @@ class IterableDataset(data.IterableDataset[Any]):
         worker = data.get_worker_info()
         mine, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         while at + mine < end:
-            x, y = self._to.take(_make(self._batches, at + mine, self._to))
+            x, y = self._to.take(_submit(self._batches, at + mine, self._to).wait())
             at += stride
             self._at = at
             yield _named(x) if self._as_dict else (x, y)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import lowtide
 from lowtide._arrays.formats import members
-from lowtide.cli import info
+from lowtide._tokens.description import describe
 from lowtide.errors import LowtideError
 from tests.fuzz.harness import Target
 
@@ -64,6 +68,32 @@ def _make_raw(folder: Path) -> None:
     np.arange(12, dtype="<f4").tofile(folder / "x.bin")
 
 
+def _make_journals(folder: Path) -> None:
+    """Files with a journal: two rows of an append that was killed, behind four that are published."""
+    for path in (folder / "x.npy", folder / "x.bin"):
+        with lowtide.create(path, "<f4", 3) as out:
+            out.append(np.arange(12).reshape(4, 3))
+        (folder / f"{path.name}.appending").write_text(json.dumps({"size": path.stat().st_size}))
+        with path.open("ab") as file:
+            file.write(bytes(24))
+
+
+def _append(folder: Path) -> None:
+    """Read, append and create: each works as if there were no damage, or is refused."""
+    row = [7, 8, 9]
+    for path in (folder / "x.npy", folder / "x.bin"):
+        raw: Any = {} if path.suffix == ".npy" else {"dtype": "<f4", "shape": (-1, 3)}
+        with suppress(LowtideError):
+            _read(lowtide.open(path, **raw))
+        for append in (True, False):
+            with mock.patch.object(os, "fsync"), suppress(LowtideError):
+                with lowtide.create(path, "<f4", 3, append=append) as out:
+                    out.append(row)
+                written = lowtide.open(path, **raw)[:].tolist()
+                assert written[-1] == row
+                assert append or len(written) == 1
+
+
 def _open(folder: Path) -> None:
     path = newest(folder)
     for name in [member.name for member in members(path)][:5]:
@@ -74,8 +104,7 @@ def _open(folder: Path) -> None:
 
 def show(path: Path, eos: int | None = None, dtype: str | None = None) -> None:
     """``lowtide info`` without the program around it, which would hide exceptions."""
-    raw = {"dtype": dtype, "shape": None, "offset": None, "member": None}
-    info._show(str(path), True, split="train", eos=eos, scan=False, **raw)
+    describe(str(path), eos=eos, dtype=dtype).as_json()
 
 
 def newest(folder: Path) -> Path:
@@ -111,4 +140,5 @@ TARGETS = [
     Target("safetensors", _make_safetensors, _open),
     Target("hdf5", _make_hdf5, _open, share=0.1),
     Target("raw", _make_raw, _open_raw, share=0.3),
+    Target("journal", _make_journals, _append, share=0.3),
 ]

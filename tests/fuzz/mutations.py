@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import random
 import re
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable
 from typing import Any
+
+import zstandard
 
 _INTEGERS = [
     0,
@@ -65,10 +69,18 @@ _DEPTH = 100_000
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """``data`` with one to four damages, by its structure where it is JSON and by its bytes elsewhere."""
-    if data[:2] == b"\x1f\x8b" and rng.random() < 0.7:  # else nothing behind the checksum would be damaged
+    """``data`` with one to four damages, by its structure where it is JSON and by its bytes elsewhere.
+
+    What is compressed or has checksums is mostly damaged inside, or no damage would come behind them.
+    """
+    if data[:2] == b"\x1f\x8b" and rng.random() < 0.7:
         with contextlib.suppress(OSError, EOFError, zlib.error):
             return gzip.compress(mutate(gzip.decompress(data), rng), 1, mtime=0)
+    if data[:4] == zstandard.FRAME_HEADER and rng.random() < 0.7:
+        with contextlib.suppress(zstandard.ZstdError):
+            return zstandard.compress(mutate(zstandard.decompress(data), rng), 1)
+    if data[:4] == b"PK\x03\x04" and rng.random() < 0.4:
+        return _inside_zip(data, rng)
     length = int.from_bytes(data[:8], "little")
     if data[8:9] == b"{" and length <= len(data) and rng.random() < 0.7:  # safetensors
         header = mutate(data[8 : 8 + length], rng)
@@ -79,6 +91,19 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
             kinds = _JSON
         data = rng.choice(kinds)(data, rng)
     return data
+
+
+def _inside_zip(data: bytes, rng: random.Random) -> bytes:
+    """A zip whose checksums are right, with one member damaged."""
+    rebuilt = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(rebuilt, "w") as damaged:
+        victim = rng.choice(archive.namelist())
+        for member in archive.infolist():
+            content = archive.read(member)
+            plain = zipfile.ZipInfo(member.filename)
+            plain.compress_type = member.compress_type
+            damaged.writestr(plain, mutate(content, rng) if member.filename == victim else content)
+    return rebuilt.getvalue()
 
 
 def _flip(data: bytes, rng: random.Random) -> bytes:

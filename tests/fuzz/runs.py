@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from tests.fuzz.harness import Target
 
 if TYPE_CHECKING:
-    from lowtide._gpt.checkpoints import Checkpoint
+    from lowtide._gpt.checkpoint import Checkpoint
+    from lowtide._gpt.config import Settings
     from lowtide._gpt.model import GPT
-    from lowtide._gpt.optimisers import Optimiser
-    from lowtide._gpt.settings import Settings
+    from lowtide._gpt.optim import Optimiser
 
 Make = Callable[[Path], None]
 Read = Callable[[Path], None]
@@ -54,13 +54,13 @@ def _checkpoint() -> Checkpoint:
     """A run after one step: a model of 1 layer, 8 wide, and the state of both its optimisers."""
     import torch
 
-    from lowtide._gpt.checkpoints import Checkpoint
+    from lowtide._gpt.checkpoint import Checkpoint
+    from lowtide._gpt.loop import model_config
     from lowtide._gpt.model import GPT
-    from lowtide._gpt.train import model_config
     from tests.support.training import tiny
 
     torch.set_num_threads(1)
-    settings = tiny("corpus", vocab_size=5, n_embd=8, block_size=4)
+    settings = tiny("corpus", vocab_size=5, n_embd=8, length=4)
     model = GPT(model_config(settings))
     optimiser = _optimiser(model, settings)
     ids = torch.tensor([[1, 2, 3]])
@@ -71,17 +71,9 @@ def _checkpoint() -> Checkpoint:
 
 
 def _optimiser(model: GPT, settings: Settings) -> Optimiser:
-    from lowtide._gpt import optimisers
+    from lowtide._gpt import optim
 
-    return optimisers.make(
-        model,
-        optimiser=settings.optimiser,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        device_type="cpu",
-    )
+    return optim.make(model, settings)
 
 
 def _make_checkpoint(folder: Path) -> None:
@@ -92,16 +84,16 @@ def _resume(folder: Path) -> None:
     """All that ``lowtide train --resume`` and ``lowtide sample`` do with a checkpoint, without the corpus."""
     import torch
 
-    from lowtide._gpt import checkpoints
+    from lowtide._gpt import checkpoint
     from lowtide._gpt.generate import generate
     from lowtide._gpt.model import GPT
 
     path = str(folder / "checkpoint.pt")
-    saved = checkpoints.load(path)
+    saved = checkpoint.load(path)
     model = GPT(saved.config)
-    checkpoints.fill(model, saved, path)
+    checkpoint.fill(model, saved, path)
     optimiser = _optimiser(model, saved.settings)
-    checkpoints.restore(optimiser, saved, path)
+    checkpoint.restore(optimiser, saved, path)
     list(generate(model, [0], max_new_tokens=1, generator=torch.Generator()))
     ids = torch.tensor([[0]])
     model(ids, ids)[1].backward()
@@ -173,23 +165,23 @@ def _read_metrics(folder: Path) -> None:
 
 
 def _draw(folder: Path) -> None:
-    from lowtide._gpt import picture
+    from lowtide._gpt import plot
 
-    picture.draw(str(folder / "metrics.jsonl"), str(folder / "training.png"), 2**30)
+    plot.draw(str(folder / "metrics.jsonl"), str(folder / "training.png"), 2**30)
 
 
 def _make_settings(folder: Path) -> None:
-    from lowtide._gpt import checkpoints
+    from lowtide._gpt.folder import write_settings
     from tests.support.training import tiny
 
-    checkpoints.write_settings(str(folder), tiny("corpus", memory_budget="2GiB"))
+    write_settings(str(folder), tiny("corpus", memory_budget="2GiB"))
 
 
 def _read_settings(folder: Path) -> None:
-    from lowtide._gpt import checkpoints
-    from lowtide._gpt.settings import resolve
+    from lowtide._gpt.config import resolve
+    from lowtide._gpt.folder import read_settings
 
-    resolve({"max_iters": 5000}, base=checkpoints.read_settings(folder))
+    resolve({"max_iters": 5000}, base=read_settings(folder))
 
 
 def _make_toml(folder: Path) -> None:
@@ -200,7 +192,7 @@ def _make_toml(folder: Path) -> None:
 
 
 def _read_toml(folder: Path) -> None:
-    from lowtide._gpt.settings import resolve
+    from lowtide._gpt.config import resolve
 
     resolve({"data": "corpus", "device": "cpu"}, str(folder / "run.toml"))
 
@@ -208,12 +200,12 @@ def _read_toml(folder: Path) -> None:
 def _make_gpt2(folder: Path) -> None:
     import torch
 
+    from lowtide._gpt.gpt2 import to_gpt2
     from lowtide._gpt.model import GPT
-    from lowtide._gpt.weights import to_gpt2
     from tests.support.models import config
 
     torch.set_num_threads(1)
-    model = GPT(config("gpt2", vocab_size=5, block_size=4, n_layer=1, n_embd=8))
+    model = GPT(config("gpt2", vocab_size=5, length=4, n_layer=1, n_embd=8))
     to_gpt2(model, folder / "gpt2")
 
 
@@ -235,14 +227,14 @@ def _read_gpt2(folder: Path) -> None:
     import torch
 
     from lowtide._gpt.generate import generate
-    from lowtide._gpt.weights import from_gpt2
+    from lowtide._gpt.gpt2 import from_gpt2
 
     list(generate(from_gpt2(folder / "gpt2"), [0], max_new_tokens=1, generator=torch.Generator()))
 
 
 def _make_recording(folder: Path) -> None:
-    from lowtide._memory import document
-    from lowtide._memory.recording import Detail, Point, Recording
+    from lowtide._memory.profile import document
+    from lowtide._memory.profile.recording import Detail, Point, Recording
 
     recording = Recording(["python", "train.py"], 1, 1.7e9, 0.1, budget=2**28, limit=2**30)
     recording.ended, recording.status = 1.7e9 + 2, 0
@@ -251,7 +243,7 @@ def _make_recording(folder: Path) -> None:
         recording.add(Point(index * 0.1, 0, 1, 2**25, size, 0, size, 2**22, size, index, index))
     detail = (0, (0, 0, 0), (0, 0, 0), {"x.npy": 2**26}, 0, 0, 2**40, 0, {"x.npy": 2**27}, 99, None, None)
     recording.detail(Detail(1.0, *detail))
-    document.save(str(folder / "recording.json"), document.document(recording))
+    document.save(str(folder / "recording.json"), document.of(recording))
 
 
 def _make_dat(folder: Path) -> None:
@@ -263,7 +255,7 @@ def _make_dat(folder: Path) -> None:
 
 
 def _report(folder: Path) -> None:
-    from lowtide._memory import document, report
+    from lowtide._memory.profile import document, report
 
     for path in sorted(folder.iterdir()):
         page = report.render(document.load(str(path)))

@@ -19,7 +19,7 @@ import zstandard
 
 import lowtide
 from lowtide._prepare import prepare, tokenizers
-from lowtide._prepare.assembling import Assembler
+from lowtide._prepare.merge import Merger
 from lowtide._prepare.tokenizers import probe
 from lowtide._tokens.formats import own
 from lowtide.errors import FormatError, LowtideError, TaskError
@@ -34,7 +34,7 @@ _ON_ERROR: list[Literal["raise", "skip"]] = ["raise", "skip"]
 def _make_huggingface(folder: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-    (folder / "bpe.json").write_text(tokenizers.make("bpe:280", sample=lambda: TEXTS).to_json())
+    (folder / "bpe.json").write_text(tokenizers.make("bpe:280", tokenizers.Texts(TEXTS)).to_json())
     for name, model, trainer in (
         ("wordpiece", models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(vocab_size=90)),
         ("unigram", models.Unigram(), trainers.UnigramTrainer(vocab_size=90, unk_token="<unk>")),
@@ -58,13 +58,13 @@ def _make_huggingface(folder: Path) -> None:
 
 
 def _make_own(folder: Path) -> None:
-    from lowtide._prepare.tokenizers.openai import TiktokenTokenizer
+    from lowtide._prepare.tokenizers.tiktoken import TiktokenTokenizer
 
     ranks = {bytes([i]): i for i in range(256)} | {b"lo": 256, b"low": 257, b" t": 258, b" ti": 259}
     special = {"<|endoftext|>": 270, "<|other|>": 271}
     built = TiktokenTokenizer("small", r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", ranks, special)
     (folder / "tiktoken.json").write_text(built.to_json())
-    (folder / "char.json").write_text(tokenizers.make("char", alphabet="".join(TEXTS)).to_json())
+    (folder / "char.json").write_text(tokenizers.make("char", tokenizers.Texts(TEXTS)).to_json())
     (folder / "byte.json").write_text(tokenizers.make("byte").to_json())
 
 
@@ -180,9 +180,9 @@ _SOURCE = tempfile.TemporaryDirectory(prefix="lowtide-fuzz-")
 _WORK: dict[str, dict[str, Any]] = {
     "byte": {"val_fraction": 0.1, "shard_tokens": 3000},
     "llmc": {"val_fraction": 0.1, "shard_tokens": 3000, "layout": "llmc"},
-    "char": {"val_fraction": 0.1, "tokenizer": "char", "layout": "nanogpt", "split": "contiguous"},
+    "char": {"val_fraction": 0.1, "tokenizer": "char", "layout": "nanogpt", "holdout": "contiguous"},
 }
-_STOPS = {"byte": (Assembler, "consume", 4), "llmc": (own, "write", 1), "char": (Assembler, "finish", 1)}
+_STOPS = {"byte": (Merger, "consume", 4), "llmc": (own, "write", 1), "char": (Merger, "finish", 1)}
 _expected: dict[str, dict[str, str]] = {}
 _pristine: dict[str, dict[str, str]] = {}
 
@@ -209,7 +209,7 @@ def _resume(folder: Path) -> None:
 
 
 TARGETS = [
-    Target("workfolder", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
+    Target("workdir", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
     Target("source-text", _make_texts, _prepare_damaged, share=0.3),
     Target("source-table", _make_tables, _prepare_damaged, share=0.3),
     Target("source-dataset", _make_saved, _prepare_damaged, share=0.1),

@@ -217,13 +217,13 @@ def test_map_windows_are_one_read_whatever_the_sampler_asks(
     dataset = MapDataset(corpus.batches(4, LENGTH, seed=1))
     asked: list[int] = []
     shards: Any = dataset._batches._source._corpus.shards  # type: ignore[attr-defined]
-    read = shards.read_windows
+    read = shards.submit_windows
 
     def counted(starts: Any, out: Any, *more: Any) -> None:
         asked.append(len(starts))
         read(starts, out, *more)
 
-    monkeypatch.setattr(shards, "read_windows", counted)
+    monkeypatch.setattr(shards, "submit_windows", counted)
     numbers = [250, 3, 4, 5, 100, 3]
     items = dataset.__getitems__(numbers)
     assert asked == [6]
@@ -281,7 +281,7 @@ def test_a_window_that_is_not_there(corpus: lowtide.Corpus, number: int) -> None
 def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
     dataset = IterableDataset(numbered(tmp_path, 5000).batches(4, LENGTH), steps=4)
     os.truncate(tmp_path / "part-000.bin", 100)
-    with pytest.raises(lowtide.LowtideError, match=r"part-000\.bin.*cut short"):
+    with pytest.raises(lowtide.LowtideError, match=r"part-000\.bin.*was truncated"):
         list(DataLoader(dataset, batch_size=None, num_workers=2))
     end_workers()
 

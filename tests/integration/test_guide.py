@@ -16,7 +16,7 @@ from tests.support import guide
 from tests.support.training import corpus, tiny
 
 # Added to each `lowtide train` of a page: the same command, on a model that learns nothing in a moment.
-SMALL = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 32 --batch-size 2 --max-iters 3 --eval-iters 1"
+SMALL = "--n-layer 1 --n-head 2 --n-embd 16 --length 32 --batch-size 2 --max-iters 3 --eval-iters 1"
 TEXT = "The tide goes out and the sand is wet. The tide comes in and the sand is gone.\n"
 
 THEIRS = [  # warnings of other packages
@@ -83,7 +83,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, for the pages that start with one."""
     path = tmp_path_factory.mktemp("trained")
     data = corpus(path / "data")
-    import_module("lowtide._gpt.train").train(tiny(data, preset="nanogpt", max_iters=2), str(path / "run"))
+    import_module("lowtide._gpt.train").run(tiny(data, preset="nanogpt", max_iters=2), str(path / "run"))
     return path / "run"
 
 

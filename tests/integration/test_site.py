@@ -15,7 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from lowtide import errors
-from lowtide._gpt.settings import FIELDS
+from lowtide._gpt.config import FIELDS
 from lowtide.cli import COMMANDS
 from tests.support.guide import ROOT
 

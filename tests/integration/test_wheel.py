@@ -52,7 +52,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     package = {name for name in names if not name.startswith(info)}
     ours = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert package == {path.relative_to(PACKAGE.parent).as_posix() for path in ours}
-    assert {"lowtide/py.typed", "lowtide/_memory/report.html"} <= package
+    assert {"lowtide/py.typed", "lowtide/_memory/profile/report.html"} <= package
     assert f"{info}licenses/LICENSE" in names
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from lowtide._io import pagecache
 from lowtide._io.extents import AHEAD
-from lowtide._io.files import ReaderName
+from lowtide._io.reader import ReaderName
 from lowtide.memory import drop_page_cache
 from tests.support.process import output
 from tests.support.variants import Variant

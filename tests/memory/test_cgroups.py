@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide._memory import cgroups, proc
+from lowtide._memory import cgroup, proc
 
 MIB = 2**20
 
@@ -48,8 +48,8 @@ def test_version_2_takes_the_smallest_limit_of_all_parents(tree: Tree) -> None:
         "pod/container", max="max", current=64 * MIB, peak=80 * MIB,
         stat=f"anon {10 * MIB}\nfile {50 * MIB}\ninactive_file {40 * MIB}",
     )  # fmt: skip
-    found = cgroups.find()
-    assert found == cgroups.MemoryCgroup(2, path, str(tree.mount))
+    found = cgroup.find()
+    assert found == cgroup.CgroupV2(path, str(tree.mount))
     assert found.limit() == 100 * MIB
     assert found.usage() == 64 * MIB
     assert found.working_set() == 24 * MIB
@@ -72,7 +72,7 @@ def test_a_hybrid_machine_has_its_memory_controller_in_version_1(tree: Tree) -> 
         stat=f"cache 0\nrss 0\ninactive_file 0\ntotal_cache {60 * MIB}\ntotal_rss {20 * MIB}\n"
              f"total_inactive_file {50 * MIB}\nhierarchical_memory_limit {300 * MIB}",
     )  # fmt: skip
-    found = cgroups.find()
+    found = cgroup.find()
     assert found is not None
     assert (found.version, found.path) == (1, path)
     assert found.limit() == 300 * MIB
@@ -87,7 +87,7 @@ def test_inside_a_container_version_1_tells_of_parents_that_the_mount_hides(tree
     path = tree.group(
         "", limit_in_bytes=2**63 - 4096, usage_in_bytes=1, stat=f"hierarchical_memory_limit {200 * MIB}"
     )
-    found = cgroups.find()
+    found = cgroup.find()
     assert found is not None
     assert found.path == path.rstrip("/")
     assert found.limit() == 200 * MIB
@@ -96,7 +96,7 @@ def test_inside_a_container_version_1_tells_of_parents_that_the_mount_hides(tree
 def test_a_path_outside_the_visible_tree_falls_back_to_the_mount(tree: Tree) -> None:
     tree.process("0::/../../other\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     path = tree.group("", max=50 * MIB, current=10 * MIB, stat="inactive_file 0")
-    found = cgroups.find()
+    found = cgroup.find()
     assert found is not None
     assert (found.path, found.limit()) == (path.rstrip("/"), 50 * MIB)
 
@@ -104,7 +104,7 @@ def test_a_path_outside_the_visible_tree_falls_back_to_the_mount(tree: Tree) -> 
 def test_no_limit_is_none_and_never_a_number(tree: Tree) -> None:
     tree.process("0::/\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     tree.group("", stat="anon 1")
-    found = cgroups.find()
+    found = cgroup.find()
     assert found is not None
     assert found.limit() is None
     assert found.usage() is None
@@ -114,18 +114,18 @@ def test_no_limit_is_none_and_never_a_number(tree: Tree) -> None:
 @pytest.mark.parametrize("membership", ["", "1:cpu:/\n0::/\n"], ids=["nothing", "no memory controller"])
 def test_no_memory_controller_is_no_group(tree: Tree, membership: str) -> None:
     tree.process(membership, f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
-    assert cgroups.find() is None
+    assert cgroup.find() is None
 
 
 def test_no_proc_is_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc, "ROOT", str(tmp_path))
-    assert cgroups.find() is None
+    assert cgroup.find() is None
 
 
 def test_a_mount_point_with_a_space_is_found(tree: Tree) -> None:
     folder = tree.group("a b", current=5, stat="inactive_file 0")
     tree.process("0::/\n", f"30 23 0:26 / {folder.replace(' ', chr(92) + '040')} rw - cgroup2 cgroup2 rw")
-    found = cgroups.find()
+    found = cgroup.find()
     assert found is not None
     assert found.path == folder
 

@@ -73,7 +73,7 @@ def test_the_budget_is_for_what_the_block_adds() -> None:
     del held
 
 
-@pytest.mark.parametrize(("kind", "over"), [("anon", False), ("file", True), ("rss", True)])
+@pytest.mark.parametrize(("kind", "over"), [("heap", False), ("mapped", True), ("rss", True)])
 def test_a_mapped_file_counts_by_kind(kind: Any, over: bool, small: Path) -> None:
     def walk() -> None:
         mapped = np.memmap(small, dtype="u1", mode="r")
@@ -92,11 +92,11 @@ def test_a_mapped_file_counts_by_kind(kind: Any, over: bool, small: Path) -> Non
 
 
 def test_heap_counts_as_anon_and_not_as_file() -> None:
-    with lowtide.watch(budget="32 MiB", kind="file"):
+    with lowtide.watch(budget="32 MiB", kind="mapped"):
         held = block(64)
         time.sleep(0.03)
     del held
-    over = lowtide.watch(budget="32 MiB", kind="anon")
+    over = lowtide.watch(budget="32 MiB", kind="heap")
     with pytest.raises(MemoryBudgetExceeded, match="heap reached 64"), over:
         held = block(64)
         time.sleep(0.03)
@@ -249,7 +249,7 @@ def test_without_a_budget_the_watch_only_measures() -> None:
     [
         ({"budget": "12 bananas"}, "12 bananas"),
         ({"budget": -1}, "negative"),
-        ({"budget": "1 MiB", "kind": "heap"}, "kind must be one of rss, anon"),
+        ({"budget": "1 MiB", "kind": "stack"}, "kind must be one of rss, heap"),
         ({"interval": 0}, "interval"),
         ({"interval": float("nan")}, "interval"),
         ({"strict": True}, "needs a budget"),

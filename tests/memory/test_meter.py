@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from lowtide._io import pagecache
-from lowtide._memory import meter, proc
+from lowtide._memory import proc
+from lowtide._memory import snapshot as snapshots
 from lowtide.errors import NotFoundError, ProcessError
 from lowtide.memory import Snapshot, drop_page_cache, peak, reset_peak, snapshot
 from tests.memory.conftest import written
@@ -25,8 +26,8 @@ MIB = 2**20
 def test_the_parts_add_up_to_the_whole() -> None:
     now = snapshot()
     assert now.pid == os.getpid()
-    assert None not in (now.rss, now.anon, now.file, now.shared, now.peak)
-    assert now.rss == (now.anon or 0) + (now.file or 0) + (now.shared or 0)
+    assert None not in (now.rss, now.heap, now.mapped, now.shared, now.peak)
+    assert now.rss == (now.heap or 0) + (now.mapped or 0) + (now.shared or 0)
     assert (now.peak or 0) >= (now.rss or 0)
 
 
@@ -47,13 +48,13 @@ def test_heap_and_mapped_files_are_told_apart(small: Path) -> None:
     before = snapshot()
     block = np.ones(32 * MIB, dtype="u1")
     after_heap = snapshot()
-    assert (after_heap.anon or 0) - (before.anon or 0) >= 31 * MIB
-    assert abs((after_heap.file or 0) - (before.file or 0)) < 4 * MIB
+    assert (after_heap.heap or 0) - (before.heap or 0) >= 31 * MIB
+    assert abs((after_heap.mapped or 0) - (before.mapped or 0)) < 4 * MIB
     mapped = np.memmap(small, dtype="u1", mode="r")
     int(mapped[:: mmap.PAGESIZE].sum())
     after_map = snapshot()
-    assert (after_map.file or 0) - (after_heap.file or 0) >= 90 * MIB
-    assert abs((after_map.anon or 0) - (after_heap.anon or 0)) < 4 * MIB
+    assert (after_map.mapped or 0) - (after_heap.mapped or 0) >= 90 * MIB
+    assert abs((after_map.heap or 0) - (after_heap.heap or 0)) < 4 * MIB
     del block, mapped
 
 
@@ -125,7 +126,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [2**22 + 1, -1], ids=["too high", "negative"])
 def test_no_such_process(pid: int) -> None:
-    with pytest.raises(ProcessError, match=f"no process {pid}"):
+    with pytest.raises(ProcessError, match=f"/{pid}: there is no process {pid}"):
         snapshot(pid)
 
 
@@ -160,7 +161,7 @@ def test_without_proc_what_is_not_known_is_none_and_says_why() -> None:
     now = snapshot()
     assert (now.rss or 0) > 0
     assert now.sources["rss"] == "psutil memory_info().rss"
-    for name in ("anon", "file", "shared", "peak", "cgroup_usage", "major_faults"):
+    for name in ("heap", "mapped", "shared", "peak", "cgroup_usage", "major_faults"):
         assert getattr(now, name) is None, name
         assert now.sources[name]
     assert not reset_peak()
@@ -178,14 +179,14 @@ def test_a_process_of_another_user_tells_less_but_never_a_false_nought() -> None
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("True None None not told: AccessDenied")
+    assert done.stdout.startswith("True None None not readable: AccessDenied")
 
 
 @pytest.mark.parametrize("with_proc", [True, False])
 def test_resident_memory_alone(with_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_proc:
         monkeypatch.setattr(proc, "ROOT", str(tmp_path))
-    before = meter.resident()
+    before = snapshots.resident()
     block = touch(32 * MIB)
-    assert 31 * MIB < meter.resident() - before < 36 * MIB
+    assert 31 * MIB < snapshots.resident() - before < 36 * MIB
     block.close()

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lowtide._memory import proc, profiler
-from lowtide._memory.recording import Recording
+from lowtide._memory import proc
+from lowtide._memory.profile import profiler
+from lowtide._memory.profile.observer import Observer
+from lowtide._memory.profile.recording import Recording
+from lowtide._memory.profile.verdict import Verdict, judge
 from lowtide._memory.tree import Tree
-from lowtide._memory.verdict import Verdict, judge
 from lowtide.errors import AccessError, NotFoundError, ProcessError, UnsupportedError
 from lowtide.memory import drop_page_cache
 from tests.support import programs
@@ -23,7 +25,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def profile(body: str, path: Path) -> tuple[Recording, Verdict]:
-    recording, _ = profiler.record(programs.program(body, str(path)))
+    recording = profiler.record(programs.program(body, str(path)))
     assert recording.status == 0
     return recording, judge(recording)
 
@@ -115,7 +117,7 @@ def test_active_page_cache_under_a_limit_is_growth(limited: object, tmp_path: Pa
         "-c",
         "from lowtide.cli import main; main()",
         "profile",
-        "--json",
+        "--save",
         str(target),
         "--",
     ]
@@ -151,12 +153,12 @@ def test_children_that_nobody_waits_for_still_count(small: Path) -> None:
 def test_a_grandchild_whose_parent_ended_stays_in_the_tree() -> None:
     inner = "import time; x = bytearray(64 * 2**20); time.sleep(0.4)"
     script = f"sh -c '{sys.executable} -c \"{inner}\" &'; sleep 0.8"
-    recording, _ = profiler.record(["sh", "-c", script])
+    recording = profiler.record(["sh", "-c", script])
     assert judge(recording).peak > 64 * MIB
 
 
 def test_what_the_command_leaves_running_is_named() -> None:
-    recording, _ = profiler.record(["sh", "-c", "sleep 5 & echo $!"])
+    recording = profiler.record(["sh", "-c", "sleep 5 & echo $!"])
     line = next(line for line in recording.blind if "left running" in line)
     pid = int(line.rsplit(" ", 1)[1])
     os.kill(pid, 9)
@@ -167,11 +169,12 @@ def test_a_peak_that_no_look_saw_is_the_kernels() -> None:
     """In a process of its own: the kernel keeps one peak for all that a process ever started."""
     told = output("""
         import sys
-        from lowtide._memory import profiler
-        from lowtide._memory.verdict import judge
+        from lowtide._memory.profile import profiler
+from lowtide._memory.profile.observer import Observer
+        from lowtide._memory.profile.verdict import judge
 
         profiler.Profiler.look = lambda _: True
-        recording, _ = profiler.record([sys.executable, "-c", "x = bytearray(256 * 2**20); x = None"])
+        recording = profiler.record([sys.executable, "-c", "x = bytearray(256 * 2**20); x = None"])
         print(len(recording.points), judge(recording).peak)
     """)
     points, peak = map(int, told.split())
@@ -180,21 +183,21 @@ def test_a_peak_that_no_look_saw_is_the_kernels() -> None:
 
 
 def test_a_command_that_ends_at_once_is_judged_all_the_same() -> None:
-    recording, _ = profiler.record(["true"])
+    recording = profiler.record(["true"])
     verdict = judge(recording)
     assert recording.status == 0
     assert verdict.line.startswith("bounded: ")
 
 
 def test_a_command_that_is_killed_is_still_recorded() -> None:
-    recording, _ = profiler.record(["sh", "-c", "sleep 0.2; kill -9 $$"])
+    recording = profiler.record(["sh", "-c", "sleep 0.2; kill -9 $$"])
     assert recording.status == -9
     assert recording.points
 
 
 def test_a_growing_heap_without_reads_is_judged_over_time() -> None:
     body = "import time\nkept = []\nfor _ in range(60): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
-    recording, _ = profiler.record([sys.executable, "-c", body])
+    recording = profiler.record([sys.executable, "-c", body])
     verdict = judge(recording)
     assert verdict.grows
     assert verdict.per_read is None
@@ -216,7 +219,7 @@ def test_buffers_that_are_filled_once_are_no_growth(small: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "error", "message"),
     [
-        (["no-such-command-anywhere"], NotFoundError, "no command"),
+        (["no-such-command-anywhere"], NotFoundError, "no such command"),
         (["/etc/passwd"], AccessError, "not an executable"),
         (["/tmp"], AccessError, "/tmp"),
     ],
@@ -258,7 +261,7 @@ def test_attaching_counts_only_what_is_read_from_then_on(small: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pid", "message"),
-    [(2**22 + 1, "no process"), (2, "thread of the kernel")],
+    [(2**22 + 1, "no process"), (2, "kernel thread")],
     ids=["none", "kernel thread"],
 )
 def test_attaching_to_what_is_not_a_process(pid: int, message: str) -> None:
@@ -273,7 +276,7 @@ def test_attaching_to_a_zombie() -> None:
     try:
         while proc.state(child) != "Z":
             time.sleep(0.01)
-        with pytest.raises(ProcessError, match="ended already"):
+        with pytest.raises(ProcessError, match="has ended"):
             profiler.attach(child)
     finally:
         os.waitpid(child, 0)
@@ -281,8 +284,7 @@ def test_attaching_to_a_zombie() -> None:
 
 def test_memory_of_the_recording_stays_flat() -> None:
     recording = Recording(["x"], 1, 0.0, 0.01)
-    tree = Tree(os.getpid())
-    point = tree.point()
+    point = Observer(Tree(os.getpid())).point()
     assert point is not None
     for index in range(30_000):
         anon = 10**9 if index == 777 else index

@@ -67,7 +67,7 @@ def test_what_fixtures_took_before_does_not_count(pytester: pytest.Pytester) -> 
     run(pytester, tests).assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize(("kind", "passes"), [("anon", False), ("file", True)])
+@pytest.mark.parametrize(("kind", "passes"), [("heap", False), ("mapped", True)])
 def test_the_kind_is_heeded(pytester: pytest.Pytester, kind: str, passes: bool) -> None:
     tests = f"@pytest.mark.max_memory(LIMIT, kind={kind!r})\ndef test_it(): take(4000); time.sleep(0.05)\n"
     run(pytester, tests).assert_outcomes(passed=2 if passes else 1, failed=0 if passes else 1)
@@ -127,7 +127,7 @@ def test_a_failing_test_keeps_its_own_failure(pytester: pytest.Pytester) -> None
     [
         ("'12 bananas'", "*size '12 bananas' is not understood*"),
         ("", "*missing 1 required positional argument: 'limit'*"),
-        ("'1 MiB', kind='heap'", "*kind must be one of rss, anon, file, cache, cgroup (got 'heap')*"),
+        ("'1 MiB', kind='stack'", "*kind must be one of rss, heap, mapped, cache, cgroup (got 'stack')*"),
         ("'1 MiB', size=3", "*unexpected keyword argument 'size'*"),
         ("None", "*max_memory: *"),
     ],
@@ -139,7 +139,7 @@ def test_a_wrong_mark_is_explained(pytester: pytest.Pytester, arguments: str, me
 
 
 def test_the_mark_is_known_and_the_plugin_is_silent(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import sys\ndef test_it(): assert 'lowtide._memory.guard' not in sys.modules\n")
+    pytester.makepyfile("import sys\ndef test_it(): assert 'lowtide._memory.watch' not in sys.modules\n")
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
     assert "max_memory" not in result.stdout.str()

@@ -23,7 +23,7 @@ def test_memory_stays_flat_on_a_corpus_larger_than_the_container(tmp_path: Path,
             file.truncate(size)
     words = arguments(
         tmp_path / "run", data=tmp_path, device="cpu", vocab_size=64, n_layer=2, n_head=2, n_embd=32,
-        block_size=64, batch_size=8, max_iters=STEPS, eval_interval=100, eval_iters=4, checkpoint_interval=50,
+        length=64, batch_size=8, max_iters=STEPS, eval_interval=100, eval_iters=4, checkpoint_interval=50,
     )  # fmt: skip
     with limited("1 GiB") as group:
         done = group.run([sys.executable, "-W", "error", "-m", "lowtide.cli", *words], env=environment())

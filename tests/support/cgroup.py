@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from lowtide._memory import cgroups
+from lowtide._memory import cgroup
 from lowtide._sizes import parse_size
 
 # The shell enters the group before it becomes the command, so that every byte of the command is charged.
@@ -45,9 +45,13 @@ class LimitedGroup:
         options = {"capture_output": True, "text": True, "timeout": 120, **options}
         return subprocess.run(self.command(command), check=False, **options)
 
+    def _group(self) -> cgroup.MemoryCgroup:
+        kind = next(kind for kind in cgroup.VERSIONS if kind.version == self.version)
+        return kind(self.path, self.path)
+
     def peak(self) -> int:
         """The highest usage so far."""
-        result = cgroups.MemoryCgroup(self.version, self.path, self.path).peak()
+        result = self._group().peak()
         assert result is not None, "this kernel does not keep a peak (memory.peak came with 5.19)"
         return result
 
@@ -57,7 +61,7 @@ class LimitedGroup:
 
     def usage(self) -> int:
         """Bytes charged now: heap and page cache of everything that ran inside."""
-        result = cgroups.MemoryCgroup(self.version, self.path, self.path).usage()
+        result = self._group().usage()
         assert result is not None
         return result
 
@@ -91,7 +95,7 @@ def memory_cgroup(limit: int | str) -> Iterator[LimitedGroup]:
 
 
 def _make(limit: int) -> LimitedGroup:
-    here = cgroups.find()
+    here = cgroup.find()
     if here is None:
         raise CgroupUnavailableError("no memory cgroup is visible on this machine")
     name = f"lowtide-test-{uuid.uuid4().hex[:12]}"

@@ -18,7 +18,7 @@ VARIANTS = {
 
 
 def config(variant: str = "modern", **changed: Any) -> ModelConfig:
-    sizes = {"vocab_size": 50, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 16, "dropout": 0.0}
+    sizes = {"vocab_size": 50, "length": 16, "n_layer": 2, "n_head": 2, "n_embd": 16, "dropout": 0.0}
     return ModelConfig(**{**sizes, **VARIANTS[variant], **changed})
 
 

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from lowtide._prepare import streams
-from lowtide._prepare.plan import plan
-from lowtide._prepare.reading import ReadOptions, read
-from lowtide._prepare.sources import find
-from lowtide._prepare.units import Piece
+from lowtide._prepare.inputs import find, plan, streams
+from lowtide._prepare.inputs.kind import ReadOptions
+from lowtide._prepare.inputs.pieces import Piece
 
 Documents = list[tuple[int, str]]
 
@@ -19,11 +17,11 @@ def pieces_of(
     path: Path,
     options: ReadOptions,
     block: int = streams.BLOCK,
-    on_error: Callable[[Exception], None] | None = None,
+    skip: Callable[[Exception], None] | None = None,
 ) -> list[Piece]:
     """All pieces of a source, read unit by unit and in blocks of ``block`` bytes."""
     with mock.patch.object(streams, "BLOCK", block):
-        return [piece for unit in plan(find([str(path)]), options) for piece in read(unit, options, on_error)]
+        return [piece for unit in plan(find([str(path)]), options) for piece in unit.read(options, skip)]
 
 
 def documents(pieces: list[Piece]) -> Documents:

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 import lowtide
-from lowtide._prepare import assembling, prepare, tasks
+from lowtide._prepare import jobs, merge, prepare
 
 
 @contextmanager
@@ -24,8 +24,8 @@ def small(unit: int = 4096, uncommitted: int = 10_000) -> Iterator[None]:
     """Units of so many bytes, each a task of its own, and a commit every few of them."""
     with (
         mock.patch.object(prepare, "UNIT", unit),
-        mock.patch.object(tasks, "_WORTH", unit),
-        mock.patch.object(assembling, "_UNCOMMITTED", uncommitted),
+        mock.patch.object(jobs, "_TASK_SIZE", unit),
+        mock.patch.object(merge, "_UNCOMMITTED", uncommitted),
     ):
         yield
 

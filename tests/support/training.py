@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from lowtide._gpt import metrics
-from lowtide._gpt.settings import Settings, resolve
+from lowtide._gpt.config import Settings, resolve
 
 ALPHABET = " !,.?abcdefghijklmnopqrstuvwxyz"
 TINY: dict[str, Any] = {
-    "device": "cpu", "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 8, "batch_size": 4,
+    "device": "cpu", "n_layer": 1, "n_head": 2, "n_embd": 16, "length": 8, "batch_size": 4,
     "max_iters": 12, "eval_interval": 5, "eval_iters": 3, "checkpoint_interval": 4,
 }  # fmt: skip
 

@@ -14,8 +14,8 @@ import pytest
 
 import lowtide
 from lowtide._arrays import indexing
-from lowtide._io import aio, extents, files, mapped
-from lowtide._io.files import Cache, ReaderName
+from lowtide._io import aio, extents, mapped, pread, threads
+from lowtide._io.reader import Cache, ReaderName
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Variant:
                 stack.enter_context(mock.patch.object(aio, "_new", return_value=None))
                 stack.enter_context(mock.patch.object(aio, "_IDLE", deque()))
             if "nowait" in self.lacks:
-                stack.enter_context(mock.patch.object(files, "_NOWAIT", 0))
+                stack.enter_context(mock.patch.object(pread, "_NOWAIT", 0))
             if "dontcache" in self.lacks:
-                stack.enter_context(mock.patch.object(files, "_DONTCACHE", 0))
+                stack.enter_context(mock.patch.object(pread, "_DONTCACHE", 0))
             yield
 
     @contextmanager
@@ -79,7 +79,7 @@ def tight(on: bool = True) -> Iterator[None]:
         mock.patch.multiple(indexing, _GAP=24, _SPAN=64, _RECORDS=7, _THROUGH=96),
         mock.patch.object(extents, "LONGEST", 16),
         mock.patch.object(extents.Extents, "window", _few_at_once),
-        mock.patch.object(files, "_workers_for", lambda extents: min(3, len(extents))),
+        mock.patch.object(threads, "workers_for", lambda reads, nbytes: min(3, reads)),
         mock.patch.object(mapped, "_MAPPED_AT_ONCE", 200_000),
     ):
         yield

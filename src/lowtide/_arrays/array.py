@@ -20,13 +20,16 @@ from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.indexing import Selection, run_of
 from lowtide._arrays.operators import ArrayOperators
 from lowtide._io.extents import AHEAD, LONGEST, Extents, Ints, of_records
-from lowtide._io.files import Cache, ReaderName, open_reader, workers_for
+from lowtide._io.pending import Outcome, Pending, combined
+from lowtide._io.reader import Cache, ReaderName, open_reader
+from lowtide._io.threads import in_threads, workers_for
 from lowtide._permutation import Order
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
 
 if TYPE_CHECKING:
     from lowtide._arrays.chunks import Chunks
+    from lowtide._arrays.orders import OrderName, Shuffle
 
 IMPLICIT_LOAD_LIMIT = 256 * 2**20
 """``np.asarray(array)`` and friends load at most this many bytes: more must be asked for as ``array[:]``."""
@@ -128,11 +131,6 @@ class Array(ArrayOperators):
     # What it is
 
     @property
-    def layout(self) -> Layout:
-        """Where the array lies: path, format, offset, order."""
-        return self._layout
-
-    @property
     def row_nbytes(self) -> int:
         """Bytes of one row."""
         return self._row_nbytes
@@ -158,9 +156,9 @@ class Array(ArrayOperators):
         if run is not None and 0 < run[1] <= LONGEST:
             start, nbytes, shape = run
             buffer = np.empty(nbytes, np.uint8)
-            self._reader.read(self._layout.offset + start, buffer)
-            found: npt.NDArray[Any] = np.ndarray(shape, self._dtype, buffer)
-            return found if shape else found[()]
+            self._reader.submit(Extents.of_range(self._layout.offset + start, nbytes), buffer).wait()
+            selected: npt.NDArray[Any] = np.ndarray(shape, self._dtype, buffer)
+            return selected if shape else selected[()]
         try:
             selection = Selection.of(index, self.shape, self._strides, self.itemsize)
         except IndexingError as error:
@@ -218,7 +216,7 @@ class Array(ArrayOperators):
         flat, into = indices.reshape(-1), out.reshape(indices.size, *self.shape[1:])
         for first in range(0, len(flat), _ROWS_AT_ONCE):
             some = slice(first, first + _ROWS_AT_ONCE)
-            self.read_runs(flat[some], 1, into[some])
+            self._read_runs(flat[some], 1, into[some])
         return out
 
     def chunks(
@@ -226,7 +224,8 @@ class Array(ArrayOperators):
         rows: int | None = None,
         *,
         budget: int | str | None = None,
-        shuffle: bool | Literal["blocks"] = False,
+        order: OrderName | None = None,
+        shuffle: Shuffle | None = None,
         seed: int = 0,
         epoch: int = 0,
         drop_last: bool = False,
@@ -236,7 +235,7 @@ class Array(ArrayOperators):
     ) -> Chunks:
         """Go through all rows once, ``rows`` at a time, with flat memory; see :class:`lowtide.Chunks`.
 
-        The order depends on the number of rows, ``shuffle``, ``seed`` and ``epoch`` alone. Two arrays of the
+        The order depends on the number of rows, ``order``, ``seed`` and ``epoch`` alone. Two arrays of the
         same length, such as features and labels, are therefore paired by ``zip`` if both get these arguments
         and the same ``rows``. Do not pair by ``budget``: chunks then have different lengths.
 
@@ -247,10 +246,13 @@ class Array(ArrayOperators):
         budget
             Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks made ahead and the
             hints to the kernel. ``"64 MiB"`` if ``rows`` is not given. With both, ``rows`` must fit.
+        order
+            ``"sequential"``, by default: row after row. ``"shuffle"``: an order that looks uniformly random
+            and is never stored. ``"blocks"``: blocks of 256 neighbouring rows are permuted, then the rows
+            within windows of 16 blocks. That is less random, but reads are longer, which suits slow disks.
         shuffle
-            ``True``: an order that looks uniformly random and is never stored. ``"blocks"``: blocks of 256
-            neighbouring rows are permuted, then the rows within windows of 16 blocks. That is less random,
-            but reads are longer, which is what slow disks want.
+            A shorthand for ``order``: ``True`` is ``"shuffle"``, ``False`` is ``"sequential"``, and
+            ``"blocks"`` is itself. Pass one of the two.
         seed
             An integer of any size. The same seed gives the same order, also in the next epoch.
         epoch
@@ -282,6 +284,7 @@ class Array(ArrayOperators):
             self,
             rows,
             budget=budget,
+            order=order,
             shuffle=shuffle,
             seed=seed,
             epoch=epoch,
@@ -314,78 +317,72 @@ class Array(ArrayOperators):
         loaded: npt.NDArray[Any] = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
 
-    def read_runs(self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:
+    # For those who have checked what they ask for: rows are in bounds and not negative, `out` is contiguous,
+    # and hints to the kernel take at most `ahead` bytes of page cache.
+
+    def _submit_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Outcome]:
+        """Start to read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order."""
+        self._check_open()
+        if not out.nbytes:
+            return Pending.of(Outcome())
+        if self._in_columns:
+            return Pending(self._read_fortran, np.array([start]), stop - start, out)
+        extents = Extents.of_range(self._layout.offset + start * self._row_nbytes, out.nbytes)
+        return self._reader.submit(extents, out.reshape(-1).view(np.uint8), sequential=True)
+
+    def _read_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
+        return self._submit_rows(start, stop, out).wait()
+
+    def _read_runs(
+        self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD, *, ordered: bool = True
+    ) -> Outcome:
         """Read ``run`` rows from each of ``starts`` on, one run after another, into ``out``.
 
-        For those who have checked what they ask for: ``starts`` are in bounds and not negative, ``out`` is
-        contiguous. Hints to the kernel take at most ``ahead`` bytes of page cache.
+        With ``ordered=False`` the file is read in the order of the runs, not in its own.
         """
         self._check_open()
-        width = self.row_nbytes * run
+        width = self._row_nbytes * run
         if not width or not len(starts):
-            return
+            return Outcome()
         if self._in_columns:
-            self._read_fortran(starts, run, out)
-            return
-        extents = of_records(self._layout.offset + starts * self.row_nbytes, width)
-        self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
+            return self._read_fortran(starts, run, out)
+        extents = of_records(self._layout.offset + starts * self._row_nbytes, width, ordered=ordered)
+        return self._reader.submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead).wait()
 
-    def read_ordered(self, order: Order, first: int, last: int, out: npt.NDArray[Any], ahead: int) -> None:
-        """Read the rows that come at places ``first`` to ``last`` of an order, as ``read_runs`` does.
+    def _read_ordered(
+        self, order: Order, first: int, last: int, out: npt.NDArray[Any], ahead: int, *, ordered: bool = True
+    ) -> Outcome:
+        """Read the rows at places ``first`` to ``last`` of an order, as ``_read_runs`` does.
 
-        Each thread works out the order of its own part: that takes a good part of the time of reading it.
+        Each thread computes the order of its own part: that takes a good part of the time of reading it.
         """
-        self._check_open()
-        count, width = last - first, self.row_nbytes
-        parts = workers_for(count, count * width)
-        if not width or self._in_columns or parts == 1:
-            self.read_runs(order(first, last), 1, out, ahead)
-            return
+        count = last - first
+        parts = 1 if self._in_columns else workers_for(count, count * self._row_nbytes)
+
+        def read(start: int, stop: int) -> Outcome:
+            rows = order(first + start, first + stop)
+            return self._read_runs(rows, 1, out[start:stop], ahead // parts, ordered=ordered)
+
         borders = [count * i // parts for i in range(parts + 1)]
+        return combined(in_threads([partial(read, start, stop) for start, stop in pairwise(borders)]))
 
-        def part(start: int, stop: int) -> Extents:
-            offsets = self._layout.offset + order(first + start, first + stop) * width
-            return of_records(offsets, width, in_order=self._reader.in_order).moved(start * width)
-
-        tasks = [partial(part, start, stop) for start, stop in pairwise(borders)]
-        self._reader.fill_parts(tasks, out.reshape(-1).view(np.uint8), ahead)
-
-    def check_file(self) -> None:
+    def _check_file(self) -> None:
         """Raise if the file was replaced or written to since the array was opened."""
         self._check_open()
         self._reader.check()
 
-    @property
-    def was_cached(self) -> bool:
-        """Whether nearly all that was last read here and there was in the page cache."""
-        return not self._reader.in_order
-
-    def stream(self, start: int, stop: int, out: npt.NDArray[Any], *, wait: bool = True) -> bool:
-        """Read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order.
-
-        With ``wait=False`` only if they are in the page cache; the answer is whether they were read.
-        """
-        self._check_open()
-        if not out.nbytes:
-            return True
-        if self._in_columns:
-            if wait:
-                self._read_fortran(np.array([start]), stop - start, out)
-            return wait
-        at = self._layout.offset + start * self.row_nbytes
-        return self._reader.stream(at, out.reshape(-1).view(np.uint8), wait=wait)
-
-    def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> None:
-        """Piece by piece along the last axis, the slowest on disk: what is turned round is small."""
-        if run > 1 and len(starts) > 1:  # a run is one read a column, scattered rows one each
+    def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> Outcome:
+        """Piece by piece along the last axis, the slowest on disk: what is transposed at once is small."""
+        if run > 1 and len(starts) > 1:  # a run is one read per column, scattered rows one each
             for i in range(len(starts)):
                 self._read_fortran(starts[i : i + 1], run, out[i * run : (i + 1) * run])
-            return
+            return Outcome(1, 1)
         index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else starts
         columns = self.shape[-1]
         step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
         for first in range(0, columns, step):
             out[..., first : first + step] = self[index, ..., first : first + step]
+        return Outcome(1, 1)
 
     # Its life
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints, of_records
-from lowtide._io.files import Reader
+from lowtide._io.reader import Reader
 from lowtide.errors import IndexingError
 
 _GAP = 4096  # records closer than this are read through: skipping them would save the disk nothing
@@ -180,7 +180,7 @@ def _read_records(
     for first in range(0, total, _RECORDS):
         last = min(total, first + _RECORDS)
         offsets = start + _offsets(outer, first, last)
-        reader.fill(of_records(offsets, width), out[first * width : last * width])
+        reader.submit(of_records(offsets, width), out[first * width : last * width]).wait()
 
 
 def _read_through(
@@ -203,7 +203,7 @@ def _read_through(
             last = min(total, first + at_once)
             offsets = start + begin * inner.stride + _offsets(spans, first, last)
             read = buffer[: last - first]
-            reader.fill(of_records(offsets, span), read.reshape(-1))
+            reader.submit(of_records(offsets, span), read.reshape(-1)).wait()
             picked = np.lib.stride_tricks.as_strided(read, (len(read), step, width), (span, inner.stride, 1))
             targets[np.unravel_index(np.arange(first, last), targets.shape[:2])] = picked
 

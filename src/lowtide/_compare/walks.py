@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lowtide._arrays.array import Array
 from lowtide._arrays.formats.layout import Layout
 from lowtide._memory import proc
-from lowtide._memory.meter import reset_peak, resident
+from lowtide._memory.snapshot import reset_peak, resident
 from lowtide._permutation import Order, Sequential, Shuffled
 from lowtide.errors import LowtideError
 

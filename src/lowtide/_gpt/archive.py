@@ -1,10 +1,10 @@
-"""PyTorch's files, read so that a damaged or hostile one gives tensors and plain values, or a FormatError.
+"""Safe reader of PyTorch files: damaged and hostile ones give tensors and plain values or a FormatError.
 
-``torch.save`` writes a zip: a pickle, and beside it the bytes of each tensor. ``torch.load`` does not verify
-the zip's checksums, so that it returns other weights after a flipped bit; it allocates what the directory and
-the pickle ask for; and it raises whatever its parts raise. Here every byte is verified, nothing is allocated
-before the file is known to have it, and the pickle is interpreted instead of run: nothing is imported or
-called. A file takes its own size in memory, and up to 120 times that of its pickle, which ends at 4 MiB.
+``torch.save`` writes a zip: a pickle, and the bytes of each tensor beside it. ``torch.load`` does not verify
+the checksums, so that it returns other weights after a flipped bit; it allocates what the directory and the
+pickle ask for; and it raises whatever its parts raise. Here every byte is verified, nothing is allocated
+before the file is known to have it, and the pickle is interpreted, not run: nothing is imported or called.
+A file takes its size in memory, and up to 120 times that of its pickle, which is limited to 4 MiB.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
 
 MAX_PICKLE = 4 * 2**20
-"""Bytes of the pickle that are read: a model of some thousand tensors and its optimiser take 1 MiB."""
+"""Largest pickle in bytes: a model of some thousand tensors and its optimiser take 1 MiB."""
 _MAX_DIRECTORY = 16 * 2**20
-_END = 2**17  # of a file, where zipfile looks for the directory: it reads "all the rest" there
-_PART = 2**20  # read at once
+_END = 2**17  # bytes at the end of a file, where zipfile looks for the directory: it reads to the end there
+_PART = 2**20  # bytes per read
 _REMEDY = "copy the file again, or start the run again"
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -45,7 +45,7 @@ _TENSOR, _DICT = "torch._utils _rebuild_tensor_v2", "collections OrderedDict"
 
 
 def load(path: str) -> Any:
-    """What ``torch.save`` wrote to ``path``: dicts, lists, tuples, tensors on the CPU and plain values.
+    """Load a file of ``torch.save``: dicts, lists, tuples, tensors on the CPU and plain values.
 
     >>> torch.save({"step": 3, "weights": torch.ones(2)}, tmp / "x.pt")
     >>> load(str(tmp / "x.pt"))
@@ -57,7 +57,7 @@ def load(path: str) -> Any:
                 return _value(_Members(path, archive, source.size))
         except LowtideError:
             raise
-        except Exception as error:  # zipfile and pickletools say whatever Python says to nonsense
+        except Exception as error:  # zipfile and pickletools raise anything
             raise TruncatedFileError(
                 f"{path}: cannot be read as a PyTorch file, it is truncated or damaged "
                 f"({type(error).__name__}: {brief(str(error))[1:-1]}; {source.size} bytes); {_REMEDY}"
@@ -65,7 +65,7 @@ def load(path: str) -> Any:
 
 
 class _File(Stream):
-    """A few bytes at a file's end can ask ``zipfile`` for a read of any size."""
+    """Limits reads: a few bytes at the end of a file can make ``zipfile`` read any size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         size = _END if size is None or size < 0 else size
@@ -75,7 +75,7 @@ class _File(Stream):
 
 
 class _Members:
-    """The zip's members: stored as they are, and together no larger than the file."""
+    """Members of the zip: uncompressed, and together not larger than the file."""
 
     def __init__(self, path: str, archive: zipfile.ZipFile, size: int) -> None:
         self.path, self._archive = path, archive
@@ -92,7 +92,7 @@ class _Members:
         if (order := self._read("byteorder", 16)) not in (None, sys.byteorder.encode()):
             raise UnsupportedError(
                 f"{path}: was written on a machine of another byte order ({brief(order)}, expected "
-                f"{sys.byteorder}); load it there, and save it with safetensors"
+                f"{sys.byteorder}); load it there and save it with safetensors"
             )
 
     def damaged(self, problem: str) -> FormatError:
@@ -112,11 +112,11 @@ class _Members:
         return self._archive.read(entry)
 
     def storage(self, key: Any, dtype: torch.dtype, count: Any) -> torch.Tensor:
-        """The numbers of one member. Several tensors may share them."""
+        """The values of one member, which several tensors may share."""
         entry = self._entries.get(f"{self._folder}data/{key}") if isinstance(key, str) else None
         if entry is None or not isinstance(count, int) or entry.file_size != count * dtype.itemsize:
-            found = "no member" if entry is None else f"{entry.file_size} bytes"
-            raise self.damaged(f"{found} for storage {brief(key)} of {brief(count)} {dtype}")
+            member = "no member" if entry is None else f"{entry.file_size} bytes"
+            raise self.damaged(f"{member} for storage {brief(key)} of {brief(count)} {dtype}")
         if key not in self._storages:
             memory = torch.empty(entry.file_size, dtype=torch.uint8)
             view: Any = memoryview(memory.numpy())  # type: ignore[arg-type]
@@ -140,9 +140,9 @@ def _value(members: _Members) -> Any:
     def popped(count: int) -> list[Any]:
         if count > len(stack):
             raise ValueError("a value is missing")
-        taken = stack[len(stack) - count :]
+        values = stack[len(stack) - count :]
         del stack[len(stack) - count :]
-        return taken
+        return values
 
     def since_mark() -> list[Any]:
         return popped(len(stack) - marks.pop())
@@ -174,20 +174,20 @@ def _value(members: _Members) -> Any:
             items = popped(1) if name == "APPEND" else since_mark()
             _add(stack[-1], items)
         elif name == "GLOBAL" and argument in (_TENSOR, _DICT, *_STORAGES):
-            stack.append(argument)  # its name will do: it is never imported
+            stack.append(argument)  # the name only: nothing is imported
         elif name == "BINPERSID":
             stack.append(_storage(members, *popped(1)))
         elif name == "REDUCE":
-            stack.append(_built(members, *popped(2)))
+            stack.append(_build(members, *popped(2)))
         elif name == "BUILD":
-            popped(1)  # attributes of an OrderedDict, which nobody needs
+            popped(1)  # attributes of an OrderedDict, which are not needed
         elif name == "STOP":
             (value,) = stack
             return value
         elif name != "PROTO":
             raise FormatError(
-                f"{members.path}: holds something else than tensors and plain values, and is not loaded "
-                f"({name} {brief(argument, 80)} at byte {at}); lowtide does not write such files"
+                f"{members.path}: holds something else than tensors and plain values "
+                f"({name} {brief(argument, 80)} at byte {at}); pass a file that lowtide wrote"
             )
     raise ValueError("the pickle has no end")
 
@@ -195,27 +195,27 @@ def _value(members: _Members) -> Any:
 def _set(container: Any, items: list[Any]) -> None:
     keys, values = items[::2], items[1::2]
     if type(container) is not dict or not all(isinstance(key, str | int) for key in keys):
-        raise ValueError("a dict with texts or integers for keys was expected")
+        raise ValueError("expected a dict with strings or integers as keys")
     container.update(zip(keys, values, strict=True))
 
 
 def _add(container: Any, items: list[Any]) -> None:
     if type(container) is not list:
-        raise ValueError("a list was expected")
+        raise ValueError("expected a list")
     container.extend(items)
 
 
 def _storage(members: _Members, identifier: Any) -> torch.Tensor:
     kind, storage, key, _, count = identifier
     if kind != "storage" or storage not in _STORAGES:
-        raise ValueError("a storage was expected")
+        raise ValueError("expected a storage")
     return members.storage(key, _STORAGES[storage], count)
 
 
-def _built(members: _Members, function: Any, arguments: Any) -> Any:
-    """What a call in the pickle stands for: an empty dict, or a tensor in one piece of its storage."""
+def _build(members: _Members, function: Any, arguments: Any) -> Any:
+    """The result of a call in the pickle: an empty dict, or a contiguous tensor in its storage."""
     if not isinstance(function, str) or function not in (_DICT, _TENSOR):
-        raise ValueError("a dict or a tensor was expected")
+        raise ValueError("expected a dict or a tensor")
     if function == _DICT:
         return {}
     storage, offset, shape, strides, *_ = arguments

@@ -1,60 +1,78 @@
-"""What a run reads: batches to train on, fixed batches to evaluate on, and the vocabulary of both.
+"""Data of a run: training batches, fixed validation batches, and the vocabulary of both.
 
-A step's global batch is ``batch_size * gradient_accumulation_steps`` windows, whatever the ranks. Each rank
-reads its rows of it and cuts them into micro-batches of at most ``batch_size``: where the ranks divide the
-accumulation steps, that is nanoGPT's way of sharing them out.
+The global batch of a step has ``batch_size * gradient_accumulation_steps`` windows, on any number of ranks.
+Each rank reads its rows and splits them into micro-batches of at most ``batch_size``: if the number of ranks
+divides the accumulation steps, this is what nanoGPT does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 import lowtide
+from lowtide._gpt.config import Settings
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
-from lowtide._gpt.settings import Settings
+from lowtide._io.pending import Pending
 from lowtide._tokens.batches import Batches, Source, source_of
 from lowtide.errors import ArgumentError, FormatError, LowtideError
 from lowtide.torch import TorchBatches
 
-_VALIDATION_SEED = 0  # whatever the run's own: losses of different runs can be compared
+_VALIDATION_SEED = 0  # for every run, so that losses of different runs can be compared
 
 
 class Micro(NamedTuple):
-    """What goes through the model at once."""
+    """A micro-batch: one forward pass."""
 
     x: torch.Tensor
     y: torch.Tensor
     documents: torch.Tensor | None
 
 
+class Vocabulary:
+    """Number of ids of the model: as set, else as the corpus records it; checks tokens against it."""
+
+    def __init__(self, settings: Settings, corpus: lowtide.Corpus) -> None:
+        recorded = corpus.vocab_size
+        if settings.vocab_size is None and recorded is None:
+            raise ArgumentError(
+                f"{corpus.name}: a {corpus.format} corpus does not record the size of its vocabulary "
+                f"(the largest id of a sample is {corpus.largest()}); pass --vocab-size, such as 50304 for "
+                "GPT-2's tokenizer"
+            )
+        self.size = settings.vocab_size or recorded or 0
+        if recorded is not None and self.size < recorded:
+            raise ArgumentError(
+                f"vocab_size is too small for {corpus.name} ({self.size}, expected at least {recorded}); "
+                "leave it out"
+            )
+
+    def check(self, name: str, tokens: npt.NDArray[Any]) -> None:
+        """Raise for a token that the model does not know: PyTorch would crash on it, or worse, on a GPU."""
+        if tokens.max() >= self.size or (tokens.dtype.kind == "i" and tokens.min() < 0):
+            wrong = tokens[(tokens >= self.size) | (tokens < 0)][0]
+            raise FormatError(
+                f"{name}: holds a token outside the vocabulary of the model ({int(wrong)}, expected 0 to "
+                f"{self.size - 1}); pass a larger --vocab-size, or the corpus that the model belongs to"
+            )
+
+
 class Checked:
-    """A source whose ids are all below the vocabulary, or an error: PyTorch would crash, or worse, on a GPU.
+    """A source whose tokens are checked in the thread that reads them."""
 
-    It looks at tokens where they were just read, in the thread that reads ahead.
-    """
-
-    def __init__(self, source: Source, vocab_size: int, name: str) -> None:
-        self._source, self._vocab_size, self._name = source, vocab_size, name
+    def __init__(self, source: Source, vocabulary: Vocabulary, name: str) -> None:
+        self._source, self._vocabulary, self._name = source, vocabulary, name
         self.epoch, self.dropped_tokens, self.dtype = source.epoch, source.dropped_tokens, source.dtype
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        def check(_: Any) -> None:
+            self._vocabulary.check(self._name, out)
 
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        wait = self._source.begin(first, out)
-
-        def finish() -> None:
-            wait()
-            if out.max() >= self._vocab_size or (self.dtype.kind == "i" and out.min() < 0):
-                wrong = out[(out >= self._vocab_size) | (out < 0)][0]
-                raise beyond(self._name, int(wrong), self._vocab_size)
-
-        return finish
+        return self._source.submit(first, out).then(check)
 
     def samples(self, token: int, epoch: int) -> list[int]:
         return self._source.samples(token, epoch)
@@ -73,31 +91,29 @@ class Data:
         self._settings, self._ranks = settings, ranks
         self.corpus = lowtide.corpus(settings.data, eos=settings.eos)
         self._validation = _validation(settings, self.corpus) if settings.eval_interval else None
-        self.vocab_size = _vocabulary(settings, self.corpus)
+        self.vocabulary = Vocabulary(settings, self.corpus)
         for corpus in filter(None, (self.corpus, self._validation)):
-            largest = corpus.largest()
-            if largest >= self.vocab_size:
-                raise beyond(corpus.name, largest, self.vocab_size)
-        self._batches = self._made(
+            self.vocabulary.check(corpus.name, np.array([corpus.largest()]))
+        self._batches = self._make(
             self.corpus, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
         self.stream = TorchBatches(self._batches, ranks.device)
         self._fixed: TorchBatches | None = None
         self.evaluations = 0
         if self._validation is not None:
-            fixed = self._made(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
+            fixed = self._make(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
             self.evaluations = max(1, min(settings.eval_iters, fixed.epoch_steps))
             self._fixed = TorchBatches(fixed, ranks.device)
 
-    def _made(
+    def _make(
         self, corpus: lowtide.Corpus, rows: int, order: Any, seed: int, rank: int, world_size: int
     ) -> Batches:
-        length = self._settings.block_size
-        source = Checked(source_of(corpus, length, order, seed), self.vocab_size, corpus.name)
+        length = self._settings.length
+        source = Checked(source_of(corpus, length, order, seed), self.vocabulary, corpus.name)
         return Batches(source, rows, length, rank=rank, world_size=world_size)
 
     def next(self) -> list[Micro]:
-        """This rank's part of the next step, in micro-batches."""
+        """This rank's micro-batches of the next step."""
         step = self.stream.step
         x, y = next(self.stream)
         ids = None
@@ -105,8 +121,8 @@ class Data:
             ids = torch.from_numpy(self._batches.document_ids(step, x.cpu().numpy())).to(x.device)
         size = self._settings.batch_size
         return [
-            Micro(x[at : at + size], y[at : at + size], None if ids is None else ids[at : at + size])
-            for at in range(0, len(x), size)
+            Micro(x[row : row + size], y[row : row + size], None if ids is None else ids[row : row + size])
+            for row in range(0, len(x), size)
         ]
 
     def validation(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -116,7 +132,7 @@ class Data:
                 yield self._fixed[number]
 
     def close(self) -> None:
-        """End the thread that reads ahead and give descriptors back."""
+        """Stop prefetching and close the files."""
         self.stream.close()
         self.corpus.close()
         if self._fixed is not None and self._validation is not None:
@@ -124,53 +140,23 @@ class Data:
             self._validation.close()
 
 
-def beyond(name: str, found: int, vocab_size: int) -> FormatError:
-    """The error for an id that the model does not know."""
-    return FormatError(
-        f"{name}: holds token {found}, and the vocabulary of the model has {vocab_size} ids (0 to "
-        f"{vocab_size - 1}); pass a larger --vocab-size, or the corpus that belongs to it"
-    )
-
-
 def _validation(settings: Settings, training: lowtide.Corpus) -> lowtide.Corpus:
     """The validation split, long enough for one window."""
-    without = "--eval-interval 0 trains without evaluating"
+    remedy = "pass another --val-split, or --eval-interval 0 to train without evaluation"
     try:
         corpus = lowtide.corpus(settings.data, split=settings.val_split, eos=settings.eos)
     except LowtideError as error:
         raise ArgumentError(
-            f"{settings.data}: the split {settings.val_split!r} to evaluate on cannot be opened: {error}; "
-            f"name another with --val-split, or {without}"
+            f"{settings.data}: cannot open the validation split {settings.val_split!r} ({error}); {remedy}"
         ) from error
-    if len(corpus) <= settings.block_size:
+    if len(corpus) <= settings.length:
         raise ArgumentError(
-            f"{corpus.name}: the split {settings.val_split!r} has {len(corpus)} tokens, and one window takes "
-            f"{settings.block_size} and its target; prepare more of it, use a smaller --block-size, "
-            f"or {without}"
+            f"{corpus.name}: the split {settings.val_split!r} is too short ({len(corpus)} tokens, expected "
+            f"more than the --length of {settings.length}); {remedy}"
         )
-    same = [segment.path for segment in training.found.segments]
-    if [segment.path for segment in corpus.found.segments] == same:
+    paths, training_paths = ([segment.path for segment in one.found.segments] for one in (corpus, training))
+    if paths == training_paths:
         raise ArgumentError(
-            f"{settings.data}: has one split alone, so the split {settings.val_split!r} would be what is "
-            f"trained on; {without}"
+            f"{settings.data}: has a single split, which would be both trained and evaluated on; {remedy}"
         )
     return corpus
-
-
-def _vocabulary(settings: Settings, corpus: lowtide.Corpus) -> int:
-    """How many ids the model has: as set, else as the corpus says."""
-    told = corpus.vocab_size
-    if settings.vocab_size is None:
-        if told is None:
-            raise ArgumentError(
-                f"{corpus.name}: a {corpus.format} corpus does not say how many ids its tokenizer has; "
-                f"the largest of a sample is {corpus.largest()}; pass --vocab-size, 50304 for GPT-2's "
-                "tokenizer"
-            )
-        return told
-    if told is not None and settings.vocab_size < told:
-        raise ArgumentError(
-            f"vocab_size is {settings.vocab_size}, and {corpus.name} says that its tokenizer has {told} ids; "
-            "leave it out, or pass at least as many"
-        )
-    return settings.vocab_size

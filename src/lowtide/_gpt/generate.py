@@ -1,19 +1,20 @@
-"""Tokens from a model, one after another, and their text."""
+"""Generation: tokens from a model, and the text of a run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from lowtide._gpt import folder
 from lowtide._gpt.model import GPT, Cache, torch
+from lowtide._gpt.ranks import usable
+from lowtide._prepare import tokenizers
+from lowtide._prepare.tokenizers import Tokenizer
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, DivergedError
 
-if TYPE_CHECKING:
-    from lowtide._prepare.tokenizers import Tokenizer
-
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-_LONGEST = 4  # bytes of a character in UTF-8, and so the most tokens that it can take
+_LONGEST = 4  # bytes of a character in UTF-8, and so the most tokens of one
 
 
 def generate(
@@ -28,41 +29,71 @@ def generate(
     generator: torch.Generator | None = None,
     cache: bool = True,
 ) -> Iterator[int]:
-    """What the model, which must be in ``eval()`` mode, says after ``ids``. ``stop`` ends it and is not said.
+    """Generate tokens after a prompt, one by one.
 
-    ``temperature`` 0 takes the likeliest token each time. Else tokens are drawn among the ``top_k``
-    likeliest, and of these among the fewest whose chances add up to ``top_p``; on the CPU, so that a
-    ``generator`` of the same seed means the same on every device.
+    A model attends to ``length`` tokens at most. When the context is full, its older half is dropped and the
+    newer half is read again.
 
-    A model looks back on ``block_size`` tokens at most. When they are full, the older half is forgotten and
-    the rest is read again; with or without the ``cache`` the tokens are the same.
+    Parameters
+    ----------
+    model : GPT
+        The model, in ``eval()`` mode.
+    ids : sequence of int
+        Token ids of the prompt, at least one.
+    max_new_tokens : int
+        Stop after this many tokens.
+    temperature : float
+        Divide the logits by this; 0 takes the most likely token each time.
+    top_k : int, optional
+        Sample among this many of the most likely tokens.
+    top_p : float, optional
+        Sample among the fewest tokens whose probabilities add up to this, after ``top_k``.
+    stop : int, optional
+        Stop at this token, which is not yielded.
+    generator : torch.Generator, optional
+        Source of randomness, on the CPU: the same seed gives the same tokens on every device.
+    cache : bool
+        Keep keys and values between tokens. The tokens are the same without, only slower.
+
+    Yields
+    ------
+    int
+        The next token.
+
+    Examples
+    --------
+    >>> from lowtide.gpt import ARCHITECTURES, ModelConfig
+    >>> sizes = {"vocab_size": 65, "length": 16, "n_layer": 1, "n_head": 1, "n_embd": 8}
+    >>> model = GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["modern"])).eval()
+    >>> len(list(generate(model, [1, 2, 3], max_new_tokens=5, top_k=10)))
+    5
     """
     prompt = [whole("a token", token, 0) for token in ids]
     if not prompt:
-        raise ArgumentError("the prompt has no tokens; begin with one, such as the end of text")
+        raise ArgumentError("the prompt has no tokens; pass at least one, such as the end of text")
     if max(prompt) >= model.config.vocab_size:
         raise ArgumentError(
-            f"the prompt has the token {max(prompt)}, and the model's vocabulary ends at "
-            f"{model.config.vocab_size - 1}; encode it with the tokenizer that the model was trained with"
+            f"the prompt has the token {max(prompt)}, expected at most {model.config.vocab_size - 1}; encode "
+            "it with the tokenizer that the model was trained with"
         )
     whole("max_new_tokens", max_new_tokens, 0)
     if top_k is not None:
         whole("top_k", top_k, 1)
     if not 0 <= temperature < float("inf"):
-        raise ArgumentError(f"temperature must be a number from 0, got {temperature!r}")
+        raise ArgumentError(f"temperature must be a number >= 0, got {temperature!r}")
     if top_p is not None and not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p must be above 0 and at most 1, got {top_p!r}")
+        raise ArgumentError(f"top_p must be a number > 0 and <= 1, got {top_p!r}")
 
     def choose(scores: torch.Tensor) -> int:
         if temperature == 0:
             return int(scores.argmax())
-        chances = torch.softmax(narrowed(scores / temperature, top_k, top_p), dim=0)
-        if not torch.isfinite(chances).all():
+        probabilities = torch.softmax(restrict(scores / temperature, top_k, top_p), dim=0)
+        if not torch.isfinite(probabilities).all():
             raise DivergedError(
-                "the model's scores are not finite numbers: its weights are damaged or have diverged, or the "
+                "the model's logits are not finite: its weights are damaged or have diverged, or the "
                 "temperature is too low; sample from an earlier checkpoint, or pass a higher temperature"
             )
-        return int(torch.multinomial(chances, 1, generator=generator))
+        return int(torch.multinomial(probabilities, 1, generator=generator))
 
     return _tokens(model, prompt, max_new_tokens, choose, stop, cache)
 
@@ -75,8 +106,8 @@ def _tokens(
     stop: int | None,
     cached: bool,
 ) -> Iterator[int]:
-    block_size, device = model.config.block_size, model.embedding.weight.device
-    context = prompt[-block_size:]
+    length, device = model.config.length, model.embedding.weight.device
+    context = prompt[-length:]
     cache = Cache(model) if cached else None
     unseen = context
     for _ in range(count):
@@ -88,15 +119,15 @@ def _tokens(
         yield token
         context = [*context, token]
         unseen = context if cache is None else [token]
-        if len(context) > block_size:
-            unseen = context = context[-max(1, block_size // 2) :]
+        if len(context) > length:
+            unseen = context = context[-max(1, length // 2) :]
             cache = None if cache is None else Cache(model)
 
 
-def narrowed(scores: torch.Tensor, top_k: int | None, top_p: float | None) -> torch.Tensor:
-    """The scores of the tokens that may come next, with those that may not be drawn at minus infinity.
+def restrict(scores: torch.Tensor, top_k: int | None, top_p: float | None) -> torch.Tensor:
+    """Set the logits of tokens outside ``top_k`` and ``top_p`` to minus infinity.
 
-    >>> narrowed(torch.tensor([3.0, 1.0, 2.0]), 2, None)
+    >>> restrict(torch.tensor([3.0, 1.0, 2.0]), 2, None)
     tensor([3., -inf, 2.])
     """
     ranked, order = scores.sort(descending=True, stable=True)
@@ -104,38 +135,35 @@ def narrowed(scores: torch.Tensor, top_k: int | None, top_p: float | None) -> to
     if top_k is not None:
         out[top_k:] = True
     if top_p is not None:
-        # Out is what lies behind enough of the others; of those that top_k left, as most programs have it.
-        chances = torch.softmax(ranked.masked_fill(out, -torch.inf), dim=0)
-        out |= chances.cumsum(0) - chances >= top_p
+        # Of what top_k left, as most programs do.
+        probabilities = torch.softmax(ranked.masked_fill(out, -torch.inf), dim=0)
+        out |= probabilities.cumsum(0) - probabilities >= top_p
     return scores.masked_fill(torch.zeros_like(out).scatter(0, order, out), -torch.inf)
 
 
 class TextStream:
-    """The text of tokens that come one by one, with no character shown before all its bytes are there.
+    """Decode tokens one by one; a character appears when all its bytes are there.
 
-    >>> from lowtide._prepare.tokenizers import make
-    >>> stream = TextStream(make("byte"))
+    >>> stream = TextStream(tokenizers.make("byte"))
     >>> [stream.add(token) for token in "né".encode()], stream.end()
     (['n', '', 'é'], '')
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._shown: list[
-            int
-        ] = []  # the last tokens shown: some tokenizers decode a token by the one before it
+        self._shown: list[int] = []  # the last tokens shown: some tokenizers decode a token by its neighbour
         self._held: list[int] = []
 
     def add(self, token: int) -> str:
-        """What can be shown now that ``token`` has come."""
+        """Add a token and return the text that is complete now."""
         self._held.append(token)
         if not self._text(len(self._held)).endswith(_UNFINISHED):
             return self._show(len(self._held))
-        # Bytes that are no character at all would be held for ever.
+        # Bytes that do not form a character would be held forever.
         return self._show(1) if len(self._held) >= _LONGEST else ""
 
     def end(self) -> str:
-        """What was held back: bytes that are no whole character."""
+        """Return the rest: bytes that do not form a complete character."""
         return self._show(len(self._held))
 
     def _text(self, count: int) -> str:
@@ -147,3 +175,77 @@ class TextStream:
         if count:
             self._shown, self._held = self._held[:count], self._held[count:]
         return text
+
+
+def sample(
+    run: str | os.PathLike[str],
+    prompt: str | None = None,
+    *,
+    max_new_tokens: int = 500,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    tokenizer: str | None = None,
+) -> Iterator[str]:
+    """Generate text with the model of a training run, piece by piece.
+
+    Parameters
+    ----------
+    run : path
+        The folder of the run.
+    prompt : str, optional
+        Start of the text. [default: a new document]
+    max_new_tokens : int
+        Stop after this many tokens, or at the end of the document.
+    temperature : float
+        Divide the logits by this; 0 takes the most likely token each time.
+    top_k : int, optional
+        Sample among this many of the most likely tokens.
+    top_p : float, optional
+        Sample among the fewest tokens whose probabilities add up to this.
+    seed : int
+        The same seed gives the same text.
+    device : str
+        A device of PyTorch: ``"cpu"``, ``"cuda"``, ``"mps"``.
+    tokenizer : str, optional
+        File or name of the tokenizer, for a run whose corpus had none.
+
+    Yields
+    ------
+    str
+        The prompt first, then one piece per token.
+
+    Examples
+    --------
+    >>> next(sample("no-such-run", "the sea"))
+    Traceback (most recent call last):
+    lowtide.errors.NotFoundError: no-such-run/checkpoint.pt: no checkpoint there; pass the folder of a run ...
+    """
+    run = os.fspath(run)
+    device = usable(device)
+    model = folder.load_model(run).to(device)
+    if tokenizer is None and not os.path.exists(os.path.join(run, folder.TOKENIZER)):
+        raise ArgumentError(f"{run}: has no {folder.TOKENIZER}; pass the tokenizer with --tokenizer")
+    words = folder.load_tokenizer(run) if tokenizer is None else tokenizers.make(tokenizer)
+    if prompt is None and words.eos is not None:
+        prompt, ids = "", [words.eos]
+    else:
+        prompt = "\n" if prompt is None else prompt
+        ids = words.encode_batch([prompt])[0].tolist()
+    tokens = generate(
+        model,
+        ids,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=words.eos,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    yield prompt
+    stream = TextStream(words)
+    for token in tokens:
+        yield stream.add(token)
+    yield stream.end()

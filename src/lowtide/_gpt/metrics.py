@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line a step, and no step twice."""
+"""Metrics of each step: ``metrics.jsonl``, one line per step and no step twice, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -9,69 +9,100 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lowtide import errors
+from lowtide._gpt.config import Settings
+from lowtide.errors import LowtideError, MissingExtraError
 
-_MAX_LINE = 2**16  # bytes; those that are written have some 250
+_MAX_LINE = 2**16  # bytes; usual lines have about 250
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What is known of one step. Losses have all their digits."""
+    """Metrics of one step. Losses have all their digits."""
 
     step: int
-    """Updates done; ``train_loss`` is of the weights before the last of them, ``val_loss`` of those after."""
+    """Number of updates; ``train_loss`` is that of the weights before the last, ``val_loss`` after it."""
     train_loss: float
     val_loss: float | None
-    """Where it was evaluated."""
+    """None if this step was not evaluated."""
     lr: float
     tokens: int
-    """Trained on since the run began, by all ranks."""
+    """Since the start of the run, over all ranks."""
     tokens_per_s: float
     loader_ms: float
-    """That this rank waited for its batch."""
+    """Time that this rank waited for its batch."""
     step_ms: float
-    """Of the whole step, without evaluating and saving."""
+    """Time of the step, without evaluation and saving."""
     rss_mib: float
     """Resident memory of this rank."""
 
 
 class Log:
-    """The file, open for adding lines. ``step`` is where the run goes on: later lines are cut off."""
+    """``metrics.jsonl``, open for appending. Lines after ``step``, where the run resumes, are removed."""
 
     def __init__(self, path: str, step: int) -> None:
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-            self._end = _end_of(path, step)
-            os.ftruncate(self._fd, self._end)
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file.truncate(_end_of(path, step))
         except OSError as error:
             raise errors.writing(path, error) from error
 
     def add(self, metrics: Metrics) -> None:
-        """One line, in one write: a kill leaves it whole or not there."""
+        """Append a line in one write: after a kill it is complete or absent."""
         line = memoryview((json.dumps(asdict(metrics)) + "\n").encode())
         try:
             while len(line):
-                written = os.pwrite(self._fd, line, self._end)
-                line, self._end = line[written:], self._end + written
+                line = line[self._file.write(line) :]
         except OSError as error:
             raise errors.writing(self.path, error) from error
 
     def sync(self) -> None:
-        """Put the lines on disk, before a checkpoint that says they are there."""
+        """Put the lines on disk, before a checkpoint that relies on them."""
         try:
-            os.fsync(self._fd)
+            os.fsync(self._file.fileno())
         except OSError as error:
             raise errors.writing(self.path, error) from error
 
     def close(self) -> None:
-        """Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file; idempotent."""
+        self._file.close()
+
+
+class Tracking:
+    """A run of Weights & Biases; with ``WANDB_MODE=offline`` in the run folder, for ``wandb sync`` later."""
+
+    def __init__(self, settings: Settings, out: str) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtraError("wandb is not installed; pip install 'lowtide[wandb]'") from error
+        try:
+            self._run: Any = wandb.init(
+                project="lowtide",
+                name=os.path.basename(os.path.abspath(out)),
+                dir=out,
+                config=settings.to_json(),
+            )
+        except wandb.Error as error:
+            raise LowtideError(
+                f"wandb cannot start a run ({error}); run `wandb login`, or set WANDB_MODE=offline"
+            ) from error
+
+    def add(self, metrics: Metrics) -> None:
+        """Log a step."""
+        values = {name: value for name, value in asdict(metrics).items() if value is not None}
+        self._run.log(values, step=metrics.step)
+
+    def sync(self) -> None:
+        """Nothing to do: wandb writes in the background."""
+
+    def close(self) -> None:
+        """Wait until everything is written or sent."""
+        self._run.finish()
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """The lines of a file, without those that a kill left in part or a disk damaged."""
+    """Yield the lines of a file, except truncated and damaged ones."""
     path = os.fspath(path)
     try:
         for line, _ in _lines(path):
@@ -81,28 +112,28 @@ def read(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 
 def _end_of(path: str, step: int) -> int:
-    """Where the lines of the first ``step`` steps end."""
+    """Offset of the end of the first ``step`` steps."""
     end = 0
-    for line, behind in _lines(path):
+    for line, line_end in _lines(path):
         if line["step"] > step:
             break
-        end = behind
+        end = line_end
     return end
 
 
 def _lines(path: str) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each whole line, and where it ends."""
+    """Each complete line and the offset of its end."""
     end = 0
     with open(path, "rb") as file:
         while data := file.readline(_MAX_LINE):
             end += len(data)
-            line = _parsed(data)
+            line = _parse(data)
             if line is not None:
                 yield line, end
 
 
-def _parsed(data: bytes) -> dict[str, Any] | None:
-    """The metrics in a line, or None where it is damaged."""
+def _parse(data: bytes) -> dict[str, Any] | None:
+    """The metrics of a line, or None if it is damaged."""
     if not data.endswith(b"\n"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""A GPT: the decoder of GPT-2 and a modern one, as one model with a configuration.
+"""A GPT: GPT-2's decoder and a modern one, as one model with a configuration.
 
-In order: what a model is made of (``ModelConfig``), the parts of a block (attention and the feed-forward
-network), the whole (``GPT``), and what generation keeps between tokens (``Cache``).
+In order: the configuration (``ModelConfig``), the parts of a block (attention and the feed-forward network),
+the model (``GPT``), and the keys and values that generation keeps between tokens (``Cache``).
 
 Shapes in the comments: B sequences of T tokens, C = n_embd features, H = n_head heads of D = C / H features.
 """
@@ -12,14 +12,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from lowtide._gpt.config import block_size_alias
 from lowtide._printable import brief
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
 
 try:
-    import torch as torch  # the other modules here take it from this one, so that its absence is told once
+    import torch as torch  # the other modules import it from here, so that one place reports its absence
     from torch import Tensor, nn
-    from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+    from torch.nn import functional as F  # noqa: N812 - the usual name
 except ImportError as error:
     raise MissingExtraError("PyTorch is not installed; pip install 'lowtide[gpt]'") from error
 
@@ -29,32 +30,73 @@ Activation = Literal["gelu", "gelu_tanh", "relu2"]
 
 _CHOICES = {"norm": Norm, "positions": Positions, "activation": Activation}
 
-_MOST_TURNS = 2**24  # numbers
+_MOST_ROTATIONS = 2**24  # numbers
 
 IGNORED = -1
-"""A target that counts for no loss."""
+"""Target that does not contribute to the loss."""
 
 
+@block_size_alias
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What a model is made of: plain values, kept beside its weights. ``gpt/presets.py`` has good ones."""
+    """Architecture of a model, as plain values that are saved beside its weights.
+
+    ``lowtide.gpt.ARCHITECTURES`` has the values from ``bias`` to ``zero_init`` for each preset.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of token ids.
+    length : int
+        Context length: the most tokens that the model can attend to.
+    n_layer : int
+        Number of layers.
+    n_head : int
+        Attention heads per layer.
+    n_embd : int
+        Features per token, a multiple of ``n_head``.
+    dropout : float
+        Dropout probability.
+    bias : bool
+        Use biases in linear layers and LayerNorm.
+    norm : {"layernorm", "rmsnorm"}
+        Normalization layers.
+    positions : {"learned", "rotary"}
+        Position encoding.
+    activation : {"gelu", "gelu_tanh", "relu2"}
+        Activation of the feed-forward network. GPT-2 was trained with the tanh approximation of GELU, nanoGPT
+        uses GELU itself; ``relu2`` is the squared ReLU.
+    qk_norm : bool
+        Normalize queries and keys.
+    tied : bool
+        Use the embedding as the output head.
+    zero_init : bool
+        Zero-initialise residual projections, so that each block starts as the identity.
+
+    Examples
+    --------
+    >>> from lowtide.gpt import ARCHITECTURES
+    >>> sizes = {"vocab_size": 65, "length": 16, "n_layer": 2, "n_head": 2, "n_embd": 32}
+    >>> ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["modern"]).head_size
+    16
+    """
 
     vocab_size: int
-    block_size: int  # the most tokens it can look back on
+    length: int
     n_layer: int
     n_head: int
     n_embd: int
     dropout: float
-    bias: bool  # in the linear layers and in LayerNorm
+    bias: bool
     norm: Norm
     positions: Positions
-    activation: Activation  # GPT-2 was trained with the tanh approximation of GELU, nanoGPT with GELU itself
-    qk_norm: bool  # queries and keys have length one before they meet
-    tied: bool  # the head is the embedding
-    zero_init: bool  # what writes to the residual stream begins at zero: at first a block does nothing
+    activation: Activation
+    qk_norm: bool
+    tied: bool
+    zero_init: bool
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+        for name in ("vocab_size", "length", "n_layer", "n_head", "n_embd"):
             whole(name, getattr(self, name), 1)
         for name, kind in _CHOICES.items():
             if getattr(self, name) not in get_args(kind):
@@ -65,48 +107,47 @@ class ModelConfig:
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if not 0 <= self.dropout < 1:
-            raise ArgumentError(f"dropout must be at least 0 and below 1, got {self.dropout!r}")
+            raise ArgumentError(f"dropout must be a number >= 0 and < 1, got {self.dropout!r}")
         if self.n_embd % self.n_head:
             raise ArgumentError(
                 f"n_embd must be a multiple of n_head, got {self.n_embd} for {self.n_head} heads"
             )
         if self.positions == "rotary" and self.head_size % 2:
-            raise ArgumentError(
-                f"rotary positions turn pairs of features: n_embd / n_head must be even, got {self.head_size}"
-            )
+            raise ArgumentError(f"n_embd / n_head must be even for rotary positions, got {self.head_size}")
 
     @property
     def head_size(self) -> int:
+        """Features per attention head."""
         return self.n_embd // self.n_head
 
 
 class Attention(nn.Module):
-    """Every token looks back at those before it."""
+    """Causal self-attention."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.head_size = config.n_head, config.head_size
         self.qk_norm, self.dropout = config.qk_norm, config.dropout
-        self.normalised = F.layer_norm if config.norm == "layernorm" else F.rms_norm
+        self.normalize = F.layer_norm if config.norm == "layernorm" else F.rms_norm
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.residual_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, turns: Tensor | None, mask: Tensor | None, past: LayerCache | None
+        self, x: Tensor, rotation: Tensor | None, mask: Tensor | None, past: LayerCache | None
     ) -> Tensor:
         batch, length, width = x.shape
         qk, v = self.qkv(x).split((2 * width, width), dim=2)
         qk = qk.view(batch, length, 2, self.n_head, self.head_size)
         v = v.view(batch, length, self.n_head, self.head_size)
         if self.qk_norm:
-            qk = self.normalised(qk, (self.head_size,))
-        if turns is not None:
-            qk = rotated(qk, turns)
+            qk = self.normalize(qk, (self.head_size,))
+        if rotation is not None:
+            qk = rotate(qk, rotation)
         q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)
         if past is not None:
             k, v = past.extended(k, v)
-        # Without a mask: training is causal; a single new token may look at all that came before.
+        # Without a mask: training is causal; a single new token attends to all before it.
         y = F.scaled_dot_product_attention(
             q,
             k,
@@ -120,7 +161,7 @@ class Attention(nn.Module):
 
 
 class SquaredReLU(torch.autograd.Function):
-    """``relu(x).square()`` in one pass back through memory where PyTorch's own takes four, slow on a CPU."""
+    """``relu(x).square()`` with one pass through memory in backward, where autograd takes four."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -136,7 +177,7 @@ class SquaredReLU(torch.autograd.Function):
 
 
 class FeedForward(nn.Module):
-    """Each token by itself: to four times the width and back."""
+    """Two matrices per token: to four times the width and back."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -155,7 +196,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the feed-forward network, each added to what came in."""
+    """Attention, then the feed-forward network, each with a residual connection."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -165,17 +206,24 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, x: Tensor, turns: Tensor | None, mask: Tensor | None, past: LayerCache | None
+        self, x: Tensor, rotation: Tensor | None, mask: Tensor | None, past: LayerCache | None
     ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), turns, mask, past)
+        x = x + self.attention(self.attention_norm(x), rotation, mask, past)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
 
 
 class GPT(nn.Module):
-    """Token ids in, for each the scores of what comes next out.
+    """A decoder: token ids in, logits of the next token out.
 
-    >>> from lowtide._gpt.presets import ARCHITECTURES
-    >>> sizes = {"vocab_size": 65, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 32}
+    Parameters
+    ----------
+    config : ModelConfig
+        The architecture.
+
+    Examples
+    --------
+    >>> from lowtide.gpt import ARCHITECTURES
+    >>> sizes = {"vocab_size": 65, "length": 16, "n_layer": 2, "n_head": 2, "n_embd": 32}
     >>> model = GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["modern"]))
     >>> logits, loss = model(torch.tensor([[1, 2, 3]]), targets=torch.tensor([[2, 3, 4]]))
     >>> logits.shape, loss.shape
@@ -185,12 +233,12 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.turns: Tensor
+        self.rotation: Tensor
         self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
         if config.positions == "learned":
-            self.positions = nn.Embedding(config.block_size, config.n_embd)
+            self.positions = nn.Embedding(config.length, config.n_embd)
         else:
-            self.register_buffer("turns", turns_of(config.block_size, config.head_size), persistent=False)
+            self.register_buffer("rotation", rotations(config.length, config.head_size), persistent=False)
         self.embedding_dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = _norm(config)
@@ -200,7 +248,7 @@ class GPT(nn.Module):
             self.head.weight = self.embedding.weight
 
     def _initialise(self) -> None:
-        """GPT-2's: all weights near zero, and nearer the more layers add up in the residual stream."""
+        """GPT-2's initialisation; projections into the residual stream shrink with the number of layers."""
         outputs = {id(part.out) for part in self.modules() if isinstance(part, Attention)}
         outputs |= {id(part.down) for part in self.modules() if isinstance(part, FeedForward)}
         for part in self.modules():
@@ -219,28 +267,36 @@ class GPT(nn.Module):
         documents: Tensor | None = None,
         cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Scores (B, T, vocab_size), and the mean loss where ``targets`` are given.
+        """Compute logits (B, T, vocab_size), and the mean loss if ``targets`` are given.
 
-        ``documents`` (B, T) says which document each token is of, as ``batches.with_documents()`` gives it:
-        tokens then see their own document alone. With a ``cache`` the ids go on from those it has seen, and
-        the scores are those of the last token alone.
+        Parameters
+        ----------
+        ids : Tensor
+            Token ids (B, T).
+        targets : Tensor, optional
+            The id that follows each token (B, T); -1 is ignored.
+        documents : Tensor, optional
+            The document of each token (B, T), as ``batches.with_documents()`` gives it: tokens then attend
+            within their own document only.
+        cache : Cache, optional
+            Keys and values of the tokens before ``ids``. The logits are then those of the last token only.
         """
         start = 0 if cache is None else cache.length
         stop = start + ids.shape[1]
-        if stop > self.config.block_size:
+        if stop > self.config.length:
             raise ArgumentError(
-                f"{stop} tokens are more than the model's block_size, {self.config.block_size}"
+                f"{stop} tokens exceed the model's context length, {self.config.length}; pass fewer"
             )
         x = self.embedding(ids)
-        turns = None
+        rotation = None
         if self.config.positions == "learned":
             x = x + self.positions.weight[start:stop]
         else:
-            turns = self.turns[start:stop]
+            rotation = self.rotation[start:stop]
         x = self.embedding_dropout(x)
         mask = _mask(ids, documents, start)
         for number, block in enumerate(self.blocks):
-            x = block(x, turns, mask, None if cache is None else cache.layers[number])
+            x = block(x, rotation, mask, None if cache is None else cache.layers[number])
         if cache is not None:
             cache.length = stop
             x = x[:, -1:]
@@ -251,47 +307,47 @@ class GPT(nn.Module):
 
 
 def skeleton(config: ModelConfig, tensors: int, numbers: int, path: str) -> GPT:
-    """A model without memory for its weights: the shapes that the tensors of a file should have.
+    """A model on the meta device, without memory for its weights: the shapes that a file should have.
 
-    The file ``path`` has so many tensors and numbers. A configuration that asks for many times more is
-    refused, and not even time is spent on it; the caller compares the shapes.
+    The file ``path`` has this many tensors and numbers. A configuration that needs many times more is
+    refused before any time is spent on it; the caller compares the shapes.
     """
     width, layers = config.n_embd, config.n_layer
     needed = width * (config.vocab_size + 12 * layers * width)
-    turns = 0
+    rotation = 0
     if config.positions == "learned":
-        needed += config.block_size * width
-    else:  # computed, so that a small model may have a longer window than its weights would hold
-        turns = config.block_size * config.head_size
-    if needed > 16 * numbers or layers > 16 * tensors or turns > numbers + _MOST_TURNS:
+        needed += config.length * width
+    else:  # computed, so that a small model can have a longer context than its weights could store
+        rotation = config.length * config.head_size
+    if needed > 16 * numbers or layers > 16 * tensors or rotation > numbers + _MOST_ROTATIONS:
         raise FormatError(
-            f"{path}: its configuration does not fit its weights ({brief(max(needed, turns))} numbers in "
-            f"{brief(layers)} layers, and the weights have {numbers} in {tensors} tensors); get the "
-            "files again, all from one place"
+            f"{path}: its configuration does not fit its weights ({brief(max(needed, rotation))} numbers in "
+            f"{brief(layers)} layers, expected the {numbers} of its {tensors} tensors); copy the files "
+            "again, all from one place"
         )
     with torch.device("meta"):
         return GPT(config)
 
 
-def turns_of(length: int, head_size: int, base: float = 10_000.0) -> Tensor:
-    """By how much pairs of features turn at each position: cosines and sines (T, D / 2, 2)."""
+def rotations(length: int, head_size: int, base: float = 10_000.0) -> Tensor:
+    """Rotation of each pair of features at each position: cosines and sines (T, D / 2, 2)."""
     speeds = base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), speeds)
     return torch.stack((angles.cos(), angles.sin()), dim=-1).float()
 
 
-def rotated(x: Tensor, turns: Tensor) -> Tensor:
-    """Queries and keys (B, T, 2, H, D), turned: their product then tells how far apart they are.
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate queries and keys (B, T, 2, H, D), so that their products depend on distances only.
 
-    As complex numbers, whose product is one pass through memory where cosines and sines take four.
+    As complex numbers, whose product takes one pass through memory where cosines and sines take four.
     """
     pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
-    turned = pairs * torch.view_as_complex(turns)[:, None, None]
-    return torch.view_as_real(turned).flatten(-2).type_as(x)
+    product = pairs * torch.view_as_complex(rotation)[:, None, None]
+    return torch.view_as_real(product).flatten(-2).type_as(x)
 
 
 def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:
-    """Who may look at whom, (B or 1, 1, T, all so far); none where causal or a single token says it all."""
+    """Attention mask (B or 1, 1, T, tokens so far); None where ``is_causal`` or a single token needs none."""
     length = ids.shape[1]
     if documents is None and (start == 0 or length == 1):
         return None
@@ -299,7 +355,7 @@ def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:
     if documents is None:
         return causal[None, None]
     if start:
-        raise ArgumentError("documents and a cache do not go together: generation goes on with one document")
+        raise ArgumentError("documents and cache exclude each other; generate one document at a time")
     return (causal & (documents[:, :, None] == documents[:, None, :]))[:, None]
 
 
@@ -310,16 +366,16 @@ def _norm(config: ModelConfig) -> nn.Module:
 
 
 class LayerCache:
-    """Keys and values of one layer, in memory that is taken once."""
+    """Keys and values of one layer, in memory that is allocated once."""
 
     def __init__(self, model: GPT, batch: int) -> None:
         config, like = model.config, model.embedding.weight
-        shape = (2, batch, config.n_head, config.block_size, config.head_size)
+        shape = (2, batch, config.n_head, config.length, config.head_size)
         self._kept = torch.empty(shape, dtype=like.dtype, device=like.device)
         self._length = 0
 
     def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values so far, with these at the end."""
+        """Append, and return all keys and values so far."""
         start, self._length = self._length, self._length + k.shape[2]
         self._kept[0, :, :, start : self._length] = k
         self._kept[1, :, :, start : self._length] = v
@@ -328,7 +384,7 @@ class LayerCache:
 
 
 class Cache:
-    """What a model keeps of the tokens it has seen, so that the next one costs one token's work."""
+    """Keys and values of all layers, so that the next token costs the work of one."""
 
     def __init__(self, model: GPT, batch: int = 1) -> None:
         self.length = 0

@@ -1,7 +1,6 @@
-"""The processes of a run: one, or several under ``torchrun``, and what they say to each other.
+"""Processes of a run: one, or several under ``torchrun``, with PyTorch's ``DistributedDataParallel``.
 
-The engine is PyTorch's own (``DistributedDataParallel``). Everything that ranks must agree on, such as when
-to stop, goes through ``sum``.
+Everything that ranks must agree on, such as when to stop, goes through ``sum``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from lowtide.errors import ArgumentError
 
 
 class Ranks:
-    """This process among those of the run. A context: at its end the group is left."""
+    """This process among those of the run: a context manager that leaves the process group at its end."""
 
     def __init__(self, device: str) -> None:
         self.rank = _number("RANK", 0)
@@ -24,8 +23,8 @@ class Ranks:
             device = f"cuda:{_number('LOCAL_RANK', 0)}"
         elif device.startswith("cuda:") and self.world_size > 1:
             raise ArgumentError(
-                f"device {device!r} is one GPU, and torchrun has started {self.world_size} processes, each "
-                "of which takes its own: use --device cuda"
+                f"device {device!r} is one GPU, expected one for each of the {self.world_size} processes; "
+                "use --device cuda"
             )
         self.device = usable(device)
         if self.device.type == "cuda":
@@ -36,30 +35,30 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """The rank that writes files and talks."""
+        """Whether this is the rank that writes files and output."""
         return self.rank == 0
 
     def share(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model, with gradients that are averaged over all ranks in ``backward``."""
+        """Wrap the model so that ``backward`` averages gradients over all ranks."""
         if self.world_size == 1:
             return model
         devices = [self.device] if self.device.type == "cuda" else None
         return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
 
-    def quiet(self, model: torch.nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Gradients are exchanged once a step: with its last micro-batch."""
+    def accumulate(self, model: torch.nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Exchange gradients once per step: with its last micro-batch."""
         if isinstance(model, torch.nn.parallel.DistributedDataParallel) and not last:
             return model.no_sync()
         return nullcontext()
 
     def sum(self, *values: float) -> list[float]:
-        """Each value, summed over all ranks; the same on all of them."""
+        """Sum each value over all ranks."""
         if self.world_size == 1:
             return list(values)
-        together = torch.tensor(values, dtype=torch.float64, device=self.device)
-        torch.distributed.all_reduce(together)
-        summed: list[float] = together.tolist()
-        return summed
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(totals)
+        result: list[float] = totals.tolist()
+        return result
 
     def __enter__(self) -> Ranks:
         return self
@@ -71,30 +70,30 @@ class Ranks:
             torch.distributed.destroy_process_group()
 
 
-def usable(device: str) -> torch.device:
-    """A device that is there, or an error that says what is."""
+def usable(name: str | torch.device) -> torch.device:
+    """The device of this name, or an error that lists the available ones."""
     try:
-        made = torch.device(device)
-        torch.empty(0, device=made)
+        device = torch.device(name)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        said = str(error).partition("\n")[0].rstrip(".")
-        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        there += ["mps"] if torch.backends.mps.is_available() else []
+        reason = str(error).partition("\n")[0].rstrip(".")
+        available = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        available += ["mps"] if torch.backends.mps.is_available() else []
         raise ArgumentError(
-            f"device {device!r} cannot be used here: {said}; there is {', '.join(there)}"
+            f"device {str(name)!r} cannot be used here ({reason}); use {' or '.join(available)}"
         ) from error
-    return made
+    return device
 
 
 def _number(name: str, default: int) -> int:
-    """What torchrun says in the environment."""
-    said = os.environ.get(name)
-    if said is None:
+    """An environment variable of torchrun."""
+    value = os.environ.get(name)
+    if value is None:
         return default
     try:
-        return int(said)
+        return int(value)
     except ValueError:
         raise ArgumentError(
-            f"the environment variable {name} must be a whole number, got {said!r}; start several processes "
+            f"the environment variable {name} must be an integer, got {value!r}; start several processes "
             "with torchrun"
         ) from None

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.extents import Extents
+from lowtide._io.extents import Bytes, Extents, Ints
 
 DEPTH = 1024  # reads a call: beyond this the cost of a call no longer shows
 
@@ -74,10 +74,10 @@ class Aio:
         self._pid = os.getpid()
         _call(self._setup, DEPTH, ctypes.byref(self._context))
 
-    def read(self, fd: int, extents: Extents, base: int, flags: int) -> npt.NDArray[np.int64]:
+    def read(self, fd: int | Ints, extents: Extents, base: int, flags: int) -> Ints:
         """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each."""
         count = len(extents)
-        self._fd[:count] = fd if extents.fds is None else extents.fds
+        self._fd[:count] = fd
         self._flags[:count] = flags
         self._offset[:count] = extents.offsets
         self._length[:count] = extents.lengths
@@ -120,7 +120,7 @@ class Aio:
     __del__ = close
 
 
-def read(fd: int, extents: Extents, out: npt.NDArray[np.uint8], flags: int) -> npt.NDArray[np.int64] | None:
+def read(fd: int | Ints, extents: Extents, out: Bytes, flags: int) -> Ints | None:
     """Bytes read, or a negative errno, for each extent; None where the kernel does not take these calls.
 
     Each call has a context to itself, taken from those that lie idle: a signal handler or a finalizer may

@@ -258,8 +258,8 @@ class File:
             return
         if status.st_size < self.size:
             raise errors.TruncatedFileError(
-                f"{self.path}: has {status.st_size} bytes and had {self.size} when it was opened: "
-                f"it was cut short meanwhile; restore it and open it again"
+                f"{self.path}: was truncated since it was opened ({status.st_size} bytes, expected "
+                f"{self.size}); restore it and open it again"
             )
         if not self._identity.only_grew(fd, status, self.size):
             raise errors.FileChangedError(

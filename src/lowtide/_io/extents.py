@@ -1,7 +1,8 @@
-"""Extents: which bytes of a file go where in a buffer, in the order in which a disk likes to be read."""
+"""Extents: which bytes of a file go where in a buffer, in an order that suits a disk."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 AHEAD = 16 * 2**20
-"""Bytes of page cache that the hints of one read may have under way."""
+"""Bytes of page cache that the hints of one read may request at once."""
 
-LONGEST = 2**20  # one request: long enough for full speed, short enough that several are under way
+LONGEST = 2**20  # one request: long enough for full speed, short enough that several are in the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,11 @@ class Extents:
     offsets: Ints
     targets: Ints
     lengths: Ints
-    fds: Ints | None = None
-    """Descriptors, when the extents lie in several files."""
+
+    @classmethod
+    def of_range(cls, offset: int, length: int) -> Extents:
+        """One extent, to the front of the buffer."""
+        return cls(np.array([offset]), _FRONT, np.array([length]))
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -34,12 +39,15 @@ class Extents:
         return int(self.lengths.sum())
 
     def __getitem__(self, which: slice | Ints | npt.NDArray[np.bool_]) -> Extents:
-        fds = None if self.fds is None else self.fds[which]
-        return Extents(self.offsets[which], self.targets[which], self.lengths[which], fds)
+        return Extents(self.offsets[which], self.targets[which], self.lengths[which])
+
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Offset, target and length of each, as integers."""
+        return zip(self.offsets.tolist(), self.targets.tolist(), self.lengths.tolist(), strict=True)
 
     def moved(self, by: int) -> Extents:
-        """The same bytes of the file, ``by`` bytes further on in the buffer."""
-        return Extents(self.offsets, self.targets + by, self.lengths, self.fds) if by else self
+        """The same bytes of the file, ``by`` bytes further in the buffer."""
+        return Extents(self.offsets, self.targets + by, self.lengths) if by else self
 
     def window(self, first: int, count: int, nbytes: int, overhead: int = 0) -> Extents:
         """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but one extent at least.
@@ -63,18 +71,21 @@ class Extents:
         return [share for share in shares if len(share)]
 
 
-def of_records(offsets: Ints, width: int, *, in_order: bool = True) -> Extents:
-    """Extents of records of ``width`` bytes at ``offsets``, laid one after another in the buffer.
+_FRONT: Ints = np.zeros(1, np.int64)
+
+
+def of_records(offsets: Ints, width: int, *, ordered: bool = True) -> Extents:
+    """Extents of records of ``width`` bytes at ``offsets``, one after another in the buffer.
 
     They come sorted by place in the file; records that are neighbours both there and in the buffer become
-    one extent, and long ones are cut, so that a contiguous block is a few requests under way at once.
-    With ``in_order=False`` they come as they are: what is in the page cache can be read in any order.
+    one extent, and long ones are cut, so that a contiguous block is a few requests in the queue at once.
+    With ``ordered=False`` they come as they are: what is in the page cache can be read in any order.
 
     >>> of_records(np.array([30, 0, 10, 20]), 10)
-    Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]), fds=None)
+    Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]))
     """
     targets = np.arange(len(offsets), dtype=np.int64) * width
-    if len(offsets) > 1 and in_order:
+    if len(offsets) > 1 and ordered:
         steps = np.diff(offsets)
         if (steps < 0).any():
             order = np.argsort(offsets, kind="stable")

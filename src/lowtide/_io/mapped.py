@@ -1,143 +1,135 @@
-"""Readers that copy from a mapping: what people know, and what lowtide is measured against."""
+"""Readers that copy from a mapping: what is well known, and what lowtide is measured against."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide import errors
 from lowtide._io.descriptors import Entry, File, map_file, unmap
-from lowtide._io.dropping import FAULT_AROUND, FOLIO, drop
-from lowtide._io.extents import AHEAD, Extents, of_records
+from lowtide._io.extents import AHEAD, Bytes, Extents
 from lowtide._io.identity import Identity
+from lowtide._io.pagecache import FAULT_AROUND, FOLIO, drop_extents
+from lowtide._io.pending import Outcome, Pending
 
-Bytes = npt.NDArray[np.uint8]
-
-_MAPPED_AT_ONCE = 4 * 2**20  # what `remap` and `advise` may have mapped before they let go
+_MAPPED_AT_ONCE = 4 * 2**20  # what `remap` and `advise` may have mapped before they release it
 
 
-class MappedReader:
-    """Reads by copying from a mapping, and lets go of it in the way that its name says.
+class RemapReader:
+    """Copies from a new mapping for each piece: the first of the two usual workarounds.
 
-    A page fault maps a row's cached neighbours too, so ``remap`` and ``advise`` touch few enough rows before
-    they let go that all of it stays within about 4 MiB. ``memmap`` never lets go: the leak.
+    A page fault maps a row's cached neighbours too, so pieces have few enough rows that all of it stays
+    within about 4 MiB.
     """
 
-    in_order = True
+    name = "remap"
+    _how = "map per piece"
+    _can_drop = True
 
-    def __init__(
-        self,
-        path: str,
-        size: int,
-        cache: Literal["keep", "drop"],
-        name: str,
-        identity: Identity | None = None,
-    ) -> None:
-        self.name = name
+    def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
         self._file = File(path, size, identity)
-        # Pages that are mapped cannot be dropped.
-        self._drop = cache == "drop" and name != "memmap" and hasattr(os, "posix_fadvise")
-        if name == "advise" and not hasattr(mmap, "MADV_DONTNEED"):
-            raise errors.UnsupportedError(
-                f"{path}: reader='advise' needs madvise, which this platform lacks; use reader='remap'"
-            )
-        parts = {"remap": "map per piece", "advise": "madvise per piece", "memmap": "kept map, memory grows"}
-        self.how = parts[name]
-        if cache == "drop":
+        self._drop = drop and self._can_drop and hasattr(os, "posix_fadvise")
+        self.how = self._how
+        if drop:
             self.how += ", drop behind" if self._drop else ", cannot drop"
-        self._mapped_a_row = FOLIO
+        self._mapped_per_row = FOLIO
 
-    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
-        if wait:  # else: a mapping cannot tell whether it would have to
-            self.read(offset, out)
-        return wait
+    def submit(
+        self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
+    ) -> Pending[Outcome]:
+        # A mapping cannot tell whether it would have to wait.
+        return Pending(self._read, extents, out, min(_MAPPED_AT_ONCE, ahead))
 
-    def read(self, offset: int, out: Bytes) -> None:
-        self.fill(of_records(np.array([offset]), len(out)), out)
-
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
-        if not len(extents):
-            return
-        with self._file.opened() as entry:
-            try:
-                if self.name == "memmap":
+    def _read(self, extents: Extents, out: Bytes, at_once: int) -> Outcome:
+        if len(extents):
+            with self._file.opened() as entry:
+                try:
+                    self._copy_pieces(entry, extents, out, at_once)
                     self._file.check(entry.fd)
-                    _copy(entry.mapping(self._file.size), 0, extents, out)
-                else:
-                    self._fill_by_pieces(entry, extents, out, min(_MAPPED_AT_ONCE, ahead))
-                self._file.check(entry.fd)
-            except errors.LowtideError:
-                raise
-            except OSError as error:  # no room for the mapping, or a file system without mappings
-                raise errors.reading(self._file.path, error) from None
-            if self._drop:
-                drop(entry.fd, extents)
+                except errors.LowtideError:
+                    raise
+                except OSError as error:  # no room for the mapping, or a file system without mappings
+                    raise errors.reading(self._file.path, error) from None
+                if self._drop:
+                    drop_extents(entry.fd, extents)
+        return Outcome(len(extents), len(extents))
 
-    def fill_parts(self, parts: Sequence[Callable[[], Extents]], out: Bytes, ahead: int = AHEAD) -> None:
-        for part in parts:
-            self.fill(part(), out, ahead)
-
-    def begin(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Callable[[], None]:
-        return partial(self.fill, extents, out, ahead)
-
-    def _fill_by_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
-        """Touch, copy and let go, ``at_once`` bytes of mapped pages at a time.
+    def _copy_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
+        """Touch, copy and release, ``at_once`` bytes of mapped pages at a time.
 
         How much one fault maps is the kernel's choice: 64 KiB of neighbours by default, a whole large folio
-        (up to 2 MiB) since Linux 6.18. So it is watched, and the pieces cut to what was seen.
+        (up to 2 MiB) since Linux 6.18. So it is observed, and the pieces are cut to what was seen.
         """
         first = 0
         while first < len(extents):
-            rows = max(1, at_once // self._mapped_a_row)
-            piece = extents.window(first, rows, at_once)
+            piece = extents.window(first, max(1, at_once // self._mapped_per_row), at_once)
             first += len(piece)
             self._file.check(entry.fd)
             start = int(piece.offsets.min()) // FOLIO * FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // FOLIO) * FOLIO)
-            before = _file_pages()
-            if self.name == "remap":
-                mapped = map_file(entry.fd, start, stop)
-                try:
-                    self._ask_for(entry.fd, mapped, piece)
-                    _copy(mapped, start, piece, out)
-                    self._learn(before, len(piece))
-                finally:
-                    unmap(mapped)
-            else:
-                mapped = entry.mapping(self._file.size)
-                self._ask_for(entry.fd, mapped, piece)
-                _copy(mapped, 0, piece, out)
-                self._learn(before, len(piece))
-                mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+            self._copy_piece(entry, piece, out, start, stop)
 
-    def _learn(self, before: int | None, rows: int) -> None:
+    def _copy_piece(self, entry: Entry, piece: Extents, out: Bytes, start: int, stop: int) -> None:
+        mapped = map_file(entry.fd, start, stop)
+        try:
+            self._copy_watched(entry.fd, mapped, start, piece, out)
+        finally:
+            unmap(mapped)
+
+    def _copy_watched(self, fd: int, mapped: mmap.mmap, start: int, piece: Extents, out: Bytes) -> None:
+        """Copy a piece, and learn how much one row of it maps."""
+        before = _file_pages()
+        if self._drop:  # nothing may stay behind: read what is needed and not the megabytes around it
+            mapped.madvise(mmap.MADV_RANDOM)
+            for offset, _, length in piece.rows():
+                os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        _copy(mapped, start, piece, out)
         after = _file_pages()
         if before is None or after is None:
-            self._mapped_a_row = FAULT_AROUND
+            self._mapped_per_row = FAULT_AROUND
             return
-        seen = max(mmap.PAGESIZE, (after - before) * mmap.PAGESIZE // rows)
-        # At once when it is more than thought; slowly back, since the next rows may lie in larger folios.
-        self._mapped_a_row = max(seen, self._mapped_a_row * 3 // 4)
-
-    def _ask_for(self, fd: int, mapped: mmap.mmap, piece: Extents) -> None:
-        """Where nothing may stay behind, read what is wanted and not the megabytes around it."""
-        if not self._drop:
-            return
-        mapped.madvise(mmap.MADV_RANDOM)
-        for offset, length in zip(piece.offsets.tolist(), piece.lengths.tolist(), strict=True):
-            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        seen = max(mmap.PAGESIZE, (after - before) * mmap.PAGESIZE // len(piece))
+        # At once when it is more than expected; slowly back, since the next rows may lie in larger folios.
+        self._mapped_per_row = max(seen, self._mapped_per_row * 3 // 4)
 
     def check(self) -> None:
         self._file.check_path()
 
     def close(self) -> None:
         self._file.close()
+
+
+class AdviseReader(RemapReader):
+    """Copies from one mapping, with ``madvise(MADV_DONTNEED)`` after each piece: the second workaround."""
+
+    name = "advise"
+    _how = "madvise per piece"
+
+    def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            raise errors.UnsupportedError(
+                f"{path}: reader='advise' needs madvise, which this platform lacks; use reader='remap'"
+            )
+        super().__init__(path, size, drop, identity)
+
+    def _copy_piece(self, entry: Entry, piece: Extents, out: Bytes, start: int, stop: int) -> None:
+        mapped = entry.mapping(self._file.size)
+        self._copy_watched(entry.fd, mapped, 0, piece, out)
+        mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+class MemmapReader(RemapReader):
+    """Copies from one mapping and releases nothing: the leak, as the baseline."""
+
+    name = "memmap"
+    _how = "kept map, memory grows"
+    _can_drop = False  # pages that are mapped cannot be dropped
+
+    def _copy_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
+        self._file.check(entry.fd)
+        _copy(entry.mapping(self._file.size), 0, extents, out)
 
 
 def _file_pages() -> int | None:
@@ -150,17 +142,16 @@ def _file_pages() -> int | None:
 
 
 def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
-    """Copy extents from a mapping of the file that begins at byte ``start``."""
+    """Copy extents from a mapping of the file that starts at byte ``start``."""
     width = int(extents.lengths[0])
     if len(extents) > 1 and width <= mmap.PAGESIZE and (extents.lengths == width).all():
         # One record at every byte: an index then is an offset, and NumPy's gather does the loop. It copies
         # twice, which long records would not be worth.
         record = np.dtype((np.void, width))
         source = np.ndarray((len(mapped) - width + 1,), record, mapped, strides=(1,))
-        target = np.ndarray((len(out) - width + 1,), record, out, strides=(1,))
-        target[extents.targets] = source[extents.offsets - start]
+        records = np.ndarray((len(out) - width + 1,), record, out, strides=(1,))
+        records[extents.targets] = source[extents.offsets - start]
         return
     source = np.frombuffer(mapped, np.uint8)
-    rows = zip(extents.offsets.tolist(), extents.targets.tolist(), extents.lengths.tolist(), strict=True)
-    for offset, at, length in rows:
-        out[at : at + length] = source[offset - start : offset - start + length]
+    for offset, target, length in extents.rows():
+        out[target : target + length] = source[offset - start : offset - start + length]

@@ -1,4 +1,4 @@
-"""How much of a file lies in the page cache: ``cachestat``, else ``mincore``.
+"""The page cache: how much of a file is in it (``cachestat``, else ``mincore``), and how to evict it.
 
 >>> from lowtide._io import pagecache
 >>> cached, how = pagecache.resident("/proc/self/exe") or (0, "not here")
@@ -12,8 +12,17 @@ import mmap
 import os
 import stat
 import sys
+from typing import TYPE_CHECKING
 
 from lowtide.errors import UnsupportedError, reading
+
+if TYPE_CHECKING:
+    from lowtide._io.extents import Extents
+
+FAULT_AROUND = 64 * 2**10
+"""What one page fault maps of a file's cached neighbours, by Linux's default."""
+FOLIO = 2 * 2**20
+"""The most that one page fault maps: a huge page."""
 
 # The system call number is the same on every architecture that got it after the tables were unified.
 _CACHESTAT = 451
@@ -35,10 +44,10 @@ _cachestat_missing = not sys.platform.startswith("linux")
 
 
 def resident(path: str | os.PathLike[str]) -> tuple[int, str] | None:
-    """Bytes of ``path`` in the page cache and the system call that said so.
+    """Bytes of ``path`` in the page cache and the system call that reported it.
 
-    ``None`` where the system does not tell: another platform, or a file that is not ours to ask about
-    (the kernel hides which pages of a file are cached from those who may not write it).
+    ``None`` where the system does not report it: another platform, or a file of another user (the kernel
+    hides which pages of a file are cached from those who may not write it).
     """
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -65,21 +74,46 @@ def resident_fd(fd: int) -> tuple[int, str] | None:
 
 
 def drop(path: str | os.PathLike[str]) -> None:
-    """Put the pages of ``path`` out of the page cache, as far as nobody has them mapped.
+    """Evict ``path`` from the page cache, as far as nobody has it mapped.
 
     For cold measurements. Dirty pages are written first, since the kernel skips them.
     """
     if not hasattr(os, "posix_fadvise"):
-        raise UnsupportedError("this system has no posix_fadvise: a file cannot be put out of the page cache")
+        raise UnsupportedError(
+            "this system lacks posix_fadvise, so that files cannot be evicted from the page cache; "
+            "measure warm reads here"
+        )
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise reading(path, error) from error
     try:
         os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        evict(fd)
     finally:
         os.close(fd)
+
+
+def evict(fd: int, offset: int = 0, length: int = 0) -> None:
+    """Evict clean pages of an open file, up to its end by default; nothing where the system cannot."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+def drop_range(fd: int, start: int, stop: int) -> None:
+    """Evict what one of many reads in order has read.
+
+    The kernel keeps a folio of which only a part is in the range, so the range starts a folio early, for the
+    one that straddled the end of the last range. It ends at ``stop``: behind that is what was read ahead.
+    """
+    start = max(0, start - FOLIO)
+    evict(fd, start, stop - start)
+
+
+def drop_extents(fd: int, extents: Extents) -> None:
+    """Evict everything between the first and the last extent."""
+    stop = int((extents.offsets + extents.lengths).max())
+    drop_range(fd, int(extents.offsets.min()), (stop // FAULT_AROUND + 1) * FAULT_AROUND)
 
 
 def _by_cachestat(fd: int) -> int | None:

@@ -1,4 +1,4 @@
-"""A bounded number of results made ahead of their consumer, by one thread."""
+"""A bounded number of results read ahead of their consumer, by one thread."""
 
 from __future__ import annotations
 
@@ -9,67 +9,51 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from lowtide._io.pending import Pending
 from lowtide.errors import BusyError
 
 T = TypeVar("T")
-Finish = Callable[[], T]
-"""Ends what was begun, and gives the item."""
-
 
 _PATIENCE = 3  # times in a row that a consumer takes longer than an item, until a thread works meanwhile
 
 
 class Prefetcher(Generic[T]):
-    """``make(start)``, ``make(start + 1)``, … in order, up to ``depth`` of them ahead of the consumer.
+    """The results of ``submit(start)``, ``submit(start + 1)``, … in order, up to ``depth`` of them ahead.
 
-    With ``depth=0`` each is made when asked for, with no thread. An exception in ``make`` reaches the
+    With ``depth=0`` each is submitted when it is needed, with no thread. An exception of an item reaches the
     consumer with its own traceback, at the item it belongs to, and asking again tries again. After a fork
-    the child goes on from where the parent stood, with a thread of its own. ``make`` must not refer to
-    whoever holds the prefetcher: then dropping it ends the thread.
+    the child continues where the parent was, with a thread for itself. ``submit`` must not refer to the
+    holder of the prefetcher: then dropping it ends the thread.
+
+    As long as what was submitted is ``done`` at once, and the consumer comes back sooner than an item takes,
+    no thread is used: handing work over would then cost more than it hides. To be late now and then does not
+    count: something else may have had the core. From then on the thread submits all that it may before it
+    waits for the first, and one thread at a time calls ``submit`` and ``wait``.
 
     Several threads may share one: each item goes to one of them. A signal handler or finalizer that asks for
     an item while its own thread is waiting for one gets a ``BusyError``.
 
-    ``begin`` is for items that a device must be waited for: it sets the device to work and returns what
-    waits and gives the item. The thread begins all that it may make before it waits for the first.
-
-    ``at_once`` makes an item if that takes no waiting, else gives None. It is tried first, for as long as
-    the consumer comes back sooner than an item takes to make: handing work to a thread would then cost more
-    than it hides. To be late now and then does not count: something else may have had the core.
-
-    >>> squares = Prefetcher(lambda i: i * i, 2, 5, depth=2)
+    >>> squares = Prefetcher(lambda i: Pending(pow, i, 2), 2, 5, depth=2)
     >>> [squares.next() for _ in range(3)], squares.position
     ([4, 9, 16], 5)
     >>> squares.close()
     """
 
-    def __init__(
-        self,
-        make: Callable[[int], T],
-        start: int,
-        stop: int,
-        depth: int,
-        *,
-        begin: Callable[[int], Finish[T]] | None = None,
-        at_once: Callable[[int], T | None] | None = None,
-    ) -> None:
-        self._make = make
-        self._begin = begin or partial(partial, make)
-        self._begins = begin is not None
-        self._at_once = at_once
-        self._took = 0.0
-        self._late = 0
-        self._returned = time.perf_counter()
+    def __init__(self, submit: Callable[[int], Pending[T]], start: int, stop: int, depth: int) -> None:
+        self._submit = submit
         self._stop = stop
         self._depth = depth
+        self._direct = True
+        self._seconds = 0.0
+        self._late = 0
+        self._returned = time.perf_counter()
         self._worker: _Worker[T] | None = None
-        self._asked = start  # the worker was asked for everything before this
+        self._requested = start  # the worker was asked for everything before this
         self.position = start
-        """The next item that ``next`` will give."""
+        """The next item that ``next`` will return."""
         self._unlock()
 
     def _unlock(self) -> None:
@@ -83,87 +67,82 @@ class Prefetcher(Generic[T]):
         return self.next_numbered()[1]
 
     def next_numbered(self) -> tuple[int, T]:
-        """The next item and its number, which another thread cannot come in between."""
+        """The next item and its number; no other thread comes in between."""
         if self._pid != os.getpid():
             self._unlock()  # a thread of the parent may have held the lock when it forked
         with self._lock:
             if self._inside:
                 raise BusyError(
-                    f"item {self.position} is being made in this very thread, which a signal handler or "
-                    f"finalizer interrupted; read there from an iterator of its own"
+                    f"item {self.position} is being read in this very thread, which a signal handler or "
+                    f"finalizer interrupted; read there from another iterator"
                 )
             self._inside = True
             try:
-                item = self._next()
+                if self.position >= self._stop:
+                    raise StopIteration
+                item = self._next_directly() if self._direct else self._next_from_worker(None)
+                self.position += 1
                 return self.position - 1, item
             finally:
                 self._inside = False
                 if self._closing:
                     self.close()
 
-    def _next(self) -> T:
-        if self.position >= self._stop:
-            raise StopIteration
-        if self._at_once is not None:
-            quick = self._try_at_once(self._at_once)
-            if quick is not None:
-                return quick
-        worker = self._ready() if self._depth else None
+    def _next_directly(self) -> T:
+        started = time.perf_counter()
+        is_late = self._seconds and started - self._returned > self._seconds
+        self._late = self._late + 1 if is_late and self._depth else 0
+        pending = self._submit(self.position) if self._late < _PATIENCE else None
+        if pending is None or not (pending.done or not self._depth):
+            self._direct = False  # from here on the thread works ahead
+            return self._next_from_worker(pending)
+        item = pending.wait()
+        self._returned = time.perf_counter()
+        self._seconds = self._returned - started
+        return item
+
+    def _next_from_worker(self, pending: Pending[T] | None) -> T:
+        worker = self._ready()
         if worker is None:
-            made = self._make(self.position)
-            self.position += 1
-            return made
+            return (pending or self._submit(self.position)).wait()
+        if pending is not None and self._requested == self.position:
+            worker.requests.put(pending)
+            self._requested += 1
+        del pending  # the item is the consumer's alone
         try:
-            # Where there is something to begin, one more at once: asked for only when this one is here, the
-            # thread would have nothing to begin while it waits for the next.
-            self._ask(worker, self.position + self._depth + self._begins)
-            item, error = worker.made.get()
+            # One more at once: requested only when this one is here, the thread would have nothing to submit
+            # while it waits for the next.
+            while self._requested < min(self.position + self._depth + 1, self._stop):
+                worker.requests.put(self._requested)
+                self._requested += 1
+            item, error = worker.results.get()
             if error is None:
-                self._ask(worker, self.position + self._depth + 1)
-                self.position += 1
                 return item  # type: ignore[no-any-return]
         except BaseException:
-            worker.end()  # an interrupt, perhaps with an item in hand: what is lost is made again
+            worker.end()  # an interrupt, perhaps with an item in hand: what is lost is read again
             raise
-        worker.end()  # what was asked for behind it need not be made
+        worker.end()  # what was requested behind it need not be read
         try:
             raise error
         finally:
             del error  # its traceback holds this frame
 
     def _ready(self) -> _Worker[T] | None:
-        """The worker, or a new one if this is another process or the last one was told to end."""
+        """The worker, or a new one if this is another process or the last one was ended."""
         worker = self._worker
         if worker is not None and worker.pid == os.getpid() and not worker.ended:
             return worker
         self._end_worker()
         try:
-            self._worker = _Worker(self._begin)
-        except RuntimeError:  # no more threads: the interpreter is ending
+            self._worker = _Worker(self._submit)
+        except RuntimeError:  # no more threads: the interpreter is shutting down
             return None
-        self._asked = self.position
+        self._requested = self.position
         self._dropped = weakref.finalize(self, self._worker.end)
         return self._worker
 
-    def _ask(self, worker: _Worker[T], until: int) -> None:
-        while self._asked < min(until, self._stop):
-            worker.asked.put(self._asked)
-            self._asked += 1
-
-    def _try_at_once(self, at_once: Callable[[int], T | None]) -> T | None:
-        begun = time.perf_counter()
-        self._late = self._late + 1 if self._took and begun - self._returned > self._took else 0
-        made = at_once(self.position) if self._late < _PATIENCE else None
-        if made is None:
-            self._at_once = None  # from here on the thread works ahead
-            return None
-        self.position += 1
-        self._returned = time.perf_counter()
-        self._took = self._returned - begun
-        return made
-
     def close(self) -> None:
-        """Drop what was made ahead and end the thread; idempotent."""
+        """Drop what was read ahead and end the thread; idempotent."""
         if self._pid != os.getpid():
             self._unlock()
         with self._lock:
@@ -181,9 +160,9 @@ class Prefetcher(Generic[T]):
             worker.thread.join()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the thread and the lock: what was made ahead can be made again."""
-        left_out = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_pid")
-        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+        """All but the thread and the lock: what was read ahead can be read again."""
+        omitted = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_pid")
+        return {name: value for name, value in self.__dict__.items() if name not in omitted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _worker=None)
@@ -193,17 +172,17 @@ class Prefetcher(Generic[T]):
 class _Worker(Generic[T]):
     """A thread between two queues. Half the cost of a pool of one: the queues are written in C."""
 
-    def __init__(self, begin: Callable[[int], Finish[T]]) -> None:
-        self.asked: SimpleQueue[int | None] = SimpleQueue()
-        self.made: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    def __init__(self, submit: Callable[[int], Pending[T]]) -> None:
+        self.requests: SimpleQueue[int | Pending[T] | None] = SimpleQueue()
+        self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.pid = os.getpid()
         self.ended = False
         # A daemon, since the interpreter waits for others before it lets anybody tell them to end.
         self.thread = threading.Thread(
-            target=_work, args=(begin, self.asked, self.made), name="lowtide-prefetch", daemon=True
+            target=_work, args=(submit, self.requests, self.results), name="lowtide-prefetch", daemon=True
         )
         # By the thread, not by this object, which may be gone before its thread is.
-        _RUNNING[self.thread] = self.asked
+        _RUNNING[self.thread] = self.requests
         try:
             self.thread.start()
         except RuntimeError:
@@ -211,50 +190,59 @@ class _Worker(Generic[T]):
             raise
 
     def end(self) -> None:
-        """Tell the thread to end when it has made the item that it is at; does not wait."""
+        """Tell the thread to end after the item that it is at; does not wait."""
         if self.ended:
             return
         self.ended = True
         while True:
             try:
-                self.asked.get_nowait()
+                self.requests.get_nowait()
             except Empty:
                 break
-        self.asked.put(None)
+        self.requests.put(None)
 
 
 def _work(
-    begin: Callable[[int], Finish[T]],
-    asked: SimpleQueue[int | None],
-    made: SimpleQueue[tuple[Any, BaseException | None]],
+    submit: Callable[[int], Pending[T]],
+    requests: SimpleQueue[int | Pending[T] | None],
+    results: SimpleQueue[tuple[Any, BaseException | None]],
 ) -> None:
-    begun: deque[Finish[T]] = deque()
-    while True:
-        try:
-            number = asked.get(block=not begun)
-        except Empty:
-            made.put(_result(begun.popleft()))  # held by no variable here: it is the consumer's alone
-            continue
-        if number is None:
-            break
-        begun.append(_begun(begin, number))
+    pending: deque[Pending[T]] = deque()
+    while _take(submit, requests, pending):
+        if pending:
+            results.put(_result(pending.popleft()))  # held by no variable here: it is the consumer's alone
     _RUNNING.pop(threading.current_thread(), None)
 
 
-def _begun(begin: Callable[[int], Finish[T]], number: int) -> Finish[T]:
-    try:
-        return begin(number)
-    except BaseException as error:
-        return partial(_fail, error)
+def _take(
+    submit: Callable[[int], Pending[T]],
+    requests: SimpleQueue[int | Pending[T] | None],
+    pending: deque[Pending[T]],
+) -> bool:
+    """Submit what was requested, until the first is done or nothing more is requested; False at the end."""
+    while not (pending and pending[0].done):
+        try:
+            request = requests.get(block=not pending)
+        except Empty:
+            break
+        if request is None:
+            return False
+        if isinstance(request, int):
+            try:
+                request = submit(request)
+            except BaseException as error:
+                request = Pending(_fail, error)
+        pending.append(request)
+    return True
 
 
 def _fail(error: BaseException) -> Any:
     raise error
 
 
-def _result(finish: Finish[T]) -> tuple[Any, BaseException | None]:
+def _result(pending: Pending[T]) -> tuple[Any, BaseException | None]:
     try:
-        return finish(), None
+        return pending.wait(), None
     except BaseException as error:
         return None, error
 
@@ -262,11 +250,11 @@ def _result(finish: Finish[T]) -> tuple[Any, BaseException | None]:
 def _end_all() -> None:
     """At exit, before the interpreter takes itself apart under their feet."""
     running = list(_RUNNING.items())
-    for _, asked in running:
-        asked.put(None)
+    for _, requests in running:
+        requests.put(None)
     for thread, _ in running:
         thread.join()  # at once in a forked child, where they do not run
 
 
-_RUNNING: dict[threading.Thread, SimpleQueue[int | None]] = {}
+_RUNNING: dict[threading.Thread, SimpleQueue[Any]] = {}
 atexit.register(_end_all)

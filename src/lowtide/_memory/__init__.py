@@ -1,1 +1,1 @@
-"""The meter, the guard, the profiler and its report."""
+"""Measuring and limiting memory: gauges, the watch, the profiler and its report."""

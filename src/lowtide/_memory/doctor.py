@@ -1,4 +1,4 @@
-"""What this machine and container allow, each with advice in one line."""
+"""What this machine and container support, each with advice in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lowtide._io import pagecache
-from lowtide._memory import cgroups, proc
+from lowtide._memory import cgroup, proc
 from lowtide._sizes import format_size
 from lowtide.errors import reading
 
@@ -20,7 +20,7 @@ _USUAL_READ_AHEAD = 128 * 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``fine`` is ``None`` where it could not be told."""
+    """One property of the machine. ``fine`` is ``None`` where it is not known."""
 
     name: str
     value: str
@@ -29,7 +29,7 @@ class Finding:
 
 
 def examine(path: str = ".") -> list[Finding]:
-    """Look at everything, for files at ``path``."""
+    """Examine the machine, the container, and the file system at ``path``."""
     try:
         os.stat(path)
     except OSError as error:
@@ -59,7 +59,7 @@ def _proc() -> Finding:
         if there
         else "profile, watch and the pytest plugin need Linux's /proc; snapshot() falls back to psutil"
     )
-    return Finding("/proc", "there" if there else "not there", there, advice)
+    return Finding("/proc", "available" if there else "missing", there, advice)
 
 
 def _reads(path: str) -> Iterator[Finding]:
@@ -72,17 +72,17 @@ def _reads(path: str) -> Iterator[Finding]:
         (
             "RWF_DONTCACHE",
             _RWF_DONTCACHE,
-            'cache="drop" lets pages go with posix_fadvise after the read instead',
+            'cache="drop" releases pages with posix_fadvise after the read instead',
         ),
     )
     for name, flag, otherwise in flags:
         works, why = _try_flag(path, flag)
-        value = "works" if works else "could not be tried" if works is None else "not supported"
+        value = "works" if works else "unknown" if works is None else "not supported"
         yield Finding(name, f"{value} {why}".strip(), works, "" if works else otherwise)
 
 
 def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
-    """Read a byte with ``flag`` from the file, or from a new one in the folder."""
+    """Read a byte with ``flag`` from the file, or from a temporary one in the folder."""
     if flag is None or not hasattr(os, "preadv"):
         return False, "by this Python or system"
     try:
@@ -95,7 +95,7 @@ def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
             with open(path, "rb") as file:
                 os.preadv(file.fileno(), [bytearray(1)], 0, flag)
     except OSError as error:
-        if error.errno == errno.EAGAIN:  # it is known, and the byte was not cached
+        if error.errno == errno.EAGAIN:  # the flag works, and the byte was not cached
             return True, ""
         if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             return False, "by this kernel or file system"
@@ -105,21 +105,21 @@ def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
 
 def _fadvise() -> Finding:
     there = hasattr(os, "posix_fadvise")
-    advice = "" if there else "page cache cannot be hinted or dropped on this system"
-    return Finding("posix_fadvise", "works" if there else "not there", there, advice)
+    advice = "" if there else "page cache cannot be hinted or dropped by lowtide on this system"
+    return Finding("posix_fadvise", "works" if there else "missing", there, advice)
 
 
 def _cachestat() -> Finding:
     with tempfile.TemporaryFile() as file:
         file.write(b"x")
         file.flush()
-        told = pagecache.resident_fd(file.fileno())
-    if told is None:
+        resident = pagecache.resident_fd(file.fileno())
+    if resident is None:
         return Finding(
-            "page cache", "cannot be told", False, "the page-cache curve of reports will be missing"
+            "page cache", "cannot be measured", False, "the page-cache curve of reports will be missing"
         )
-    how = told[1].partition("(")[0]
-    advice = "" if how == "cachestat" else "Linux 6.5 has cachestat, which is a thousand times quicker"
+    how = resident[1].partition("(")[0]
+    advice = "" if how == "cachestat" else "Linux 6.5 has cachestat, which is a thousand times faster"
     return Finding("page cache", f"by {how}", how == "cachestat", advice)
 
 
@@ -138,7 +138,7 @@ def _memory() -> Iterator[Finding]:
     import psutil
 
     total = psutil.virtual_memory().total
-    group = cgroups.find()
+    group = cgroup.find()
     limit = group.limit() if group else None
     if group is None:
         yield Finding("memory", f"{format_size(total)}, no memory cgroup", True, "")
@@ -146,27 +146,27 @@ def _memory() -> Iterator[Finding]:
     if limit is None or limit >= total:
         yield Finding("memory", f"{format_size(total)}, no limit (cgroup v{group.version})", True, "")
     else:
-        advice = f"plan for {format_size(limit)}: programs that ask for the machine's memory will be killed"
+        advice = f"plan for {format_size(limit)}: programs that use the machine's memory size will be killed"
         value = f"limit {format_size(limit)} of the machine's {format_size(total)} (cgroup v{group.version})"
         yield Finding("memory", value, False, advice)
     working_set = group.working_set()
     if working_set is not None:
         share = f", {100 * working_set / limit:.0f} % of the limit" if limit else ""
         tight = limit is not None and working_set > 0.8 * limit
-        advice = "more than four fifths are in use: the next large read may end it" if tight else ""
+        advice = "more than 80 % are in use: the next large allocation may exceed the limit" if tight else ""
         yield Finding("working set", f"{format_size(working_set)}{share}", not tight, advice)
 
 
 def _read_ahead(path: str) -> Finding:
     device = os.stat(path).st_dev
-    for folder in ("queue", "../queue"):  # a partition has its disk's queue
+    for folder in ("queue", "../queue") if hasattr(os, "major") else ():  # a partition has its disk's queue
         name = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/{folder}/read_ahead_kb"
         try:
             size = int(proc.read(name)) * 1024
         except (OSError, ValueError):
             continue
         large = size > 8 * _USUAL_READ_AHEAD
-        advice = "each random fault of a mapping pulls in that much: read with preadv, not through a map"
+        advice = "each random page fault of a mapping reads that much: use preadv instead of a mapping"
         return Finding("read-ahead", f"{format_size(size)} behind {path}", not large, advice if large else "")
     return Finding(
         "read-ahead",

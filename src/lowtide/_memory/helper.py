@@ -1,22 +1,28 @@
-"""This process's end of the sampler: started at the first watch, kept for the next, gone with the process."""
+"""The sampler that belongs to this process: started at the first watch, kept until the process ends."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from ast import literal_eval
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lowtide._memory import trips
+from lowtide._memory import alarm
 
-# The package's own __init__ files are stepped over: the sampler has no NumPy and needs none.
+if TYPE_CHECKING:
+    from lowtide._memory.gauges import Gauge
+
+# The package's __init__ is stepped over: the sampler has no NumPy and needs none. The path of this process
+# comes last, for gauges that are defined elsewhere.
 _BOOT = """
 import sys
-for name, path in (("lowtide", sys.argv[1]), ("lowtide.memory", sys.argv[1] + "/memory")):
-    sys.modules[name] = type(sys)(name)
-    sys.modules[name].__path__ = [path]
+package, *path = sys.argv[1:]
+sys.path += path
+sys.modules["lowtide"] = type(sys)("lowtide")
+sys.modules["lowtide"].__path__ = [package]
 from lowtide._memory import sampler
 sampler.main()
 """
@@ -35,7 +41,7 @@ class Helper:
         self._replies, stdout = os.pipe()
         self.alerts, alert_end = os.pipe()
         os.set_blocking(self.alerts, False)
-        # Nothing but the three pipes is handed down; the standard error stays, for what must not happen.
+        # Nothing but the three pipes is inherited; standard error stays, for a traceback of the sampler.
         actions = [
             (os.POSIX_SPAWN_DUP2, stdin, 0),
             (os.POSIX_SPAWN_DUP2, stdout, 1),
@@ -44,30 +50,33 @@ class Helper:
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", "-c", _BOOT, package],
+                [sys.executable, "-I", "-S", "-c", _BOOT, package, *map(str, sys.path)],
                 os.environ,
                 file_actions=actions,
+                # A terminal sends Ctrl-C to the sampler too, which ends with this process anyway.
+                setsigmask=[signal.SIGINT],
             )
         finally:
             for fd in (stdin, stdout, alert_end):
                 os.close(fd)
 
-    def start(self, number: int, kind: str, interval: float, over: int, files: dict[str, int]) -> None:
-        """Let the sampler begin a watch; ``files`` maps paths to what is cached of them now."""
-        named = [f"{os.fsencode(path).hex()}:{base}" for path, base in files.items()]
-        with trips.held():
-            self._send("start", number, kind, interval, over, *named)
+    def start(self, number: int, gauge: Gauge, interval: float, limit: int) -> None:
+        """Start a session."""
+        kind = type(gauge)
+        files = [f"{os.fsencode(path).hex()}:{base}" for path, base in gauge.bases.items()]
+        with alarm.held():
+            self._send("start", number, f"{kind.__module__}:{kind.__qualname__}", interval, limit, *files)
 
-    def ready(self, kind: str) -> None:
-        """Wait until the sampler runs and has loaded what it needs for ``kind``."""
-        self.start(0, kind, 3600.0, 1 << 62, {})
+    def ready(self, gauge: Gauge) -> None:
+        """Wait until the sampler runs and has loaded what it needs for ``gauge``."""
+        self.start(0, gauge, 3600.0, 1 << 62)
         self.stop(0)
 
     def stop(self, number: int) -> dict[str, Any]:
-        """End a watch and fetch what was seen; empty if the sampler is gone."""
+        """End a session and fetch its summary; empty if the sampler is gone."""
         if self.owner != os.getpid():
             return {}  # a forked child leaves the block that its parent entered
-        with trips.held(), self.lock:
+        with alarm.held(), self.lock:
             self._send("stop", number)
             while number not in self.answers:
                 try:

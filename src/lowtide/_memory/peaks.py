@@ -20,7 +20,7 @@ _measuring: list[Peak] = []
 
 
 class Peak:
-    """The highest resident memory of this process since the object was made.
+    """The highest resident memory of this process since the object was created.
 
     >>> peak = Peak()
     >>> block = bytearray(64 * 2**20)

@@ -1,14 +1,13 @@
-"""What ``/proc`` says of a process, as plain numbers of bytes.
+"""``/proc`` files of a process as numbers of bytes.
 
-These functions raise what ``open`` raises (``FileNotFoundError`` or
-``ProcessLookupError`` for a process that is gone, ``PermissionError`` for somebody else's); who calls them
-decides what that means.
+These functions raise what ``open`` raises (``FileNotFoundError`` or ``ProcessLookupError`` for a process that
+has ended, ``PermissionError`` for another user's); the caller decides what that means. The sampler process
+imports this module, so it imports next to nothing: ``typing`` alone would double the sampler's start.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 ROOT = "/proc"
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -17,57 +16,48 @@ PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 GONE = (FileNotFoundError, ProcessLookupError)
 
 
-class Status(NamedTuple):
-    """Resident memory by kind, from ``/proc/PID/status``. A kernel thread has none."""
+class Status:
+    """Resident memory by kind. A kernel thread or a zombie has none."""
 
-    rss: int
-    anon: int
-    file: int
-    shared: int
-    peak: int
+    __slots__ = ("anon", "file", "peak", "rss", "shared")
 
+    def __init__(self, rss: int, anon: int, file: int, shared: int, peak: int = 0) -> None:
+        self.rss, self.anon, self.file, self.shared, self.peak = rss, anon, file, shared, peak
 
-class Io(NamedTuple):
-    """Bytes asked of read calls, and bytes that a device gave; of all threads and reaped children."""
-
-    asked: int
-    device: int
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Anonymous, file-mapped and shared memory."""
+        return self.anon, self.file, self.shared
 
 
-class Faults(NamedTuple):
-    """Page faults of a process and of the children that it has waited for."""
+class Faults:
+    """Page faults of a process and of the children that it has waited for, and what kind of process it is."""
 
-    minor: int
-    major: int
-    exiting: bool  # the kernel is taking its memory apart: what is left of it says nothing
-    kernel: bool  # a thread of the kernel, without memory of its own
+    __slots__ = ("exiting", "kernel", "major", "minor")
 
-
-class Rollup(NamedTuple):
-    """Proportional shares, from ``/proc/PID/smaps_rollup``: they add up across processes."""
-
-    pss: int
-    anon: int
-    file: int
-    shared: int
+    def __init__(self, minor: int, major: int, flags: int) -> None:
+        self.minor, self.major = minor, major
+        self.exiting = bool(flags & 0x4)  # PF_EXITING: its memory is being taken apart and means nothing
+        self.kernel = bool(flags & 0x200000)  # PF_KTHREAD: a kernel thread, without memory
 
 
-class Mapping(NamedTuple):
+class Mapping:
     """All mappings of one path in a process, added up. Anonymous memory has the path ``""``."""
 
-    path: str
-    rss: int
-    pss: int
-    code: bool  # one of the mappings is executable: a program or library, not data
+    __slots__ = ("code", "path", "rss")
+
+    def __init__(self, path: str, rss: int, code: bool) -> None:
+        self.path, self.rss = path, rss
+        self.code = code  # one of the mappings is executable: a program or library, not data
 
 
 def available() -> bool:
-    """Whether this system has a ``/proc`` that tells about memory."""
+    """Whether this system has a ``/proc`` with memory figures."""
     return os.path.exists(f"{ROOT}/self/status")
 
 
 def read(path: str) -> bytes:
-    """The whole of a small ``/proc`` file."""
+    """The contents of a small ``/proc`` file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -91,8 +81,9 @@ def field(text: bytes, name: bytes) -> int:
     return int(text[start : text.index(b"k", start)]) * 1024
 
 
-def parse_status(text: bytes) -> Status:
-    """The memory lines of a ``status`` file."""
+def status(pid: int | str = "self") -> Status:
+    """Resident memory of a process by kind, from ``/proc/PID/status``."""
+    text = read(f"{ROOT}/{pid}/status")
     return Status(
         rss=field(text, b"\nVmRSS:"),
         anon=field(text, b"\nRssAnon:"),
@@ -102,9 +93,15 @@ def parse_status(text: bytes) -> Status:
     )
 
 
-def status(pid: int | str = "self") -> Status:
-    """Resident memory of a process by kind."""
-    return parse_status(read(f"{ROOT}/{pid}/status"))
+def rollup(pid: int | str = "self") -> Status:
+    """Proportional shares of a process, which add up across processes. Expensive: milliseconds per GiB."""
+    text = read(f"{ROOT}/{pid}/smaps_rollup")
+    return Status(
+        rss=field(text, b"\nPss:"),
+        anon=field(text, b"\nPss_Anon:"),
+        file=field(text, b"\nPss_File:"),
+        shared=field(text, b"\nPss_Shmem:"),
+    )
 
 
 def reset_peak(pid: int | str = "self") -> bool:
@@ -122,84 +119,78 @@ def reset_peak(pid: int | str = "self") -> bool:
     return True
 
 
+def _stat(pid: int | str) -> list[bytes]:
+    """The fields of ``/proc/PID/stat``, counted from the state letter."""
+    text = read(f"{ROOT}/{pid}/stat")
+    return text[text.rindex(b")") + 2 :].split()
+
+
 def state(pid: int | str) -> str:
     """The state letter of a process: ``R``, ``S``, ``D``, ``Z`` for a zombie and so on."""
-    text = read(f"{ROOT}/{pid}/stat")
-    return chr(text[text.rindex(b")") + 2])
-
-
-def io(pid: int | str = "self") -> Io:
-    """Bytes read by a process, its threads and its reaped children."""
-    lines = read(f"{ROOT}/{pid}/io").split(b"\n")
-    values = {name: int(value) for name, _, value in (line.partition(b": ") for line in lines if line)}
-    return Io(asked=values[b"rchar"], device=values[b"read_bytes"])
+    return _stat(pid)[0].decode()
 
 
 def faults(pid: int | str = "self") -> Faults:
     """Page faults of a process and its reaped children."""
-    text = read(f"{ROOT}/{pid}/stat")
-    fields = text[text.rindex(b")") + 2 :].split()
-    # Counted from the state letter: 7 minflt, 8 cminflt, 9 majflt, 10 cmajflt (proc(5)).
-    return Faults(
-        minor=int(fields[7]) + int(fields[8]),
-        major=int(fields[9]) + int(fields[10]),
-        exiting=bool(int(fields[6]) & 0x4),  # PF_EXITING
-        kernel=bool(int(fields[6]) & 0x200000),  # PF_KTHREAD
-    )
+    # 6 flags, 7 minflt, 8 cminflt, 9 majflt, 10 cmajflt (proc(5)).
+    flags, minor, minor_children, major, major_children = map(int, _stat(pid)[6:11])
+    return Faults(minor + minor_children, major + major_children, flags)
 
 
-def parent(pid: int) -> int:
-    """The parent of a process."""
-    text = read(f"{ROOT}/{pid}/stat")
-    return int(text[text.rindex(b")") + 2 :].split()[1])
+def io(pid: int | str = "self") -> tuple[int, int]:
+    """Bytes requested by read calls and bytes that a device delivered, of threads and reaped children."""
+    lines = read(f"{ROOT}/{pid}/io").split(b"\n")
+    values = {name: int(value) for name, _, value in (line.partition(b": ") for line in lines if line)}
+    return values[b"rchar"], values[b"read_bytes"]
 
 
 def children(pid: int) -> list[int]:
     """The direct children of a process, of all its threads."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         threads = os.listdir(f"{ROOT}/{pid}/task")
     except GONE:
-        return found
+        return pids
     for thread in threads:
         try:
-            found += map(int, read(f"{ROOT}/{pid}/task/{thread}/children").split())
+            pids += map(int, read(f"{ROOT}/{pid}/task/{thread}/children").split())
         except GONE:
             continue  # a thread that has just ended; or a kernel without CONFIG_PROC_CHILDREN
-    return found
+    return pids
 
 
-def rollup(pid: int | str = "self") -> Rollup:
-    """Proportional shares of a process. Dear: milliseconds per GiB resident."""
-    text = read(f"{ROOT}/{pid}/smaps_rollup")
-    return Rollup(
-        pss=field(text, b"\nPss:"),
-        anon=field(text, b"\nPss_Anon:"),
-        file=field(text, b"\nPss_File:"),
-        shared=field(text, b"\nPss_Shmem:"),
-    )
+def open_files(pid: int | str = "self") -> list[str]:
+    """Paths of the files that a process has open, except devices and kernel files."""
+    folder = f"{ROOT}/{pid}/fd"
+    paths = set()
+    for name in os.listdir(folder):
+        try:
+            path = os.readlink(f"{folder}/{name}")
+        except OSError:  # closed in the meantime
+            continue
+        if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/")):
+            paths.add(path)
+    return sorted(paths)
 
 
 def mappings(pid: int | str = "self") -> list[Mapping]:
-    """What a process has mapped, by path, the largest first. As dear as ``rollup``."""
+    """The mappings of a process, by path, the largest first. As expensive as ``rollup``."""
     import re  # not at the top: the sampler starts without it
 
     # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
     entry = re.compile(
         rb"^[0-9a-f]+-[0-9a-f]+ ..(.). \S+ \S+ \S+ *([^\n]*)\n(?:[^R][^\n]*\n)*"
-        rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:[^A][^\n]*\n)*Anonymous: +(\d+) kB\n",
+        rb"Rss: +(\d+) kB\n(?:[^A][^\n]*\n)*Anonymous: +(\d+) kB\n",
         re.MULTILINE,
     )
-    own = [0, 0, 0]
-    found: dict[bytes, list[int]] = {b"": own}
-    for execute, path, rss, pss, copied in entry.findall(read(f"{ROOT}/{pid}/smaps")):
+    own = [0, 0]
+    sizes: dict[bytes, list[int]] = {b"": own}
+    for execute, path, rss, copied in entry.findall(read(f"{ROOT}/{pid}/smaps")):
         # [heap], [stack], [anon:…]: memory of the process itself
-        sums = own if path.startswith(b"[") else found.setdefault(path, [0, 0, 0])
+        size = own if path.startswith(b"[") else sizes.setdefault(path, [0, 0])
         # Pages of a private mapping that were written to are the process's own, no longer the file's.
         own[0] += int(copied) * 1024
-        sums[0] += int(rss) * 1024
-        sums[0] -= int(copied) * 1024
-        sums[1] += int(pss) * 1024
-        sums[2] |= execute == b"x"
-    rows = [Mapping(os.fsdecode(path), rss, pss, bool(code)) for path, (rss, pss, code) in found.items()]
+        size[0] += (int(rss) - int(copied)) * 1024
+        size[1] |= execute == b"x"
+    rows = [Mapping(os.fsdecode(path), rss, bool(code)) for path, (rss, code) in sizes.items()]
     return sorted(rows, key=lambda row: -row.rss)

@@ -1,13 +1,13 @@
-"""The process that looks at another one, so that a call which holds the interpreter does not blind it.
+"""The process that samples another one, so that a call which holds the interpreter does not blind it.
 
-It is started without site-packages and imports next to nothing, not even ``typing``: what a watch does not
+It starts without site-packages and imports next to nothing, not even ``typing``: what a watch does not
 need is imported when the first one needs it. Lines come in on standard input, fields between tabs, paths in
 hexadecimal with what was cached at the start; answers go out on standard output as the text of a tuple:
 
-    start  ID  KIND  INTERVAL  OVER  [FILE:BASE…]   begin to look; OVER is the value that is too much
-    stop   ID                                    look once more and answer (ID, {...})
+    start  ID  GAUGE  INTERVAL  LIMIT  [FILE:BASE…]   start a session; GAUGE is MODULE:CLASS
+    stop   ID                                        sample once more and answer (ID, {...})
 
-When a watch first passes its limit, its number is also written to descriptor 3, where a signal may wait.
+When a session first exceeds its limit, its number is also written to descriptor 3, where a signal may wait.
 """
 
 from __future__ import annotations
@@ -17,114 +17,60 @@ import select
 import sys
 import time
 
+from lowtide._memory.samples import Samples
+from lowtide._memory.tree import Tree
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-KEEP = 512  # samples kept for a watch; beyond that every second one goes
+    from lowtide._memory.gauges import Gauge
+
+KEEP = 512  # samples of a session
 ALERTS = 3
-KINDS = ("rss", "anon", "file", "shared")  # as they stand in the status file
 
 
 class Session:
     """One watch of the parent process."""
 
-    def __init__(self, pid: int, kind: str, interval: float, over: int, files: dict[str, int]) -> None:
-        self.pid, self.kind, self.interval, self.over, self.files = pid, kind, interval, over, files
-        self.samples: list[tuple[float, int, int, int, int]] = []  # time, value, anon, file, shared
-        self.count = 0
-        self.highest = 0
-        self.first_over: dict[str, Any] | None = None
-        self.cached: list[tuple[str, int]] = []  # growth by file when the page cache was highest
+    def __init__(self, gauge: Gauge, interval: float, limit: int) -> None:
+        self.gauge, self.interval, self.limit = gauge, interval, limit
+        self.samples = Samples(KEEP, _value)  # time, value, anon, file, shared
+        self.highest = -1
+        self.parts: dict[str, int] = {}  # at the highest value
+        self.first_over: tuple[float, int, int, int, int] | None = None
+        self.files: list[tuple[str, int]] = []  # mapped when it was first over
         self.next = 0.0
-        self._every = 1
-        self._bases = dict(files)  # what was cached of each file at the start, or when it was first seen
-        self._status = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
-        self._index = KINDS.index(kind) if kind in KINDS else -1
-        self._cgroup: Any = None
-        if kind == "cgroup":
-            from lowtide._memory import cgroups
-
-            self._cgroup = cgroups.find(pid)
-
-    def close(self) -> None:
-        """Let go of the parent's files."""
-        os.close(self._status)
 
     def look(self) -> bool:
         """Take a sample; ``True`` if it is the first over the limit."""
-        text = os.pread(self._status, 8192, 0)
-        start = text.index(b"VmRSS:")  # the next three lines are its parts
-        _, rss, _, _, anon, _, _, file, _, _, shared = text[start : start + 200].split(None, 11)[:11]
-        status = (int(rss) * 1024, int(anon) * 1024, int(file) * 1024, int(shared) * 1024)
-        value = status[self._index] if self._index >= 0 else self._elsewhere()
-        sample = (time.time(), value, *status[1:])
+        status = self.gauge.tree.status()
+        value = self.gauge.read(status)
+        sample = (time.time(), value, *status.parts)
         if value > self.highest:
             self.highest = value
-        if self.count % self._every == 0:
-            self.samples.append(sample)
-            if len(self.samples) > KEEP:
-                self.samples = self.samples[::2]
-                self._every *= 2
-        self.count += 1
+            self.parts = dict(self.gauge.parts(status))
+        self.samples.add(sample)
         self.next = time.monotonic() + self.interval
-        if value > self.over and self.first_over is None:
-            self.first_over = {"sample": sample, "mappings": self.mappings()}
+        if value > self.limit and self.first_over is None:
+            self.first_over, self.files = sample, self.gauge.files()
             return True
         return False
 
-    def mappings(self) -> list[tuple[str, int]]:
-        """The largest mapped data files."""
-        from lowtide._memory import proc
-
-        try:
-            rows = proc.mappings(self.pid)
-        except OSError:
-            return []
-        return [(row.path, row.rss) for row in rows if row.path and not row.code][:8]
-
     def summary(self) -> dict[str, Any]:
-        """What the watch comes to."""
+        """The result of the session."""
+        # Mapped files when it was first over and at the end: a file may have come or gone in between.
+        files = dict(self.files)
+        for path, size in self.gauge.files() if self.highest > self.limit else ():
+            files[path] = max(size, files.get(path, 0))
         return {
-            "count": self.count, "highest": self.highest, "first_over": self.first_over,
-            "samples": self.samples, "cached": self.cached,
-            "mappings": self.mappings() if self.highest > self.over else [],
+            "highest": self.highest, "parts": self.parts, "first_over": self.first_over,
+            "samples": self.samples, "files": sorted(files.items(), key=_value, reverse=True),
         }  # fmt: skip
 
-    def _elsewhere(self) -> int:
-        """What is not in the status file."""
-        if self.kind == "cache":
-            return self._page_cache()
-        return (self._cgroup.usage() or 0) if self._cgroup is not None else 0
 
-    def _page_cache(self) -> int:
-        """Growth of the page cache of the named files, or of all data files that the process has open."""
-        from lowtide._io import pagecache
-
-        growth = []
-        for path in self.files or self._open_files():
-            try:
-                told = pagecache.resident(path)
-            except OSError:
-                continue
-            if told is not None:
-                growth.append((path, max(0, told[0] - self._bases.setdefault(path, told[0]))))
-        total = sum(size for _, size in growth)
-        if total > self.highest:
-            self.cached = sorted((row for row in growth if row[1]), key=lambda row: -row[1])[:8]
-        return total
-
-    def _open_files(self) -> list[str]:
-        folder = f"/proc/{self.pid}/fd"
-        found = set(self._bases)
-        for name in os.listdir(folder):
-            try:
-                path = os.readlink(f"{folder}/{name}")
-            except OSError:
-                continue
-            if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/")):
-                found.add(path)
-        return sorted(found)
+def _value(row: Any) -> Any:
+    return row[1]
 
 
 def main() -> None:
@@ -155,24 +101,28 @@ def main() -> None:
 def _serve(sessions: dict[int, Session], parent: int, request: list[str]) -> None:
     number = int(request[1])
     if request[0] == "start":
-        fields = [field.split(":") for field in request[5:]]
-        files = {os.fsdecode(bytes.fromhex(path)): int(base) for path, base in fields}
-        sessions[number] = Session(parent, request[2], float(request[3]), int(request[4]), files)
-        _look(number, sessions[number])
-        return
-    session = sessions.pop(number, None)
-    answer: dict[str, Any] = {}
-    if session is not None:
+        session = sessions[number] = start(parent, *request[2:])
         _look(number, session)
-        answer = session.summary()
-        session.close()
+        return
+    answer: dict[str, Any] = {}
+    if (ended := sessions.pop(number, None)) is not None:
+        _look(number, ended)
+        answer = ended.summary()
     _write(1, repr((number, answer)))
+
+
+def start(pid: int, gauge: str, interval: str, limit: str, *files: str) -> Session:
+    """A session from the fields of a request."""
+    module, _, name = gauge.partition(":")
+    kind = getattr(__import__(module, fromlist=[name]), name)
+    bases = {os.fsdecode(bytes.fromhex(path)): int(base) for path, base in (f.split(":") for f in files)}
+    return Session(kind(Tree(pid, descendants=False), bases), float(interval), int(limit))
 
 
 def _look(number: int, session: Session) -> None:
     try:
         first = session.look()
-    except (OSError, ValueError):
+    except OSError:
         sys.exit()  # the parent is gone, or a zombie without memory
     if first:
         _write(ALERTS, str(number))

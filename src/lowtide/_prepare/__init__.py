@@ -1,5 +1,24 @@
-"""Text to tokens: sources, tokenizers, and the run that turns the one into a corpus by the other.
+"""Text to tokens: inputs, tokenizers, and the run that turns the former into a corpus with the latter.
 
-The folder is not called ``prepare``, since ``lowtide.prepare`` is a function: a module of the same name would
-shadow it.
+The folder is not called ``prepare``, since ``lowtide.prepare`` is a function: a module with the same name
+would shadow it.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from lowtide.errors import MissingExtraError
+
+
+def library(module: str, purpose: str, extra: str = "prepare") -> Any:
+    """Import an optional library, or raise a ``MissingExtraError`` with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtraError(
+            f"{purpose} requires {package}, which cannot be imported ({error}); "
+            f"pip install 'lowtide[{extra}]'"
+        ) from error

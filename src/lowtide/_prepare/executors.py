@@ -1,11 +1,12 @@
-"""Where tasks run: in this process, in processes of its own, or on a Dask cluster.
+"""Where tasks run: in this process, in a pool of processes, or on a Dask cluster.
 
-All three are ``concurrent.futures`` executors, with a way to begin anew and a number of tasks that keeps them
-busy.
+All three are ``concurrent.futures`` executors that can be restarted and that report how many tasks they run
+at once.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -16,41 +17,42 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lowtide.errors import ClusterError, MissingExtraError
+from lowtide._prepare import library
+from lowtide.errors import ClusterError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 
-_REACHED = 5  # seconds in which a scheduler must answer
-_JOINED = 20  # seconds in which it must have a worker
+_CONNECT = 5  # seconds in which a scheduler must answer
+_JOIN = 20  # seconds in which it must have a worker
 
 
 class Executor(Protocol):
-    """What the run needs of an executor."""
+    """The executor that a run needs."""
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]: ...
 
-    def places(self) -> int:
+    def slots(self) -> int:
         """How many tasks run at the same time."""
 
     def renew(self) -> None:
-        """Begin anew after a worker was lost; every future under way is lost too."""
+        """Restart after a worker died; every running future is lost too."""
 
     def close(self) -> None:
-        """End at once, whatever is under way."""
+        """Stop at once, even if tasks are running."""
 
 
 def open_executor(workers: int, dask: str | None, *, isolated: bool = False) -> Executor:
-    """The executor for so many processes, or for a cluster's address; ``isolated`` never runs here."""
+    """The executor for ``workers`` processes or a cluster; ``isolated`` tasks never run in this process."""
     if dask is not None:
-        return OnDask(dask)
-    return Processes(workers) if workers > 1 or isolated else Here()
+        return DaskCluster(dask)
+    return Processes(workers) if workers > 1 or isolated else ThisProcess()
 
 
-class Here:
-    """Runs each task when it is given: no process is started for what one can do."""
+class ThisProcess:
+    """Runs each task in ``submit``: one worker needs no other process."""
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -60,7 +62,7 @@ class Here:
             future.set_exception(error)
         return future
 
-    def places(self) -> int:
+    def slots(self) -> int:
         return 1
 
     def renew(self) -> None:
@@ -71,7 +73,7 @@ class Here:
 
 
 class Processes:
-    """A pool of processes that end when this one does, however it ends."""
+    """A pool of processes that end when this one does, even if it is killed."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -80,20 +82,19 @@ class Processes:
     def _start(self) -> None:
         import multiprocessing
 
-        # Started afresh, not forked: a fork inherits locks that other threads hold.
+        # Spawned, not forked: a fork inherits locks that other threads hold, and not every system has it.
         context = multiprocessing.get_context("spawn")
-        # Nothing is ever sent. The end of the pipe is the sign: it comes when we close it, and when we die.
-        theirs, self._alive = context.Pipe(duplex=False)
+        # Nothing is ever sent. Workers see the end of the pipe when this process closes it, and when it dies.
+        self._receiver, self._alive = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            self._workers, mp_context=context, initializer=_begin_worker, initargs=(theirs,)
+            self._workers, mp_context=context, initializer=_start_worker, initargs=(self._receiver,)
         )
-        self._theirs = theirs
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         with _no_main():
             return self._pool.submit(function, *arguments)
 
-    def places(self) -> int:
+    def slots(self) -> int:
         return self._workers
 
     def renew(self) -> None:
@@ -103,36 +104,32 @@ class Processes:
     def close(self) -> None:
         self._alive.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._theirs.close()
+        self._receiver.close()
 
 
-class OnDask:
-    """A cluster that runs already. Its workers import lowtide and see the same files under the same paths."""
+class DaskCluster:
+    """A running cluster. Its workers import lowtide and see the same files under the same paths."""
 
     def __init__(self, address: str) -> None:
-        try:
-            from distributed import Client
-        except ImportError as error:
-            raise MissingExtraError(
-                f"a Dask cluster needs distributed, which cannot be imported ({error}): "
-                "pip install 'lowtide[dask]'"
-            ) from error
+        distributed = library("distributed", "a Dask cluster", "dask")
         self._address = address
         try:
-            connect: Any = Client
-            self._client = connect(address, timeout=_REACHED, set_as_default=False)
+            self._client = distributed.Client(address, timeout=_CONNECT, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:  # a timeout is an OSError
             raise ClusterError(
-                f"{address}: no Dask scheduler answers there within {_REACHED} seconds "
-                f"({type(error).__name__}: {error}); check that `dask scheduler` runs, and its address"
+                errno.ECONNREFUSED,
+                f"no Dask scheduler answers within {_CONNECT} seconds ({type(error).__name__}: {error}); "
+                "check that `dask scheduler` runs, and its address",
+                address,
             ) from error
         try:
-            self._client.wait_for_workers(1, timeout=_JOINED)
+            self._client.wait_for_workers(1, timeout=_JOIN)
         except OSError as error:
             self._client.close(timeout=1)
             raise ClusterError(
-                f"{address}: the Dask scheduler has no worker after {_JOINED} seconds; start some: "
-                f"dask worker {address}"
+                errno.ETIMEDOUT,
+                f"the Dask scheduler has no worker after {_JOIN} seconds; start one: dask worker {address}",
+                address,
             ) from error
         self._executor = self._client.get_executor(pure=False)
 
@@ -140,14 +137,16 @@ class OnDask:
         future: Future[T] = self._executor.submit(function, *arguments)
         return future
 
-    def places(self) -> int:
+    def slots(self) -> int:
         try:
             threads: dict[str, int] = self._client.nthreads()
             return max(1, sum(threads.values()))
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"{self._address}: the Dask scheduler no longer answers ({error}); what is done stays: start "
-                "it and run the same command again"
+                errno.ECONNRESET,
+                f"the Dask scheduler no longer answers ({error}); what is done is kept: start it and run the "
+                "same command again",
+                self._address,
             ) from error
 
     def renew(self) -> None:
@@ -155,7 +154,7 @@ class OnDask:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)
-        with suppress(Exception):  # a cluster that is gone need not be told
+        with suppress(Exception):  # the cluster may be gone
             self._client.close(timeout=2)
 
 
@@ -163,8 +162,8 @@ class OnDask:
 def _no_main() -> Iterator[None]:
     """Keep a new process from importing the caller's script.
 
-    It would, to find what was defined there, and a script that calls ``prepare`` outside of ``if __name__ ==
-    "__main__"`` would call it again in each worker. Tasks need nothing of it.
+    It does so to find definitions, and a script that calls ``prepare`` outside of ``if __name__ ==
+    "__main__"`` would call it again in each worker. Tasks need none of them.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -174,15 +173,15 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _begin_worker(alive: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent says what to do
-    # Each process has a core; threads of the tokenizer's own would only get into each other's way.
+def _start_worker(alive: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops the workers
+    # Each process has a core; threads of the tokenizer would only compete with the other processes.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_end_with, args=(alive,), name="lowtide-alive", daemon=True).start()
+    threading.Thread(target=_exit_with, args=(alive,), name="lowtide-alive", daemon=True).start()
 
 
-def _end_with(alive: Connection) -> None:
-    """End this process when the pipe does: an orphan must not go on writing."""
+def _exit_with(alive: Connection) -> None:
+    """Exit when the pipe ends: an orphan must not continue to write."""
     with suppress(EOFError, OSError):
         alive.recv_bytes()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""``lowtide.prepare``: text to a token corpus, in bounded memory, in parallel, and killed at any time."""
+"""``lowtide.prepare``: text to a token corpus, in bounded memory, in parallel, and resumable after a kill."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import hashlib
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lowtide._io.publish import write_file
-from lowtide._prepare import sources as sourcing
-from lowtide._prepare import tokenizers, vocabulary
-from lowtide._prepare.assembling import Assembler
-from lowtide._prepare.encoding import TRAIN, VAL, Job, encode
+from lowtide._io.store import is_file
+from lowtide._prepare import inputs, tokenizers
 from lowtide._prepare.executors import Executor, open_executor
-from lowtide._prepare.plan import TABLES, plan
-from lowtide._prepare.reading import ReadOptions
-from lowtide._prepare.running import run
-from lowtide._prepare.shards import DamagedError
-from lowtide._prepare.summary import Progress, Summary
-from lowtide._prepare.tasks import Record, Task, group
+from lowtide._prepare.inputs.kind import File, ReadOptions
+from lowtide._prepare.jobs import InputTexts, Record, group, run
+from lowtide._prepare.merge import Merger
+from lowtide._prepare.shard_writer import DamagedError
+from lowtide._prepare.summary import Progress, ProgressCounter, Summary
 from lowtide._prepare.tokenizers import Tokenizer
-from lowtide._prepare.tokenizers.characters import meta_pkl
-from lowtide._prepare.workfolder import Workfolder, sha256_of
+from lowtide._prepare.tokenizers.char import meta_pkl as meta_pkl_of
+from lowtide._prepare.workdir import Workdir, sha256_of
+from lowtide._prepare.worker import TRAIN, VAL, Job, encode
 from lowtide._sizes import parse_count, whole
 from lowtide._tokens.formats import llmc, own
 from lowtide.errors import ArgumentError
@@ -33,9 +32,10 @@ from lowtide.errors import ArgumentError
 STDIN = "-"
 
 UNIT = 8 * 2**20
-"""Bytes of a source in a unit: few enough that all workers end at about the same time."""
+"""Bytes of an input in a unit: few enough that all workers finish at about the same time."""
 
-SplitName = Literal["documents", "contiguous"]
+Holdout = Literal["documents", "contiguous"]
+OnError = Literal["raise", "skip", "replace", "replace-or-skip"]
 
 
 def prepare(
@@ -44,7 +44,7 @@ def prepare(
     *,
     tokenizer: str = "byte",
     val_fraction: float = 0.0005,
-    split: SplitName = "documents",
+    holdout: Holdout = "documents",
     seed: int = 0,
     text_field: str = "text",
     split_on: str | None = None,
@@ -53,26 +53,73 @@ def prepare(
     layout: own.LayoutName = "shards",
     shard_tokens: int | str = "100M",
     meta_pkl: bool = False,
-    errors: Literal["strict", "replace"] = "strict",
-    on_error: Literal["raise", "skip"] = "raise",
+    on_error: OnError = "raise",
     overwrite: bool = False,
     workers: int | None = None,
     dask: str | None = None,
     progress: Callable[[Progress], object] | None = None,
+    split: Holdout | None = None,
+    errors: Literal["strict", "replace"] | None = None,
 ) -> Summary:
     """Turn text into a token corpus that ``lowtide.corpus`` opens.
 
-    ``sources`` are text files, JSON lines (plain, ``.gz``, ``.zst``), Parquet files, folders of them
-    (``glob`` chooses), ``-`` for standard input, or Hugging Face data sets. ``tokenizer`` is ``byte``,
-    ``char``, ``bpe:VOCAB``, the path of a ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
+    The bytes of the corpus depend neither on ``workers`` nor on ``dask``. A run that was killed is resumed by
+    a call with the same arguments, and ends with the same bytes; until it is complete, ``out`` contains no
+    corpus.
 
-    A document goes to the split ``val`` by a hash of ``seed`` and of where it lies, or, with
-    ``split="contiguous"``, the last ``val_fraction`` of all tokens does.
+    Parameters
+    ----------
+    sources
+        Text files, JSON lines (both also ``.gz`` and ``.zst``), Parquet files, folders of them, Hugging Face
+        data sets (a folder of ``save_to_disk``, or ``hf:NAME``), or ``-`` for standard input.
+    out
+        The folder to write.
+    tokenizer
+        ``byte``, ``char``, ``bpe:VOCAB`` (trained on a sample of the sources), the path of a
+        ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
+    val_fraction
+        The fraction of the data that goes to the split ``val``, from 0 to below 1.
+    holdout
+        What goes to ``val``: ``documents`` that a hash of ``seed`` and their position selects, or the
+        ``contiguous`` end of all tokens.
+    seed
+        Selects the documents for ``val``.
+    text_field
+        The field of JSON lines, or the column of tables, that contains the text.
+    split_on
+        The separator between two documents of a text file; without it a file is one document.
+    glob
+        Which files of folders to read, such as ``*.txt``; a pattern with a slash is matched with the path.
+    eos
+        Whether to end each document with the end-of-text token of the tokenizer.
+    layout
+        ``shards`` (raw tokens), ``nanogpt`` (``train.bin`` and ``val.bin``), or ``llmc`` (shards with the
+        header of llm.c).
+    shard_tokens
+        Tokens per shard, as a number or with k, M or G.
+    meta_pkl
+        Whether to write nanoGPT's ``meta.pkl`` as well; for the tokenizer ``char``.
+    on_error
+        What to do with documents that cannot be read: ``raise``; ``skip`` and count them; ``replace`` bytes
+        that are not UTF-8 by U+FFFD and raise for other errors; or ``replace-or-skip``.
+    overwrite
+        Whether to replace a corpus, or unfinished work with other settings, in ``out``.
+    workers
+        The number of processes; one per core by default.
+    dask
+        The address of a Dask cluster to run on instead, such as ``tcp://host:8786``.
+    progress
+        Called with a ``Progress`` several times per second.
+    split, errors
+        Deprecated; use ``holdout`` and ``on_error``.
 
-    Units of work run in ``workers`` processes (default: one for each core), or on the cluster at the address
-    ``dask``. The bytes that are written depend on neither. A run that was killed goes on when it is called
-    again with the same arguments, and ends with the same bytes; until then nothing is seen in ``out``.
+    Returns
+    -------
+    Summary
+        What was written; ``str`` of it is a report.
 
+    Examples
+    --------
     >>> _ = (tmp / "sea.txt").write_text("low tide")
     >>> summary = lowtide.prepare(tmp / "sea.txt", tmp / "corpus", val_fraction=0)
     >>> summary.tokens, summary.documents
@@ -80,11 +127,18 @@ def prepare(
     >>> lowtide.corpus(tmp / "corpus")[:]
     array([108, 111, 119,  32, 116, 105, 100, 101, 256], dtype=uint16)
     """
-    named = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if split is not None:
+        _deprecate("split", "holdout")
+        holdout = split
+    if errors is not None:
+        _deprecate("errors", "on_error")
+        _check_choice("errors", errors, ("strict", "replace"))
+        if errors == "replace":
+            on_error = "replace-or-skip" if on_error in ("skip", "replace-or-skip") else "replace"
     settings = Settings(
         tokenizer=os.fspath(tokenizer),
         val_fraction=val_fraction,
-        split=split,
+        holdout=holdout,
         seed=whole("seed", seed),
         eos=bool(eos),
         layout=layout,
@@ -93,41 +147,39 @@ def prepare(
         on_error=on_error,
         text_field=text_field,
         split_on=split_on,
-        errors=errors,
     )
     if dask is not None and workers is not None:
-        raise ArgumentError("workers and dask were both given; with dask the cluster has the workers")
-    places = _cores() if workers is None else whole("workers", workers, least=1)
-    work = Workfolder(os.fspath(out))
+        raise ArgumentError("workers and dask cannot be combined; a Dask cluster has its own workers")
+    processes = _cores() if workers is None else whole("workers", workers, least=1)
+    names = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    work = Workdir(os.fspath(out))
     try:
-        found = _find([os.fspath(name) for name in named], glob, work)
-        made = _Preparation(work, found, settings, places, dask, progress)
-        return made.run(overwrite=overwrite)
+        files = _find([os.fspath(name) for name in names], glob, work)
+        return _Run(work, files, settings, processes, dask, progress).run(overwrite=overwrite)
     finally:
         work.close()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides the bytes, beside the sources."""
+    """What determines the bytes, together with the inputs."""
 
     tokenizer: str
     val_fraction: float
-    split: SplitName
+    holdout: Holdout
     seed: int
     eos: bool
     layout: own.LayoutName
     shard_tokens: int | None
     meta_pkl: bool
-    on_error: Literal["raise", "skip"]
+    on_error: OnError
     text_field: str
     split_on: str | None
-    errors: Literal["strict", "replace"]
 
     def __post_init__(self) -> None:
-        _one_of("split", self.split, ("documents", "contiguous"))
-        _one_of("layout", self.layout, ("shards", "nanogpt", "llmc"))
-        _one_of("on_error", self.on_error, ("raise", "skip"))
+        _check_choice("holdout", self.holdout, get_args(Holdout))
+        _check_choice("layout", self.layout, get_args(own.LayoutName))
+        _check_choice("on_error", self.on_error, get_args(OnError))
         if not 0 <= self.val_fraction < 1 or math.isnan(self.val_fraction):
             raise ArgumentError(f"val_fraction must be from 0 to below 1, got {self.val_fraction!r}")
         if self.meta_pkl and self.tokenizer != "char":
@@ -139,92 +191,88 @@ class Settings:
         if self.shard_tokens is not None and not 1 <= self.shard_tokens <= most:
             raise ArgumentError(f"shard_tokens must be from 1 to {most}, got {self.shard_tokens}")
 
+    @property
+    def skips(self) -> bool:
+        return self.on_error.endswith("skip")
+
     def options(self) -> ReadOptions:
-        return ReadOptions(
-            text_field=self.text_field, split_on=self.split_on, errors=self.errors, unit_size=UNIT
-        )
+        replace = self.on_error.startswith("replace")
+        return ReadOptions(self.text_field, self.split_on, replace=replace, unit_size=UNIT)
 
 
-class _Preparation:
-    """One call of ``prepare``, after its arguments were looked at."""
+class _Run:
+    """One call of ``prepare``, after its arguments were validated."""
 
     def __init__(
         self,
-        work: Workfolder,
-        sources: Sequence[sourcing.Source],
+        work: Workdir,
+        files: Sequence[File],
         settings: Settings,
         workers: int,
         dask: str | None,
         progress: Callable[[Progress], object] | None,
     ) -> None:
         self._work = work
-        self._sources = sources
+        self._files = files
         self._settings = settings
         self._options = settings.options()
         self._workers = workers
         self._dask = dask
-        self._progress = progress or (lambda told: None)
-        self._isolated = _isolated(sources)
-        units = plan(sources, self._options, isolated=self._isolated)
-        self._tasks = group(units, [source.size for source in sources])
+        self._progress = progress or (lambda progress: None)
+        self._isolated = _isolated(files)
+        units = inputs.plan(files, self._options, isolated=self._isolated)
+        self._tasks = group(units, [file.size for file in files])
         self._total = sum(task.weight for task in self._tasks)
         self._executor: Executor | None = None
 
     def run(self, *, overwrite: bool) -> Summary:
-        self._work.begin(self._plan(), overwrite=overwrite)
+        self._work.start(self._plan(), overwrite=overwrite)
         try:
             tokenizer = self._tokenizer()
-            assembler = self._encode(tokenizer)
+            merger = self._encode(tokenizer)
         finally:
             if self._executor is not None:
                 self._executor.close()
-        return self._publish(tokenizer, assembler)
+        return self._publish(tokenizer, merger)
 
     def _plan(self) -> dict[str, Any]:
-        """Everything that decides the bytes, as JSON."""
-        told = dataclasses.asdict(self._settings)
-        for file in (self._settings.tokenizer, os.path.join(self._settings.tokenizer, "tokenizer.json")):
-            if os.path.isfile(file):
-                told["tokenizer_sha256"] = sha256_of(file)
+        """Everything that determines the bytes, as JSON."""
+        settings = dataclasses.asdict(self._settings)
+        for path in (self._settings.tokenizer, os.path.join(self._settings.tokenizer, "tokenizer.json")):
+            if is_file(path):
+                settings["tokenizer_sha256"] = sha256_of(path)
         return {
-            "version": 2,
-            "settings": told,
+            "version": 3,
+            "settings": settings,
             "unit": self._options.unit_size,
-            "sources": [_identity(source) for source in self._sources],
+            "sources": [_identity(file) for file in self._files],
         }
 
     def _pool(self) -> Executor:
-        """The executor, begun when it is first needed: no more processes than there are tasks."""
+        """The executor, started when it is first needed: at most as many processes as tasks."""
         if self._executor is None:
             workers = min(self._workers, len(self._tasks))
             self._executor = open_executor(workers, self._dask, isolated=self._isolated)
         return self._executor
 
     def _tokenizer(self) -> Tokenizer:
-        """Made once; later runs of the same plan find its file."""
+        """The tokenizer, created once; later runs of the same plan load its file."""
         if not self._work.has_tokenizer():
-            done = 0
+            counter = ProgressCounter(self._total, 0, self._progress)
 
             def tick(weight: int) -> None:
-                nonlocal done
-                done += weight
-                self._progress(Progress("alphabet", done, self._total, 0, 0, 0))
+                counter.add(0, 0, weight)
+                counter.tick("alphabet")
 
-            made = vocabulary.make(
-                self._settings.tokenizer,
-                self._tasks,
-                self._options,
-                self._pool,
-                skip=self._settings.on_error == "skip",
-                tick=tick,
-            )
-            self._work.write_tokenizer(made.to_json().encode())
+            texts = InputTexts(self._tasks, self._options, self._pool, skip=self._settings.skips, tick=tick)
+            tokenizer = tokenizers.make(self._settings.tokenizer, texts)
+            self._work.write_tokenizer(tokenizer.to_json().encode())
         return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer, trusted=True)
 
-    def _encode(self, tokenizer: Tokenizer) -> Assembler:
-        """Encode what is left, and put it together as it comes."""
+    def _encode(self, tokenizer: Tokenizer) -> Merger:
+        """Encode the remaining tasks, and merge them as they complete."""
         settings = self._settings
-        by_document = settings.split == "documents"
+        by_document = settings.holdout == "documents"
         job = Job(
             folder=self._work.tasks,
             tokenizer=self._work.tokenizer,
@@ -234,74 +282,83 @@ class _Preparation:
             options=self._options,
             val_fraction=settings.val_fraction if by_document else 0.0,
             seed=settings.seed,
-            skip=settings.on_error == "skip",
+            skip=settings.skips,
         )
-        assemble = partial(
-            Assembler,
+        merge = partial(
+            Merger,
             self._work,
             narrow=job.dtype,
             dtype=tokenizers.dtype_for(tokenizer.vocab_size).str,
             layout=settings.layout,
             shard_tokens=settings.shard_tokens,
         )
-        assembler: Assembler | None = None
+        merger: Merger | None = None
         if (state := self._work.read_state()) is not None:
             try:
-                assembler = assemble(state=state)
+                merger = merge(state=state)
             except DamagedError as error:
                 self._work.forget_state(str(error))
-        # Where the stream is cut is known when all of it is there, so nothing is put together before.
-        if assembler is None and by_document:
-            assembler = assemble()
+        # Where a contiguous validation part starts is known when all tokens are there, not before.
+        if merger is None and by_document:
+            merger = merge()
         try:
-            consumed = assembler.consumed if assembler else 0
+            consumed = merger.consumed if merger else 0
             records = self._work.records(consumed, len(self._tasks))
-            left = [task for task in self._tasks[consumed:] if task.index not in records]
-            counts = _Counts(assembler, records, self._tasks, left, self._progress)
-            counts.tick()
+            remaining = [task for task in self._tasks[consumed:] if task.index not in records]
+            counter = self._counter(merger, records, sum(task.weight for task in remaining))
+            counter.tick()
             for task, record in (
-                run(left, partial(encode, job=job), self._pool(), counts.tick) if left else ()
+                run(remaining, partial(encode, job=job), self._pool(), counter.tick) if remaining else ()
             ):
                 records[task.index] = record
-                counts.add(task, record)
-                if assembler is not None:
-                    _consume(assembler, records)
-            counts.tick()
-            if assembler is None:
+                counter.add(sum(record.documents.values()), sum(record.tokens.values()), task.weight)
+                if merger is not None:
+                    _consume(merger, records)
+            counter.tick()
+            if merger is None:
                 total = sum(record.tokens[TRAIN] for record in records.values())
-                assembler = assemble(train_tokens=int(total * (1 - settings.val_fraction)))
-            _consume(assembler, records)
-            assembler.finish()
+                merger = merge(train_tokens=int(total * (1 - settings.val_fraction)))
+            _consume(merger, records)
+            merger.finish()
         finally:
-            if assembler is not None:
-                assembler.close()
-        return assembler
+            if merger is not None:
+                merger.close()
+        return merger
 
-    def _publish(self, tokenizer: Tokenizer, assembler: Assembler) -> Summary:
+    def _counter(self, merger: Merger | None, records: dict[int, Record], remaining: int) -> ProgressCounter:
+        """The progress of earlier runs."""
+        counter = ProgressCounter(self._total, self._total - remaining, self._progress)
+        for writer in merger.writers.values() if merger else ():
+            counter.add(writer.documents, writer.tokens)
+        for record in records.values():
+            counter.add(sum(record.documents.values()), sum(record.tokens.values()))
+        return counter
+
+    def _publish(self, tokenizer: Tokenizer, merger: Merger) -> Summary:
         settings = self._settings
-        for source in self._sources:
-            source.check()
-        train, val = assembler.streams[TRAIN], assembler.streams[VAL]
-        notes = self._notes(train.tokens, val.tokens, assembler.skipped)
-        file = tokenizer.to_json().encode()
-        write_file(os.path.join(self._work.shards, "tokenizer.json"), file)
+        for file in self._files:
+            file.check()
+        train, val = merger.writers[TRAIN], merger.writers[VAL]
+        notes = self._notes(train.tokens, val.tokens, merger.skipped)
+        data = tokenizer.to_json().encode()
+        write_file(os.path.join(self._work.shards, "tokenizer.json"), data)
         if settings.meta_pkl:
-            write_file(os.path.join(self._work.shards, "meta.pkl"), meta_pkl(tokenizer))
-        told = dataclasses.asdict(settings)
-        del told["tokenizer"], told["layout"]
+            write_file(os.path.join(self._work.shards, "meta.pkl"), meta_pkl_of(tokenizer))
+        recorded = {**dataclasses.asdict(settings), "skipped": merger.skipped}
+        del recorded["tokenizer"], recorded["layout"]
         manifest = own.Manifest(
             dtype=tokenizers.dtype_for(tokenizer.vocab_size).name,
-            splits={stream.split: stream.shards for stream in (train, val) if stream.shards},
+            splits={writer.split: writer.shards for writer in (train, val) if writer.shards},
             layout=settings.layout,
             vocab_size=tokenizer.vocab_size,
             eos=tokenizer.eos if settings.eos else None,
-            tokenizer=own.Tokenizer(tokenizer.name, hashlib.sha256(file).hexdigest(), "tokenizer.json"),
-            # A name may have bytes that are not UTF-8, which JSON cannot hold.
+            tokenizer=own.Tokenizer(tokenizer.name, hashlib.sha256(data).hexdigest(), "tokenizer.json"),
+            # A name may contain bytes that are not UTF-8, which JSON cannot represent.
             sources=[
-                {"name": source.name.encode("utf8", "backslashreplace").decode(), "bytes": source.size}
-                for source in self._sources
+                {"name": file.name.encode("utf8", "backslashreplace").decode(), "bytes": file.size}
+                for file in self._files
             ],
-            settings={**told, "skipped": assembler.skipped},
+            settings=recorded,
         )
         self._work.publish(manifest)
         return Summary(
@@ -310,8 +367,8 @@ class _Preparation:
             tokens=train.tokens + val.tokens,
             documents=train.documents + val.documents,
             lengths=(train.lengths + val.lengths).tolist(),
-            skipped=assembler.skipped,
-            complaints=assembler.complaints,
+            skipped=merger.skipped,
+            complaints=merger.complaints,
             notes=notes,
         )
 
@@ -321,79 +378,50 @@ class _Preparation:
         if not train:
             self._work.discard()
             raise ArgumentError(
-                f"{self._sources[0].path}: no token is left for the split 'train': the sources hold {val} "
-                f"tokens ({skipped} documents were skipped), and val_fraction is {fraction}; take a smaller "
-                "one, another seed, or more text"
+                f"{self._files[0].path}: the split 'train' would be empty ({val} tokens for 'val', {skipped} "
+                f"documents skipped, val_fraction {fraction}); pass a smaller val_fraction, another seed, or "
+                "more text"
             )
         if fraction and not val:
-            notes.append("no validation split: no document fell to it; take a larger val_fraction")
+            notes.append("no validation split: no document was selected for it; pass a larger val_fraction")
         return notes
 
 
-class _Counts:
-    """How far the run is, told at every tick."""
-
-    def __init__(
-        self,
-        assembler: Assembler | None,
-        records: dict[int, Record],
-        tasks: Sequence[Task],
-        left: Sequence[Task],
-        progress: Callable[[Progress], object],
-    ) -> None:
-        self._total = sum(task.weight for task in tasks)
-        self._done = self._earlier = self._total - sum(task.weight for task in left)
-        self._documents = self._tokens = 0
-        self._progress = progress
-        for stream in assembler.streams.values() if assembler else ():
-            self._documents += stream.documents
-            self._tokens += stream.tokens
-        for record in records.values():
-            self._count(record)
-
-    def add(self, task: Task, record: Record) -> None:
-        self._done += task.weight
-        self._count(record)
-
-    def tick(self) -> None:
-        self._progress(
-            Progress("tokens", self._done, self._total, self._earlier, self._documents, self._tokens)
-        )
-
-    def _count(self, record: Record) -> None:
-        self._documents += sum(record.documents.values())
-        self._tokens += sum(record.tokens.values())
+def _consume(merger: Merger, records: dict[int, Record]) -> None:
+    while merger.consumed in records:
+        merger.consume(records.pop(merger.consumed))
 
 
-def _consume(assembler: Assembler, records: dict[int, Record]) -> None:
-    while assembler.consumed in records:
-        assembler.consume(records.pop(assembler.consumed))
-
-
-def _isolated(sources: Sequence[sourcing.Source]) -> bool:
-    """Whether even a single worker must be another process: what reads tables may crash."""
-    return any(source.kind in TABLES for source in sources)
+def _isolated(files: Sequence[File]) -> bool:
+    """Whether even a single worker must be another process, since a library may crash."""
+    return any(file.kind.unsafe for file in files)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _find(named: Sequence[str], glob: str | None, work: Workfolder) -> list[sourcing.Source]:
-    names = [sourcing.spool(sys.stdin.buffer, work.path) if name == STDIN else name for name in named]
-    found = sourcing.find(names, glob=glob)
+def _find(names: Sequence[str], glob: str | None, work: Workdir) -> list[File]:
+    paths = [inputs.spool(sys.stdin.buffer, work.path) if name == STDIN else name for name in names]
     spooled = os.path.join(work.path, "stdin")
-    return [dataclasses.replace(one, name=STDIN) if one.path == spooled else one for one in found]
+    return [
+        dataclasses.replace(file, name=STDIN) if file.path == spooled else file
+        for file in inputs.find(paths, glob=glob)
+    ]
 
 
-def _identity(source: sourcing.Source) -> dict[str, Any]:
-    """What tells whether a source is the same as in an earlier run."""
-    told = {"path": source.path, "kind": source.kind, "size": source.size, "modified": source.modified}
-    if source.name == STDIN:  # written anew by each run
-        told["modified"] = sha256_of(source.path)
-    return told
+def _identity(file: File) -> dict[str, Any]:
+    """Determines whether an input is the same as in an earlier run."""
+    # Standard input is a new file in each run.
+    modified = sha256_of(file.path) if file.name == STDIN else file.modified
+    return {"path": file.path, "kind": file.label, "size": file.size, "modified": modified}
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ArgumentError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+
+
+def _deprecate(old: str, new: str) -> None:
+    message = f"prepare({old}=) is deprecated and will be removed in the next version; use {new}="
+    warnings.warn(message, DeprecationWarning, stacklevel=3)

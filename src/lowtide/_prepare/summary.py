@@ -1,8 +1,8 @@
-"""What a run has done, and how far it is."""
+"""The progress and the result of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lowtide._printable import printable
@@ -14,7 +14,7 @@ _WIDTH = 40  # of the longest bar
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: ``done`` of ``total`` bytes of the sources, ``earlier`` of them by runs before."""
+    """``done`` of ``total`` bytes of the sources are encoded, ``earlier`` of them by earlier runs."""
 
     stage: str  # "alphabet" or "tokens"
     done: int
@@ -24,19 +24,37 @@ class Progress:
     tokens: int
 
 
+class ProgressCounter:
+    """Counts what is done, and reports it at every ``tick``."""
+
+    def __init__(self, total: int, done: int, report: Callable[[Progress], object]) -> None:
+        self._total = total
+        self._done = self._earlier = done
+        self._documents = self._tokens = 0
+        self._report = report
+
+    def add(self, documents: int, tokens: int, nbytes: int = 0) -> None:
+        self._documents += documents
+        self._tokens += tokens
+        self._done += nbytes
+
+    def tick(self, stage: str = "tokens") -> None:
+        self._report(Progress(stage, self._done, self._total, self._earlier, self._documents, self._tokens))
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A corpus that was prepared; ``str`` of it is a report for people."""
+    """A corpus that was prepared; ``str`` of it is a report to read."""
 
     folder: str
     manifest: Manifest
     tokens: int
     documents: int
     lengths: Sequence[int]
-    """How many documents have 0 tokens, 1, 2-3, 4-7, 8-15, ..."""
+    """The number of documents with 0 tokens, 1, 2-3, 4-7, 8-15, ..."""
     skipped: int
     complaints: Sequence[str]
-    """About the first of those that were skipped."""
+    """Errors of the first documents that were skipped."""
     notes: Sequence[str]
 
     def __str__(self) -> str:
@@ -50,27 +68,27 @@ class Summary:
                 f"{'shard' if len(shards) == 1 else 'shards'}, {format_size(tokens * itemsize)}"
             )
         if self.skipped:
-            lines.append(f"  skipped {self.skipped:,} that could not be read, such as:")
+            lines.append(f"  skipped {self.skipped:,} documents that could not be read, such as:")
             lines += [f"    {printable(complaint)}" for complaint in self.complaints]
         lines += [f"  {note}" for note in self.notes]
         return "\n".join([*lines, *histogram(self.lengths)])
 
 
 def histogram(counts: Sequence[int]) -> list[str]:
-    """Bars of how many documents are how long; ``counts[i]`` have 2**(i-1) to 2**i - 1 tokens.
+    """A histogram of the lengths of documents; ``counts[i]`` have 2**(i-1) to 2**i - 1 tokens.
 
     >>> print("\\n".join(histogram([0, 0, 3, 0, 6])))
-      tokens a document
+      tokens per document
                  2-3          3 ####################
                  4-7          0
                 8-15          6 ########################################
     """
-    filled = [i for i, count in enumerate(counts) if count]
-    if not filled:
+    bins = [i for i, count in enumerate(counts) if count]
+    if not bins:
         return []
     most = max(counts)
-    lines = ["  tokens a document"]
-    for i in range(filled[0], filled[-1] + 1):
+    lines = ["  tokens per document"]
+    for i in range(bins[0], bins[-1] + 1):
         low, high = 2 ** (i - 1), 2**i - 1
         name = f"{low:,}" if low == high else f"{low:,}-{high:,}"
         bar = "#" * -(-counts[i] * _WIDTH // most)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
@@ -49,11 +50,8 @@ class Source(Protocol):
     """Tokens that an epoch leaves out."""
     dtype: np.dtype[Any]
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        """Fill each row of ``out`` with one sample, from number ``first`` on."""
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        """``read`` in two steps: this sets the device to work, what it returns waits for it."""
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        """Start to fill each row of ``out`` with one sample, from number ``first`` on."""
 
     def samples(self, token: int, epoch: int) -> list[int]:
         """The samples of an epoch in which a token is seen."""
@@ -165,12 +163,11 @@ class Batches(ReadOnly, Iterator[Pair]):
         """The ``length + 1`` tokens of each of this rank's windows of a step, into ``out`` if given."""
         if out is None:
             out = np.empty((self.shape[0], self.length + 1), self.dtype)
-        self.begin(step, out)()
+        self._submit(step, out).wait()
         return out
 
-    def begin(self, step: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        """``read`` in two steps: this sets the device to work, what it returns waits for it."""
-        return self._source.begin(whole("step", step, 0) * self.batch_size + self._rows[0], out)
+    def _submit(self, step: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        return self._source.submit(whole("step", step, 0) * self.batch_size + self._rows[0], out)
 
     def read_samples(self, numbers: Ints, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """The ``length + 1`` tokens of windows by their numbers, counted through all epochs."""
@@ -184,7 +181,7 @@ class Batches(ReadOnly, Iterator[Pair]):
         # Neighbours in number are one read.
         for run in np.split(numbers, borders):
             if len(run):
-                self._source.read(int(run[0]), out[at : at + len(run)])
+                self._source.submit(int(run[0]), out[at : at + len(run)]).wait()
                 at += len(run)
         return out
 
@@ -272,27 +269,20 @@ class Batches(ReadOnly, Iterator[Pair]):
     def _go_to(self, step: int) -> None:
         if hasattr(self, "_ahead"):
             self._ahead.close()
-        begin = self._beginner()
         self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(
-            lambda step: begin(step)(), step, _FOREVER, self._prefetch, begin=begin
+            self._submitter(), step, _FOREVER, self._prefetch
         )
 
-    def _beginner(self) -> Callable[[int], Callable[[], npt.NDArray[Any]]]:
-        """``begin``, without a reference to these batches: dropping them ends the thread."""
+    def _submitter(self) -> Callable[[int], Pending[npt.NDArray[Any]]]:
+        """What submits a step, without a reference to these batches: dropping them ends the thread."""
         source, rows, shape = self._source, self._rows, (self.shape[0], self.length + 1)
         batch_size, dtype = self.batch_size, self.dtype
 
-        def begin(step: int) -> Callable[[], npt.NDArray[Any]]:
+        def submit(step: int) -> Pending[npt.NDArray[Any]]:
             out = np.empty(shape, dtype)
-            wait = source.begin(step * batch_size + rows[0], out)
+            return source.submit(step * batch_size + rows[0], out).then(lambda _: out)
 
-            def finish() -> npt.NDArray[Any]:
-                wait()
-                return out
-
-            return finish
-
-        return begin
+        return submit
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings and the step, no more: what was made ahead can be made again."""
@@ -332,11 +322,8 @@ class CorpusSource:
             windows = BlockWindows(corpus.shards, self._sampler)
         self._windows = windows
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self._windows.read(first, out)
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        return self._windows.begin(first, out)
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        return self._windows.submit(first, out)
 
     def starts(self, first: int, last: int) -> Ints:
         """Where the windows of samples begin."""
@@ -344,7 +331,7 @@ class CorpusSource:
 
     def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
         """Samples from here and there, in one read."""
-        self._corpus.shards.read_windows(self._sampler.starts_at(numbers), out)
+        self._corpus.shards.submit_windows(self._sampler.starts_at(numbers), out).wait()
 
     def samples(self, token: int, epoch: int) -> list[int]:
         if token >= len(self._corpus):

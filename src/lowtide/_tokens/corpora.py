@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.files import Cache, ReaderName
+from lowtide._io.reader import Cache, ReaderName
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
@@ -233,7 +233,7 @@ class Corpus(ReadOnly):
         length = min(length, len(self))
         starts = np.linspace(0, len(self) - length, windows).astype(np.int64)
         out = np.empty((windows, length), self.dtype)
-        self.shards.read_windows(starts, out)
+        self.shards.submit_windows(starts, out).wait()
         return out
 
     # Its life

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending, every
 from lowtide._permutation import key_of
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.batches import Batches, OrderName, Source, source_of
@@ -148,24 +149,22 @@ class MixedSource:
             first = until
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         which, numbers = self.assign(first, first + len(out))
-        begun: list[tuple[Ints, npt.NDArray[Any], Callable[[], None]]] = []
+        parts: list[tuple[Ints, npt.NDArray[Any]]] = []
+        pendings: list[Pending[Any]] = []
         for nth, source in enumerate(self._sources):
             rows = np.flatnonzero(which == nth)
             if len(rows):  # a corpus' samples of one batch are neighbours in its own order
                 part = np.empty((len(rows), out.shape[1]), source.dtype)
-                begun.append((rows, part, source.begin(int(numbers[rows[0]]), part)))
+                parts.append((rows, part))
+                pendings.append(source.submit(int(numbers[rows[0]]), part))
 
-        def finish() -> None:
-            for rows, part, wait in begun:
-                wait()
+        def merge(_: Any) -> None:
+            for rows, part in parts:
                 out[rows] = part
 
-        return finish
+        return every(pendings).then(merge)
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         which, numbers = self.assign(first, first + len(x))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
 from lowtide._tokens.document_ids import Ids
 from lowtide.errors import ArgumentError
@@ -95,14 +95,11 @@ class PackedSource:
             first = until
         return found
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         flat = [piece for row in self.pieces(first, first + len(out)) for piece in row]
         starts = np.array([start for start, _ in flat], np.int64)
         lengths = np.array([length for _, length in flat], np.int64)
-        return self._corpus.shards.begin_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
+        return self._corpus.shards.submit_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
         ids = np.zeros(x.shape, np.int32)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.aio import DEPTH
 from lowtide._io.extents import AHEAD, Extents, Ints
-from lowtide._io.files import Cache, PreadReader, Reader, ReaderName, open_reader, read_many
+from lowtide._io.gather import gather
+from lowtide._io.pending import Outcome, Pending
+from lowtide._io.reader import Cache, Reader, ReaderName, open_reader
 from lowtide._tokens.formats.tokens import Segment
 
 _READERS = 1024  # readers kept; each is small, but there may be many shards
-_PAGES = 8192  # what reading a window touches beside itself
 
 
 class Shards:
@@ -43,50 +41,30 @@ class Shards:
     def __len__(self) -> int:
         return int(self.borders[-1])
 
-    def read_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> None:
-        """Fill each row of ``out`` with the tokens from one of ``starts`` on.
+    def submit_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Pending[Outcome]:
+        """Start to fill each row of ``out`` with the tokens from one of ``starts`` on.
 
-        A row that passes the end goes on at the beginning, so that windows of any phase cover every token.
+        A row that passes the end continues at the beginning, so that windows of any phase cover every token.
         """
-        self.begin_windows(starts, out, ahead)()
-
-    def begin_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Callable[[], None]:
-        """``read_windows`` in two steps: this sets the device to work, what it returns waits for it."""
         item = self.dtype.itemsize
         width = out.shape[1] * item
-        flat = out.reshape(-1).view(np.uint8)
         if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
             targets, lengths = _rows(len(starts), width)
             extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
-            return self._reader(0).begin(extents, flat, ahead)
+            return self._reader(0).submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead)
         targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
         lengths = np.full(len(starts), out.shape[1], np.int64)
-        return self.begin_spans(starts, lengths, targets, out, ahead)
+        return self.submit_spans(starts, lengths, targets, out, ahead)
 
-    def read_spans(
+    def submit_spans(
         self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
-    ) -> None:
-        """Put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, counted flat."""
-        self.begin_spans(starts, lengths, targets, out, ahead)()
-
-    def begin_spans(
-        self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
-    ) -> Callable[[], None]:
-        """``read_spans`` in two steps, as ``begin_windows``."""
+    ) -> Pending[Outcome]:
+        """Start to put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, flat."""
         if not len(starts):
-            return _nothing
-        flat = out.reshape(-1).view(np.uint8)
+            return Pending.of(Outcome())
         which, extents = self._locate(starts, lengths, targets)
-        used = sorted(set(which.tolist()))
-        if len(used) == 1:
-            return self._reader(used[0]).begin(extents, flat, ahead)
-        readers = {number: self._reader(number) for number in used}
-        if all(isinstance(reader, PreadReader) and reader.flags[0] for reader in readers.values()):
-            if len(extents.window(0, DEPTH, ahead, overhead=_PAGES)) == len(extents):
-                return self._begin_gather(readers, which, extents, flat)
-            return partial(self._gather, readers, which, extents, flat, ahead)
-        begun = [readers[number].begin(extents[which == number], flat, ahead) for number in used]
-        return partial(_finish_all, begun)
+        readers = {number: self._reader(number) for number in set(which.tolist())}
+        return gather(readers, which, extents, out.reshape(-1).view(np.uint8), ahead)
 
     def _locate(self, starts: Ints, lengths: Ints, targets: Ints) -> tuple[Ints, Extents]:
         """The segment of each part of each span, and the parts: a span may cross borders."""
@@ -118,46 +96,12 @@ class Shards:
         which, offsets, places, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return which, Extents(offsets, places, sizes)
 
-    def _gather(
-        self, readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8], ahead: int
-    ) -> None:
-        """One window after another, each as large as the hints may be."""
-        first = 0
-        while first < len(extents):
-            some = extents.window(first, DEPTH, ahead, overhead=_PAGES)
-            owners = which[first : first + len(some)]
-            first += len(some)
-            self._begin_gather(readers, owners, some, out)()
-
-    def _begin_gather(
-        self, readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8]
-    ) -> Callable[[], None]:
-        """Ask every file for its part without waiting; what is returned waits for what was not cached."""
-        nowait, wait = next(iter(readers.values())).flags
-        missing = np.flatnonzero(_read_all(readers, which, extents, out, nowait) != extents.lengths)
-        if not len(missing):
-            return _nothing
-
-        def finish() -> None:
-            late, owners = extents[missing], which[missing]
-            for i in np.flatnonzero(_read_all(readers, owners, late, out, wait) != late.lengths).tolist():
-                # Its own reader goes on, or says what is wrong with its file.
-                readers[int(owners[i])].fill(late[i : i + 1], out)
-
-        return finish
-
     def stream(self, start: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""
         which, extents = self._locate(np.array([start]), np.array([len(out)]), np.zeros(1, np.int64))
         flat = out.reshape(-1).view(np.uint8)
-        for number, offset, target, length in zip(
-            which.tolist(),
-            extents.offsets.tolist(),
-            extents.targets.tolist(),
-            extents.lengths.tolist(),
-            strict=True,
-        ):
-            self._reader(number).stream(offset, flat[target : target + length])
+        for i, number in enumerate(which.tolist()):
+            self._reader(number).submit(extents[i : i + 1], flat, sequential=True).wait()
 
     def _reader(self, number: int) -> Reader:
         reader = self._readers.get(number)
@@ -178,32 +122,6 @@ class Shards:
     def close(self) -> None:
         while self._readers:
             self._readers.popitem()[1].close()
-
-
-def _read_all(
-    readers: dict[int, Any], which: Ints, extents: Extents, out: npt.NDArray[np.uint8], flags: int
-) -> Ints:
-    """Bytes read, or a negative errno, for each extent of the file of its reader."""
-    with ExitStack() as stack:
-        fds = {}
-        for number in set(which.tolist()):
-            entry = stack.enter_context(readers[number].opened())
-            entry.advise(random=True)
-            fds[number] = entry.fd
-        owned = replace(extents, fds=np.array([fds[number] for number in which.tolist()], np.int64))
-        results = read_many(-1, owned, out, flags)
-        for number, fd in fds.items():
-            readers[number].check_sometimes(fd)
-        return results
-
-
-def _nothing() -> None:
-    """Nothing is left to wait for."""
-
-
-def _finish_all(begun: list[Callable[[], None]]) -> None:
-    for finish in begun:
-        finish()
 
 
 @lru_cache(8)

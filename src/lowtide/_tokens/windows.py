@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled
 from lowtide._tokens.samplers import BlockSampler, Sampler
 from lowtide._tokens.shards import Shards
@@ -27,13 +26,9 @@ class Windows:
         self._sampler = sampler
         self._planned: tuple[int, Ints] = (-1, np.empty(0, np.int64))
 
-    def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        """Fill each row of ``out`` with one sample, from number ``first`` on."""
-        self.begin(first, out)()
-
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
-        """``read`` in two steps: this sets the device to work, what it returns waits for it."""
-        return self._shards.begin_windows(self._starts(first, first + len(out)), out)
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        """Start to fill each row of ``out`` with one sample, from number ``first`` on."""
+        return self._shards.submit_windows(self._starts(first, first + len(out)), out)
 
     def _starts(self, first: int, last: int) -> Ints:
         page, begin = divmod(first, _PLANNED)
@@ -94,9 +89,9 @@ class BlockWindows:
             out[done : done + count] = self._view[starts]
             done += count
 
-    def begin(self, first: int, out: npt.NDArray[Any]) -> Callable[[], None]:
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         """All of it is left for later: most batches come from blocks that are here."""
-        return partial(self.read, first, out)
+        return Pending(self.read, first, out)
 
     def _load(self, epoch: int, order: BlockShuffled, window: int) -> None:
         """Each block with the one token that its last window's target needs."""
@@ -112,7 +107,7 @@ class BlockWindows:
         for starts, run in runs:
             width = run * length + 1
             part = self._buffer[at : at + len(starts) * width].reshape(len(starts), width)
-            self._shards.read_windows((starts * length + phase) % self._sampler.tokens, part)
+            self._shards.submit_windows((starts * length + phase) % self._sampler.tokens, part).wait()
             places.append((at + np.arange(len(starts))[:, None] * width + np.arange(run) * length).ravel())
             at += len(starts) * width
         self._starts = np.concatenate(places)[order.window_shuffle(window)(0, sum(map(len, places)))]

@@ -1,4 +1,4 @@
-"""``lowtide doctor``: what this machine and container allow."""
+"""``lowtide doctor``: what this machine and container support."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lowtide._printable import printable
 @click.argument("path", type=click.Path(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(path: str, as_json: bool) -> None:
-    """Say what this machine and container allow, for files at PATH (this folder unless told).
+    """Examine this machine and container, for files at PATH. [default: this folder]
 
-    A line for each finding: memory and its limit, what the kernel tells, how files can be read. Where
-    something is missing, advice.
+    Prints a line per finding: memory and its limit, what the kernel reports, how files can be read; and
+    advice where something is missing.
 
     \b
         lowtide doctor /data

@@ -38,8 +38,8 @@ def command(
 
     For arrays: format, shape, dtype and offset, from headers alone; a raw file needs --dtype, as np.memmap
     does. For corpora: tokens, shards, dtype, documents and the largest id, from a sample unless --scan is
-    given. A folder of other array files is listed file by file. The exit status is 1 when any file is damaged,
-    after all have been shown.
+    given. A folder of other array files is listed file by file. The exit status is 1 when any file is
+    damaged, after all have been shown.
 
     \b
         lowtide info features.npy

@@ -18,8 +18,8 @@ from lowtide.cli.status import in_options
     default="byte",
     show_default=True,
     metavar="NAME",
-    help="byte (needs nothing), char, bpe:VOCAB (trained on a sample of the sources), the path of a "
-    "tokenizer.json, or an encoding of tiktoken such as gpt2, which it downloads once.",
+    help="byte, char, bpe:VOCAB (trained on a sample of the sources), the path of a tokenizer.json, or an "
+    "encoding of tiktoken such as gpt2, which is downloaded once.",
 )
 @click.option(
     "--val-fraction",
@@ -27,33 +27,37 @@ from lowtide.cli.status import in_options
     default=0.0005,
     show_default=True,
     metavar="X",
-    help="How much goes to the split val.",
+    help="Fraction of the data that goes to the split val, from 0 to below 1.",
+)
+@click.option(
+    "--holdout",
+    type=click.Choice(["documents", "contiguous"]),
+    default="documents",
+    show_default=True,
+    help="What goes to val: documents that a hash selects, or the end of all tokens.",
 )
 @click.option(
     "--split",
     type=click.Choice(["documents", "contiguous"]),
-    default="documents",
-    show_default=True,
-    help="What goes to val: whole documents chosen by a hash, or the end of the token stream.",
+    hidden=True,
+    deprecated="use --holdout",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Chooses the documents for val."
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Selects the documents for val."
 )
 @click.option(
     "--text-field",
     default="text",
     show_default=True,
     metavar="NAME",
-    help="Which field of JSON lines or column of Parquet holds the text.",
+    help="Field of JSON lines, or column of Parquet, that contains the text.",
 )
 @click.option(
     "--split-on",
     metavar="TEXT",
-    help="What stands between two documents of a file; \\n is a newline. A whole text is one unless told.",
+    help="Separator between two documents of a text; \\n is a newline. [default: a file is one document]",
 )
-@click.option(
-    "--glob", metavar="PATTERN", help="Which files of folders to read, as in '*.txt'; all unless told."
-)
+@click.option("--glob", metavar="PATTERN", help="Files of folders to read, such as '*.txt'. [default: all]")
 @click.option(
     "--eos/--no-eos", default=True, show_default=True, help="End each document with the end-of-text token."
 )
@@ -62,43 +66,43 @@ from lowtide.cli.status import in_options
     type=click.Choice(["shards", "nanogpt", "llmc"]),
     default="shards",
     show_default=True,
-    help="Raw shards, nanoGPT's train.bin and val.bin, or shards with llm.c's header.",
+    help="Files to write: raw shards, nanoGPT's train.bin and val.bin, or shards with the header of llm.c.",
 )
-@click.option(
-    "--shard-tokens", type=Count(), default="100M", show_default=True, help="How many tokens a shard holds."
-)
-@click.option("--meta-pkl", is_flag=True, help="Write nanoGPT's meta.pkl too; with --tokenizer char.")
-@click.option(
-    "--errors",
-    type=click.Choice(["strict", "replace"]),
-    default="strict",
-    show_default=True,
-    help="Whether bytes that are no UTF-8 are an error, or read as U+FFFD.",
-)
+@click.option("--shard-tokens", type=Count(), default="100M", show_default=True, help="Tokens per shard.")
+@click.option("--meta-pkl", is_flag=True, help="Write nanoGPT's meta.pkl as well; for --tokenizer char.")
 @click.option(
     "--on-error",
-    type=click.Choice(["raise", "skip"]),
+    type=click.Choice(["raise", "skip", "replace", "replace-or-skip"]),
     default="raise",
     show_default=True,
-    help="Stop at a document that cannot be read, or count it and go on.",
+    help="For documents that cannot be read: stop, skip and count them, read bytes that are not UTF-8 as "
+    "U+FFFD, or skip what is still not readable then.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the corpus in DIR, or the unfinished work there.")
+@click.option("--errors", type=click.Choice(["strict", "replace"]), hidden=True, deprecated="use --on-error")
+@click.option("--overwrite", is_flag=True, help="Replace a corpus or unfinished work in DIR.")
+@click.option("--workers", type=int, metavar="N", help="Number of processes. [default: one per core]")
 @click.option(
-    "--workers", type=int, metavar="N", help="How many processes work; one for each core unless told."
+    "--dask", metavar="ADDRESS", help="Address of a Dask cluster to run on, such as tcp://host:8786."
 )
-@click.option("--dask", metavar="ADDRESS", help="Work on this Dask cluster instead, as in tcp://host:8786.")
 @click.pass_context
 def command(
-    ctx: click.Context, /, sources: tuple[str, ...], out: str, split_on: str | None, **options: Any
+    ctx: click.Context,
+    /,
+    sources: tuple[str, ...],
+    out: str,
+    split_on: str | None,
+    split: str | None,
+    errors: str | None,
+    **options: Any,
 ) -> None:
     """Turn text into a token corpus in the folder DIR.
 
-    A SOURCE is a text file, JSON lines (both also .gz and .zst), Parquet, a folder of them, a data set
-    saved by Hugging Face's datasets or hf:NAME, or - for standard input. DIR gets the tokens of train and
-    val, the tokenizer and corpus.json, which comes last.
+    A SOURCE is a text file, JSON lines (both also .gz and .zst), a Parquet file, a folder of them, a Hugging
+    Face data set (a folder of save_to_disk, or hf:NAME), or - for standard input. Writes the tokens of train
+    and val, the tokenizer and, last, corpus.json to DIR.
 
-    Memory stays bounded whatever the sources' size. A run may be killed at any time: the same command goes on
-    with what is left, and ends with the same bytes. The bytes depend neither on --workers nor on --dask.
+    Memory does not depend on the size of the sources. A run may be killed at any time: the same command
+    resumes it, and the result has the same bytes. They depend neither on --workers nor on --dask.
 
     \b
         lowtide prepare books/ web.jsonl.zst -o corpus --tokenizer bpe:32000
@@ -107,7 +111,11 @@ def command(
     import lowtide
     from lowtide.cli.prepare_progress import showing
 
-    if split_on is not None:  # a shell has no simple way to write a newline
+    if split is not None:
+        options["holdout"] = split
+    if errors == "replace":
+        options["on_error"] = "replace-or-skip" if options["on_error"].endswith("skip") else "replace"
+    if split_on is not None:  # a newline is not easy to write in a shell
         split_on = split_on.replace("\\n", "\n").replace("\\t", "\t")
     try:
         with showing() as progress:

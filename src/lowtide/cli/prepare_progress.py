@@ -1,4 +1,4 @@
-"""How far ``lowtide prepare`` is: a bar on a terminal, a line every few seconds elsewhere."""
+"""The progress of ``lowtide prepare``: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _EVERY = 5.0  # seconds between two lines
 
 @contextmanager
 def showing() -> Iterator[Callable[[Progress], None]]:
-    """A function to be told of progress; it goes to standard error, since the summary is the output."""
+    """A function that shows progress on standard error, since the summary is the output."""
     if not sys.stderr.isatty():
-        yield Lines().tell
+        yield Lines().show
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    # The figures are long: on a narrow terminal they take a second line, and not the room of the rest.
+    # The figures are long: on a narrow terminal they wrap, and do not displace the rest.
     stage = TextColumn("{task.description}", table_column=Column(min_width=len("alphabet"), no_wrap=True))
     columns = (
         stage,
@@ -34,19 +34,19 @@ def showing() -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=False)),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        shown = bar.add_task("reading", total=None, figures="")
+        row = bar.add_task("reading", total=None, figures="")
         clock = Clock()
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             bar.update(
-                shown,
+                row,
                 description=progress.stage,
                 completed=progress.done,
                 total=progress.total,
                 figures=figures(progress, clock.seconds(progress.stage)),
             )
 
-        yield tell
+        yield show
 
 
 class Lines:
@@ -55,47 +55,45 @@ class Lines:
     def __init__(self, every: float = _EVERY) -> None:
         self._every = every
         self._clock = Clock()
-        self._told = time.monotonic()
+        self._last = time.monotonic()
 
-    def tell(self, progress: Progress) -> None:
+    def show(self, progress: Progress) -> None:
         now = time.monotonic()
-        if now - self._told >= self._every:
-            self._told = now
-            share = 100 * progress.done // max(1, progress.total)
-            told = figures(progress, self._clock.seconds(progress.stage))
-            click.echo(f"{progress.stage} {share} %, {told}", err=True)
-        else:
-            self._clock.seconds(progress.stage)
+        seconds = self._clock.seconds(progress.stage)
+        if now - self._last >= self._every:
+            self._last = now
+            percent = 100 * progress.done // max(1, progress.total)
+            click.echo(f"{progress.stage} {percent} %, {figures(progress, seconds)}", err=True)
 
 
 class Clock:
-    """Seconds since a stage began."""
+    """Seconds since a stage started."""
 
     def __init__(self) -> None:
         self._stage = ""
-        self._begun = 0.0
+        self._start = 0.0
 
     def seconds(self, stage: str) -> float:
         now = time.monotonic()
         if stage != self._stage:
-            self._stage, self._begun = stage, now
-        return now - self._begun
+            self._stage, self._start = stage, now
+        return now - self._start
 
 
 def figures(progress: Progress, seconds: float) -> str:
-    """Documents, tokens, their rate and the time left.
+    """Documents, tokens, tokens per second and the time left.
 
     >>> figures(Progress("tokens", 75, 100, 50, documents=12, tokens=4000), seconds=10)
     '75 B of 100 B, 12 documents, 4,000 tokens, 133 tokens/s, 0:00:10 left'
     """
-    told = [f"{format_size(progress.done)} of {format_size(progress.total)}"]
+    parts = [f"{format_size(progress.done)} of {format_size(progress.total)}"]
     fresh = progress.done - progress.earlier
     if progress.stage == "tokens":
-        told += [f"{progress.documents:,} documents", f"{progress.tokens:,} tokens"]
+        parts += [f"{progress.documents:,} documents", f"{progress.tokens:,} tokens"]
         if seconds > 0 and progress.done:
-            # Tokens of earlier runs took none of this run's time.
-            told.append(f"{progress.tokens * fresh / progress.done / seconds:,.0f} tokens/s")
+            # Tokens of earlier runs did not take time in this run.
+            parts.append(f"{progress.tokens * fresh / progress.done / seconds:,.0f} tokens/s")
     if seconds > 0 and fresh > 0:
         left = int(seconds * (progress.total - progress.done) / fresh)
-        told.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
-    return ", ".join(told)
+        parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
+    return ", ".join(parts)

@@ -12,9 +12,9 @@ from click.shell_completion import CompletionItem
 from lowtide._sizes import format_size, parse_size
 from lowtide.cli.output import say
 from lowtide.cli.status import OVER_BUDGET, explain
-from lowtide.errors import AccessError, ArgumentError, LowtideError, NotFoundError
+from lowtide.errors import AccessError, ArgumentError, LowtideError, NotFoundError, writing
 
-# As env, nice and timeout: their own failure, a command that cannot be run, one that is not there.
+# As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
 
 
@@ -26,7 +26,7 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     except ArgumentError as error:
         raise click.BadParameter(str(error)) from error
     if not size:
-        raise click.BadParameter("a budget of 0 is passed by every command")
+        raise click.BadParameter("a budget of 0 is exceeded by every command; pass a larger one")
     return size
 
 
@@ -35,21 +35,21 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--budget",
     callback=_budget,
     metavar="SIZE",
-    help="End with 3 when all processes together take more memory.",
+    help="Exit with status 3 if all processes together use more memory than this, such as 2GiB.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False),
-    help="Write an HTML report, one file that needs no other; making it needs lowtide[report].",
+    help="Write the HTML report, a single file, here. Needs lowtide[report].",
 )
 @click.option(
-    "--json",
-    "json_path",
+    "--save",
     type=click.Path(dir_okay=False),
-    help="Write samples and verdict, for `lowtide report` or a program.",
+    help="Write samples and verdict as JSON here, for `lowtide report` or a program.",
 )
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), hidden=True)
 @click.option(
-    "--dat", type=click.Path(dir_okay=False), help="Write the samples in the format of memory_profiler."
+    "--dat", type=click.Path(dir_okay=False), help="Write the samples in memory_profiler's format here."
 )
 @click.option(
     "--interval",
@@ -57,7 +57,7 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     default=0.025,
     show_default=True,
     metavar="SECONDS",
-    help="The time between two samples.",
+    help="Time between two samples.",
 )
 @click.argument(
     "words",
@@ -70,31 +70,35 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 def command(
     budget: int | None,
     out: str | None,
+    save: str | None,
     json_path: str | None,
     dat: str | None,
     interval: float,
     words: tuple[str, ...],
 ) -> None:
-    """Run COMMAND and say whether its memory grows with what it reads.
+    """Run COMMAND and report whether its memory grows with what it reads.
 
-    Looks at the command and all its children, and ends with one line on standard error that begins with
-    `bounded` or `grows`, and names what grew. Writes nothing else unless told. The exit status is the
-    command's own, 128 + N after signal N, or 3 when the budget was passed.
+    Measures the command and all its children, and ends with one line on standard error that starts with
+    `bounded` or `grows` and contains what grew. The exit status is the command's, 128 + N after signal N,
+    or 3 if the budget was exceeded.
 
     \b
         lowtide profile --out report.html -- python train.py
         lowtide profile --budget 2GiB -- make data
     """
-    from lowtide._memory import profiler
+    from lowtide._memory.profile import profiler
 
+    if json_path:
+        _say("lowtide: --json FILE is deprecated; use --save FILE")
+        save = save or json_path
     try:
-        for path in filter(None, (out, json_path, dat)):
+        for path in filter(None, (out, save, dat)):
             _require_writable(path)
         if out:
-            from lowtide._memory import report
+            from lowtide._memory.profile import report
 
             report.require()
-        recording, _ = profiler.record(words, interval=interval, budget=budget)
+        recording = profiler.record(words, interval=interval, budget=budget)
     except NotFoundError as error:
         _stop(error, NOT_FOUND)
     except AccessError as error:
@@ -102,24 +106,24 @@ def command(
     except LowtideError as error:
         _stop(error, FAILED)
 
-    from lowtide._memory import dat as dat_format
-    from lowtide._memory import document
-    from lowtide._memory.verdict import judge
+    from lowtide._memory.profile import dat as dat_format
+    from lowtide._memory.profile import document
+    from lowtide._memory.profile.verdict import judge
 
     verdict = judge(recording)
     over = budget is not None and verdict.peak > budget
     status = recording.status or 0
     exit_status = 128 - status if status < 0 else status
     try:
-        found = document.document(recording, verdict)
-        if json_path:
-            document.save(json_path, found)
+        page = document.of(recording, verdict)
+        if save:
+            document.save(save, page)
         if dat:
             dat_format.save(dat, recording)
         if out:
-            from lowtide._memory import report
+            from lowtide._memory.profile import report
 
-            report.save(out, found)
+            report.save(out, page)
             _say(f"report: {out}")
     except LowtideError as error:
         _say(f"lowtide: {explain(error)}")
@@ -134,7 +138,7 @@ def command(
 
 
 def _say(text: str) -> None:
-    """Standard error, since the standard output is the command's."""
+    """Print on standard error, since the standard output is the command's."""
     say(text, err=True)
 
 
@@ -144,22 +148,19 @@ def _stop(error: LowtideError, status: int) -> None:
 
 
 def _require_writable(path: str) -> None:
-    """Refuse a path that cannot be written before a long command is run for it."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise LowtideError(f"cannot write {path}: there is no folder {folder}")
-    there = os.path.exists(path)
+    """Raise for a path that cannot be written before a long command is run for it."""
+    existed = os.path.exists(path)
     try:
-        with open(path, "ab"):  # asking for the mode would not do: root may write what cannot be written
+        with open(path, "ab"):  # the mode alone is not enough: root may write what cannot be written
             pass
     except OSError as error:
-        raise LowtideError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
-    if not there:
+        raise writing(path, error) from error
+    if not existed:
         os.unlink(path)
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names of their own
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"

@@ -1,4 +1,4 @@
-"""``lowtide report FILE``: an HTML page from what was saved before."""
+"""``lowtide report FILE``: an HTML page from a saved recording."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lowtide.cli.output import say
 @click.option(
     "--out",
     type=click.Path(dir_okay=False),
-    help="Where to write it; FILE with .html at its end unless told.",
+    help="File to write. [default: FILE with the suffix .html]",
 )
 def command(file: str, out: str | None) -> None:
-    """Make the HTML report of FILE: JSON of `lowtide profile --json`, or a .dat file of memory_profiler.
+    """Write the HTML report of FILE: the JSON of `lowtide profile --save`, or a .dat file of memory_profiler.
 
-    The page needs no network and nothing beside it. Making it needs lowtide[report].
+    The page needs no network and no other file. Writing it needs lowtide[report].
 
     \b
         lowtide report profile.json --out report.html
         lowtide report mprofile_20250101000000.dat
     """
-    from lowtide._memory import document, report
+    from lowtide._memory.profile import document, report
 
     out = out or os.path.splitext(file)[0] + ".html"
-    found = document.load(file)
-    report.save(out, found)
+    recording = document.load(file)
+    report.save(out, recording)
     say(f"report: {out}")
-    say(found["verdict"])
+    say(recording["verdict"])

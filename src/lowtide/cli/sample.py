@@ -1,4 +1,4 @@
-"""``lowtide sample RUN``: text from a trained GPT, as it comes."""
+"""``lowtide sample RUN``: text from a trained GPT, token by token."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lowtide._printable import printable
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--prompt", help="What the text begins with; a new document unless told.")
+@click.option("--prompt", help="Start of the text.  [default: a new document]")
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(0),
     default=500,
     show_default=True,
     metavar="N",
-    help="Stop after so many tokens.",
+    help="Stop after this many tokens.",
 )
 @click.option(
     "--temperature",
@@ -26,17 +26,17 @@ from lowtide._printable import printable
     default=0.8,
     show_default=True,
     metavar="X",
-    help="How freely tokens are drawn; 0 takes the likeliest each time.",
+    help="Divide the logits by this; 0 takes the most likely token each time.",
 )
-@click.option("--top-k", type=int, metavar="N", help="Draw among so many of the likeliest tokens.")
+@click.option("--top-k", type=int, metavar="N", help="Sample among the N most likely tokens.")
 @click.option(
-    "--top-p", type=float, metavar="X", help="Draw among the likeliest whose chances add up to this."
+    "--top-p", type=float, metavar="X", help="Sample among the fewest tokens whose probabilities add up to X."
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed gives the same text."
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed; the same gives the same text."
 )
-@click.option("--device", default="cpu", show_default=True, help="As PyTorch names it: cpu, cuda, mps.")
-@click.option("--tokenizer", help="Its file or name, for a run whose corpus had none.")
+@click.option("--device", default="cpu", show_default=True, help="Device of PyTorch: cpu, cuda, mps.")
+@click.option("--tokenizer", help="File or name of a tokenizer, if the corpus of the run had none.")
 def command(
     run: str,
     prompt: str | None,
@@ -48,17 +48,17 @@ def command(
     device: str,
     tokenizer: str | None,
 ) -> None:
-    """Print the prompt and what the model of the folder RUN writes after it.
+    """Print the prompt, and generate text after it with the model of the folder RUN.
 
-    The folder alone is needed, not the corpus. The text ends with the document, or after --max-new-tokens.
-    A model looks back on block_size tokens at most: when they are full it forgets the older half of them.
+    Only the folder is needed, not the corpus. The text ends with the document, or after --max-new-tokens.
+    A model attends to --length tokens at most: when the context is full, its older half is dropped.
 
     \b
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300
     """
-    from lowtide._gpt.sample import sample
+    from lowtide.gpt import sample
 
-    parts = sample(
+    pieces = sample(
         run,
         prompt,
         max_new_tokens=max_new_tokens,
@@ -69,9 +69,9 @@ def command(
         device=device,
         tokenizer=tokenizer,
     )
-    obeyed = sys.stdout.isatty()  # a model writes control characters too
-    for part in parts:
-        # Not by click.echo, which takes sequences that look like colours out of what goes to a file.
-        sys.stdout.write(printable(part, keep="\n\t") if obeyed else part)
-        sys.stdout.flush()  # the text appears as it is made
+    terminal = sys.stdout.isatty()  # which would obey the control characters that a model can generate
+    for piece in pieces:
+        # Not with click.echo, which removes what looks like colours from what goes to a file.
+        sys.stdout.write(printable(piece, keep="\n\t") if terminal else piece)
+        sys.stdout.flush()
     sys.stdout.write("\n")

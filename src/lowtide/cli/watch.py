@@ -1,4 +1,4 @@
-"""``lowtide watch PID``: memory of a running process, live."""
+"""``lowtide watch PID``: the memory of a running process, live."""
 
 from __future__ import annotations
 
@@ -17,27 +17,33 @@ from lowtide.cli.output import say
     "--every",
     type=click.FloatRange(0.05, 3600),
     metavar="SECONDS",
-    help="The time between two pictures or lines; 0.25 in a terminal and 1 elsewhere unless told.",
+    help="Time between two pictures or lines. [default: 0.25 in a terminal, 1 elsewhere]",
 )
-@click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long.")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Stop after this time. [default: when the process ends]",
+)
 @click.option(
     "--budget",
     metavar="SIZE",
-    help="What the bars are measured against; the container's limit or the machine's memory unless told.",
+    help="Size of a full bar, such as 2GiB. [default: the container's limit, or the machine's memory]",
 )
 def command(pid: int, every: float | None, seconds: float | None, budget: str | None) -> None:
     """Show the memory of process PID and its children until it ends or Ctrl-C.
 
-    Bars in a terminal, plain lines when piped. Ends with the verdict so far, as `lowtide profile` does.
+    Bars in a terminal, plain lines when piped; at the end the verdict so far, as from `lowtide profile`.
 
     \b
         lowtide watch 12345 --budget 2GiB
         lowtide watch 12345 --every 5 --for 60 > memory.txt
     """
-    from lowtide._memory import profiler
+    from lowtide._memory.profile import profiler
 
     watched = profiler.attach(pid, budget=None if budget is None else parse_size(budget))
-    from lowtide._memory import live
+    from lowtide._memory.profile import live
 
     stop_at = float("inf") if seconds is None else time.monotonic() + seconds
     try:
@@ -48,6 +54,6 @@ def command(pid: int, every: float | None, seconds: float | None, budget: str | 
     except KeyboardInterrupt:
         pass  # the usual way to end it
     watched.finish()
-    from lowtide._memory.verdict import judge
+    from lowtide._memory.profile.verdict import judge
 
     say(judge(watched.recording).line)

@@ -16,7 +16,7 @@ import psutil
 from lowtide import __version__
 from lowtide._compare.runs import Run
 from lowtide._io.publish import write_file
-from lowtide._memory import cgroups
+from lowtide._memory import cgroup
 from lowtide._pages import escape, fill
 from lowtide._prepare.summary import Summary
 from lowtide._sizes import format_size
@@ -103,7 +103,7 @@ def speed_told(walks: Sequence[Run]) -> str:
 
 def machine() -> list[tuple[str, str]]:
     """Where the figures come from."""
-    group = cgroups.find(os.getpid())
+    group = cgroup.find(os.getpid())
     limit = group.limit() if group is not None else None
     container = "" if limit is None else f", {format_size(limit)} for this container"
     told = [

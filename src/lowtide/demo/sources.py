@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sysconfig
 import tokenize
@@ -45,8 +46,10 @@ def copy(folder: str, limit: int, *, library: str | None = None) -> Texts:
             break
     if not files:
         raise NotFoundError(
-            f"{library}: holds no Python sources, which the demo takes for text; run it with an interpreter "
-            "that has its standard library as files, as those of python.org and of most systems do"
+            errno.ENOENT,
+            "has no Python sources, which the demo uses as text; run it with an interpreter that has its "
+            "standard library as files, as those of python.org and of most systems do",
+            library,
         )
     return Texts(folder, files, size)
 

@@ -14,7 +14,7 @@ from lowtide.errors import MissingExtraError
 
 SETTINGS: dict[str, Any] = {
     # So small that 700 steps take less than a minute on two cores; words and indents are learnt by then.
-    "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 128, "batch_size": 8,
+    "n_layer": 4, "n_head": 4, "n_embd": 128, "length": 128, "batch_size": 8,
     "learning_rate": 3e-3,
     "max_iters": 700, "max_minutes": 1.0,
     "eval_interval": 100, "eval_iters": 10, "checkpoint_interval": 1000, "log_interval": 100,
@@ -49,21 +49,20 @@ def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
     # Read when PyTorch is first imported. Threads that spin while they wait take the cores from those that
     # they wait for: on a machine with other work a step took seven times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lowtide._gpt import checkpoints, metrics
-    from lowtide._gpt.settings import resolve
-    from lowtide._gpt.train import train as train_gpt
+    from lowtide._gpt import folder, metrics
+    from lowtide.gpt import train as train_gpt
 
     begun = time.monotonic()
-    outcome = train_gpt(resolve({"data": corpus, **settings}), run)
+    outcome = train_gpt(run, data=corpus, **settings)
     if outcome.end == "signal":
         raise KeyboardInterrupt
-    lines = list(metrics.read(os.path.join(run, checkpoints.METRICS)))
+    lines = list(metrics.read(os.path.join(run, folder.METRICS)))
     return Training(lines, time.monotonic() - begun)
 
 
 def sample(run: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """What the trained model writes, as ``lowtide sample`` does, piece by piece."""
-    from lowtide._gpt.sample import sample as text_of
+    from lowtide.gpt import sample as text_of
 
     # A model that has learnt little writes control characters too.
     return (printable(part, keep="\n\t") for part in text_of(run, **settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import psutil
 from lowtide._arrays.formats import inspect
 from lowtide._compare.runs import Run, make_matrix, make_warm
 from lowtide._compare.walks import task_for, walk_apart
-from lowtide._memory import cgroups
+from lowtide._memory import cgroup
 from lowtide._sizes import format_size
 from lowtide.errors import DiskFullError
 
@@ -46,8 +47,10 @@ def fitting_size(wanted: int, folder: str, beside: int, *, least: int = LEAST) -
         size //= 2
     if size + beside > free:
         raise DiskFullError(
-            f"{os.path.abspath(folder)}: {format_size(free)} are free, and the demo needs "
-            f"{format_size(size + beside)} there for a while; free some, or name another folder with --out"
+            errno.ENOSPC,
+            f"not enough free space ({format_size(free)}, expected {format_size(size + beside)}); free some, "
+            "or pass another folder with --out",
+            os.path.abspath(folder),
         )
     return size
 
@@ -55,7 +58,7 @@ def fitting_size(wanted: int, folder: str, beside: int, *, least: int = LEAST) -
 def _memory() -> int:
     """What this process may hope for: the machine's, or its container's."""
     available: int = psutil.virtual_memory().available
-    group = cgroups.find(os.getpid())
+    group = cgroup.find(os.getpid())
     limit = group.limit() if group is not None else None
     return available if limit is None else min(available, limit)
 

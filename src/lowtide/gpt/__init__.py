@@ -1,6 +1,6 @@
 """A small GPT on lowtide's loader: model, training, sampling.
 
-Names are imported when first used: PyTorch takes seconds.
+Names are imported when first used, since importing PyTorch takes seconds.
 """
 
 from __future__ import annotations
@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING
 from lowtide._front import front
 
 if TYPE_CHECKING:
-    from lowtide._gpt.checkpoints import load_model as load_model
-    from lowtide._gpt.checkpoints import load_tokenizer as load_tokenizer
+    from lowtide._gpt.config import Settings as Settings
+    from lowtide._gpt.folder import load_model as load_model
+    from lowtide._gpt.folder import load_tokenizer as load_tokenizer
     from lowtide._gpt.generate import generate as generate
+    from lowtide._gpt.generate import sample as sample
+    from lowtide._gpt.gpt2 import from_gpt2 as from_gpt2
+    from lowtide._gpt.gpt2 import to_gpt2 as to_gpt2
+    from lowtide._gpt.loop import Outcome as Outcome
     from lowtide._gpt.model import GPT as GPT
     from lowtide._gpt.model import ModelConfig as ModelConfig
     from lowtide._gpt.presets import ARCHITECTURES as ARCHITECTURES
-    from lowtide._gpt.sample import sample as sample
-    from lowtide._gpt.settings import Settings as Settings
     from lowtide._gpt.train import train as train
-    from lowtide._gpt.weights import from_gpt2 as from_gpt2
-    from lowtide._gpt.weights import to_gpt2 as to_gpt2
 
 _NAMES = {
     "ARCHITECTURES": "lowtide._gpt.presets",
     "GPT": "lowtide._gpt.model",
     "ModelConfig": "lowtide._gpt.model",
-    "Settings": "lowtide._gpt.settings",
-    "from_gpt2": "lowtide._gpt.weights",
+    "Outcome": "lowtide._gpt.loop",
+    "Settings": "lowtide._gpt.config",
+    "from_gpt2": "lowtide._gpt.gpt2",
     "generate": "lowtide._gpt.generate",
-    "load_model": "lowtide._gpt.checkpoints",
-    "load_tokenizer": "lowtide._gpt.checkpoints",
-    "sample": "lowtide._gpt.sample",
-    "to_gpt2": "lowtide._gpt.weights",
+    "load_model": "lowtide._gpt.folder",
+    "load_tokenizer": "lowtide._gpt.folder",
+    "sample": "lowtide._gpt.generate",
+    "to_gpt2": "lowtide._gpt.gpt2",
     "train": "lowtide._gpt.train",
 }
 

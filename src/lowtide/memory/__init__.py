@@ -1,6 +1,6 @@
-"""Measuring and limiting memory: the meter, the guard, the profiler and its report.
+"""Measuring and limiting memory: snapshots, true peaks, budgets for blocks of code.
 
-Names are imported when first used, so that the pytest plugin and the sampler stay small.
+Names are imported when first used, so that the pytest plugin stays small.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 from lowtide._front import front
 
 if TYPE_CHECKING:
-    from lowtide._memory.cgroups import MemoryCgroup as MemoryCgroup
-    from lowtide._memory.guard import Watch as Watch
-    from lowtide._memory.guard import watch as watch
-    from lowtide._memory.meter import Snapshot as Snapshot
-    from lowtide._memory.meter import drop_page_cache as drop_page_cache
-    from lowtide._memory.meter import peak as peak
-    from lowtide._memory.meter import reset_peak as reset_peak
-    from lowtide._memory.meter import snapshot as snapshot
+    from lowtide._memory.cgroup import MemoryCgroup as MemoryCgroup
+    from lowtide._memory.snapshot import Snapshot as Snapshot
+    from lowtide._memory.snapshot import drop_page_cache as drop_page_cache
+    from lowtide._memory.snapshot import peak as peak
+    from lowtide._memory.snapshot import reset_peak as reset_peak
+    from lowtide._memory.snapshot import snapshot as snapshot
+    from lowtide._memory.watch import Watch as Watch
+    from lowtide._memory.watch import watch as watch
 
 _NAMES = {
-    "MemoryCgroup": "lowtide._memory.cgroups",
-    "Snapshot": "lowtide._memory.meter",
-    "Watch": "lowtide._memory.guard",
-    "drop_page_cache": "lowtide._memory.meter",
-    "peak": "lowtide._memory.meter",
-    "reset_peak": "lowtide._memory.meter",
-    "snapshot": "lowtide._memory.meter",
-    "watch": "lowtide._memory.guard",
+    "MemoryCgroup": "lowtide._memory.cgroup",
+    "Snapshot": "lowtide._memory.snapshot",
+    "Watch": "lowtide._memory.watch",
+    "drop_page_cache": "lowtide._memory.snapshot",
+    "peak": "lowtide._memory.snapshot",
+    "reset_peak": "lowtide._memory.snapshot",
+    "snapshot": "lowtide._memory.snapshot",
+    "watch": "lowtide._memory.watch",
 }
 
 __all__ = [*_NAMES]

@@ -20,10 +20,10 @@ import pytest
 
 _MARK = (
     'max_memory(limit, kind="rss", isolate=False): fail the test if it adds more memory than `limit`, '
-    'such as "64 MiB"; kind is rss, anon, file, cache or cgroup; isolate=True runs it in a fresh process'
+    'such as "64 MiB"; kind is rss, heap, mapped, cache or cgroup; isolate=True runs it in a fresh process'
 )
 _OPTION = "--lowtide-isolated"
-# Options of the outer run that say where tests are found and how they are imported.
+# Options of the outer run that control where tests are collected and how they are imported.
 _HANDED_DOWN = ("-c", "-o", "-p", "-W", "--config-file", "--override-ini", "--import-mode", "--confcutdir")
 
 
@@ -36,30 +36,30 @@ class Limit(NamedTuple):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """An option that the plugin itself uses when it starts a fresh process."""
+    """Add the option that the plugin itself uses when it starts a fresh process."""
     import argparse
 
     parser.addoption(_OPTION, metavar="FILE", default=None, help=argparse.SUPPRESS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", _MARK)
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what other plugins allocate is not the test's
+@pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what other plugins allocate does not count
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Measure a marked test."""
     if item.get_closest_marker("max_memory") is None:
         return (yield)
     limit = _limit(item)
     from lowtide._memory import proc
-    from lowtide._memory.guard import Watch
     from lowtide._memory.peaks import Peak
+    from lowtide._memory.watch import Watch
     from lowtide._sizes import format_size
 
     if not proc.available():
-        pytest.skip("max_memory measures through Linux's /proc, which is not there")
+        pytest.skip("max_memory needs Linux's /proc, which this system does not have")
     try:
         with Watch(kind=limit.kind) as watch:
             peak = Peak()
@@ -97,7 +97,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In a fresh process, write down each report for the process that started it."""
+    """In a fresh process, write each report to a file for the process that started it."""
     report = yield
     target = item.config.getoption(_OPTION)
     if target:
@@ -108,9 +108,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _limit(item: pytest.Item) -> Limit:
-    from typing import get_args
-
-    from lowtide._memory.guard import Kind
+    from lowtide._memory import gauges
     from lowtide._sizes import parse_size
     from lowtide.errors import ArgumentError
 
@@ -118,17 +116,13 @@ def _limit(item: pytest.Item) -> Limit:
     assert mark is not None
     try:
         limit = _arguments(*mark.args, **mark.kwargs)
-        size = parse_size(limit.size)
+        size, kind = parse_size(limit.size), gauges.named(limit.kind).name
     except (TypeError, ArgumentError) as error:
-        wrong = str(error).replace("_arguments()", "the mark is")
+        problem = str(error).replace("_arguments()", "the mark is")
         raise pytest.fail.Exception(
-            f'max_memory: {wrong}; write max_memory("64 MiB")', pytrace=False
+            f'max_memory: {problem}; write max_memory("64 MiB")', pytrace=False
         ) from None
-    if limit.kind not in get_args(Kind):
-        pytest.fail(
-            f"max_memory: kind must be one of {', '.join(get_args(Kind))} (got {limit.kind!r})", pytrace=False
-        )
-    return limit._replace(size=size)
+    return limit._replace(size=size, kind=kind)
 
 
 def _arguments(limit: Any, kind: str = "rss", isolate: bool = False) -> Limit:
@@ -182,8 +176,8 @@ def _died(item: pytest.Item, done: subprocess.CompletedProcess[str]) -> pytest.T
     how = f"with status {done.returncode}"
     if done.returncode < 0:
         how = f"by {signal.Signals(-done.returncode).name}"
-    said = "\n".join(filter(None, (done.stdout[-4000:], done.stderr[-4000:])))
+    output = "\n".join(filter(None, (done.stdout[-4000:], done.stderr[-4000:])))
     return pytest.TestReport(
         item.nodeid, item.location, {}, "failed",
-        f"max_memory: the process of the isolated test was ended {how}\n{said}", "call",
+        f"max_memory: the process of the isolated test was ended {how}\n{output}", "call",
     )  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lowtide._gpt.settings import resolve
+from lowtide._gpt.config import resolve
 from lowtide.demo import training
 from lowtide.errors import MissingExtraError
 
@@ -26,8 +26,9 @@ def test_the_settings_are_complete_and_agree() -> None:
 
 
 def test_a_run_that_was_asked_to_end_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowtide._gpt import train
+    from lowtide import gpt
 
-    monkeypatch.setattr(train, "train", lambda settings, out: train.Outcome(3, "signal", None, None, None, 2))
+    outcome = gpt.Outcome(3, "signal", None, None, None, 2)
+    monkeypatch.setattr(gpt, "train", lambda out, **settings: outcome, raising=False)
     with pytest.raises(KeyboardInterrupt):
         training.train("corpus", "run", {"device": "cpu"})

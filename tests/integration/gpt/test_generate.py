@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide._gpt.generate import TextStream, generate, narrowed
+from lowtide._gpt.generate import TextStream, generate, restrict
 from lowtide._gpt.model import GPT
 from lowtide._prepare import tokenizers
 from lowtide.errors import ArgumentError, DivergedError
@@ -25,7 +25,7 @@ def said(gpt: GPT, prompt: list[int], seed: int = 3, **options: Any) -> list[int
 @pytest.mark.parametrize("how", [{"temperature": 0}, {}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}])
 def test_with_and_without_a_cache_it_says_the_same(variant: str, prompt: list[int], how: Any) -> None:
     gpt = model(variant)
-    cached = said(gpt, prompt, max_new_tokens=40, **how)  # more than twice its block_size
+    cached = said(gpt, prompt, max_new_tokens=40, **how)  # more than twice its length
     assert len(cached) == 40
     assert len(set(cached)) > 3 or how == {"temperature": 0}  # which may run in circles
     assert said(gpt, prompt, max_new_tokens=40, cache=False, **how) == cached
@@ -68,7 +68,7 @@ def test_tokens_are_drawn_by_their_chances() -> None:
     gpt = model()
     scores = gpt(torch.tensor([[1]]))[0][0, -1]
     drawn = torch.tensor([said(gpt, [1], seed=seed, max_new_tokens=1, top_k=3)[0] for seed in range(600)])
-    chances = torch.softmax(narrowed(scores, 3, None), 0)
+    chances = torch.softmax(restrict(scores, 3, None), 0)
     torch.testing.assert_close(torch.bincount(drawn, minlength=50) / 600, chances, atol=0.08, rtol=0)
 
 
@@ -87,25 +87,25 @@ def test_top_k_and_top_p() -> None:
         (2, 0.6, [1, 3]),
     ]
     for top_k, top_p, expected in kept:
-        found = narrowed(scores, top_k, top_p)
+        found = restrict(scores, top_k, top_p)
         assert found.isfinite().nonzero().flatten().tolist() == expected, (top_k, top_p)
         assert torch.equal(found[expected], scores[expected])
 
 
 def test_equal_scores_do_not_pass_top_k_together() -> None:
-    assert narrowed(torch.zeros(10), 4, None).isfinite().sum() == 4
+    assert restrict(torch.zeros(10), 4, None).isfinite().sum() == 4
 
 
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
         ([], {}, "the prompt has no tokens"),
-        ([50], {}, "the prompt has the token 50, and the model's vocabulary ends at 49"),
-        ([1], {"temperature": -1}, "temperature must be a number from 0, got -1"),
-        ([1], {"temperature": float("nan")}, "temperature must be a number from 0, got nan"),
-        ([1], {"top_k": 0}, "top_k must be a whole number from 1, got 0"),
-        ([1], {"top_p": 0}, "top_p must be above 0 and at most 1, got 0"),
-        ([1], {"max_new_tokens": -1}, "max_new_tokens must be a whole number from 0, got -1"),
+        ([50], {}, "the prompt has the token 50, expected at most 49"),
+        ([1], {"temperature": -1}, "temperature must be a number >= 0, got -1"),
+        ([1], {"temperature": float("nan")}, "temperature must be a number >= 0, got nan"),
+        ([1], {"top_k": 0}, "top_k must be .* 1, got 0"),
+        ([1], {"top_p": 0}, "top_p must be a number > 0 and <= 1, got 0"),
+        ([1], {"max_new_tokens": -1}, "max_new_tokens must be .* 0, got -1"),
     ],
 )
 def test_bad_requests_are_refused_at_once(prompt: list[int], options: Any, message: str) -> None:

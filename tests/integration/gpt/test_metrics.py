@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from lowtide._gpt import metrics, picture
+from lowtide._gpt import metrics, plot
 from lowtide._gpt.metrics import Log, Metrics
 from lowtide.errors import NotFoundError
 
@@ -90,7 +89,7 @@ def test_a_damaged_line_is_left_out_and_the_others_stay(damage: str, tmp_path: P
     assert steps(path) == [1, 2, *rest, 4, 5, 6]
     written(path, 7, start=5)
     assert steps(path) == [1, 2, *rest, 4, 5, 6, 7]
-    picture.draw(str(path), str(tmp_path / "training.png"))
+    plot.draw(str(path), str(tmp_path / "training.png"))
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -109,7 +108,7 @@ def test_a_new_run_begins_an_empty_file(tmp_path: Path) -> None:
 class TestPicture:
     def test_is_a_png(self, tmp_path: Path) -> None:
         written(tmp_path / "metrics.jsonl", 30)
-        picture.draw(str(tmp_path / "metrics.jsonl"), str(tmp_path / "training.png"), budget=2**30)
+        plot.draw(str(tmp_path / "metrics.jsonl"), str(tmp_path / "training.png"), budget=2**30)
         assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
         assert sorted(one.name for one in tmp_path.iterdir()) == ["metrics.jsonl", "training.png"]
 
@@ -123,23 +122,19 @@ class TestPicture:
         assert len(steps(path)) == 11
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            picture.draw(str(path), str(tmp_path / "training.png"), budget=2**63 - 1)
+            plot.draw(str(path), str(tmp_path / "training.png"), budget=2**63 - 1)
         assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_a_long_run_takes_no_more_points(self) -> None:
-        thin = picture._Thin()
-        for step in range(100_000):
-            thin.add(step, float(step))
-        steps, values = thin.course
-        assert 1000 <= len(steps) <= picture._POINTS
-        assert steps == values
-        assert steps[0] == 0
-        assert steps[-1] > 99_000
-        assert len({round(b - a) for a, b in pairwise(steps)}) == 1
+    def test_long_run_is_thinned_evenly(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plot, "_POINTS", 100)
+        written(tmp_path / "metrics.jsonl", 1050)
+        train, val, memory = plot._curves(str(tmp_path / "metrics.jsonl"))
+        assert train[0] == memory[0] == list(range(1, 1051, 11))
+        assert val[0] == list(range(10, 1051, 20))
 
 
 @pytest.mark.parametrize("seconds", [(3725.0, "1:02:05"), (59.4, "0:59")])
 def test_the_time_left_reads_as_a_clock(seconds: tuple[float, str]) -> None:
-    from lowtide._gpt.screen import _clock
+    from lowtide._gpt.progress import _clock
 
     assert _clock(seconds[0]) == seconds[1]

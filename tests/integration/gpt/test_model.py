@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from lowtide._gpt.model import GPT, Cache, ModelConfig, rotated, turns_of
+from lowtide._gpt.model import GPT, Cache, ModelConfig, rotate, rotations
 from lowtide.errors import ArgumentError
 from tests.support.models import VARIANTS, config, ids, model
 
@@ -71,7 +71,7 @@ def test_a_cache_changes_nothing_but_the_work(variant: str) -> None:
         scores, _ = gpt(tokens[:, start:stop], cache=cache)
         assert scores.shape == (2, 1, 50)
         torch.testing.assert_close(scores[:, 0], whole[:, stop - 1], atol=1e-5, rtol=1e-4)
-    with pytest.raises(ArgumentError, match=r"17 tokens are more than the model's block_size, 16"):
+    with pytest.raises(ArgumentError, match=r"17 tokens exceed the model's context length, 16"):
         gpt(tokens[:, :1], cache=cache)
 
 
@@ -79,7 +79,7 @@ def test_documents_and_a_cache_exclude_each_other() -> None:
     gpt, tokens = model(), ids(1, 4)
     cache = Cache(gpt)
     gpt(tokens, cache=cache)
-    with pytest.raises(ArgumentError, match="do not go together"):
+    with pytest.raises(ArgumentError, match="exclude each other"):
         gpt(tokens, documents=torch.zeros_like(tokens), cache=cache)
 
 
@@ -107,7 +107,7 @@ def test_with_zero_init_every_block_begins_as_the_identity() -> None:
     gpt = GPT(config("modern"))
     x = torch.randn(2, 5, 16)
     for block in gpt.blocks:
-        assert torch.equal(block(x, gpt.turns[:5], None, None), x)
+        assert torch.equal(block(x, gpt.rotation[:5], None, None), x)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_activations(activation: str, expected: Any) -> None:
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:
     q, k = torch.randn(2, 8)
-    turned = rotated(torch.stack((q, k)).expand(1, 12, 2, 8)[:, :, :, None].contiguous(), turns_of(12, 8))
-    products = turned[0, :, 0, 0] @ turned[0, :, 1, 0].T
+    product = rotate(torch.stack((q, k)).expand(1, 12, 2, 8)[:, :, :, None].contiguous(), rotations(12, 8))
+    products = product[0, :, 0, 0] @ product[0, :, 1, 0].T
     for shift in range(-8, 9):
         along = products.diagonal(shift)
         torch.testing.assert_close(along, along[:1].expand_as(along))
-    torch.testing.assert_close(turned.norm(dim=-1)[0, :, 0, 0], q.norm().expand(12))
+    torch.testing.assert_close(product.norm(dim=-1)[0, :, 0, 0], q.norm().expand(12))
     assert products[0, 3] != pytest.approx(products[0, 0].item(), abs=1e-3)
 
 
@@ -162,9 +162,9 @@ def test_a_configuration_goes_through_json() -> None:
     ("changed", "said"),
     [
         ({"n_head": 3}, "n_embd must be a multiple of n_head, got 16 for 3 heads"),
-        ({"n_head": 16}, "n_embd / n_head must be even, got 1"),
-        ({"n_layer": 0}, "n_layer must be a whole number from 1, got 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"n_head": 16}, "n_embd / n_head must be even for rotary positions, got 1"),
+        ({"n_layer": 0}, "n_layer must be .* 1, got 0"),
+        ({"dropout": 1.0}, "dropout must be a number >= 0 and < 1, got 1.0"),
         ({"norm": "batchnorm"}, "norm must be one of layernorm, rmsnorm, got 'batchnorm'"),
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu2, got 'swish'"),
     ],
@@ -175,5 +175,5 @@ def test_configurations_that_make_no_sense(changed: dict[str, Any], said: str) -
 
 
 def test_too_many_tokens() -> None:
-    with pytest.raises(ArgumentError, match="17 tokens are more than the model's block_size, 16"):
+    with pytest.raises(ArgumentError, match="17 tokens exceed the model's context length, 16"):
         model()(ids(1, 17))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lowtide._gpt import checkpoints
+from lowtide._gpt import checkpoint
 from tests.support.training import TINY, arguments, corpus, environment, lines, losses, run, torchrun
 
 OPTIONS = {**TINY, "max_iters": 200, "dropout": 0.1, "checkpoint_interval": 7, "eval_interval": 50}
@@ -58,7 +58,7 @@ def test_killed_and_resumed_equals_never_killed_bit_for_bit(data: Path, whole: P
     process = begun(out, 12, data=data, **later)
     process.kill()
     process.communicate()
-    saved = checkpoints.load(str(out / "checkpoint.pt")).step
+    saved = checkpoint.load(str(out / "checkpoint.pt")).step
     assert 7 <= saved < 190, "killed too late to show anything"
     assert saved <= len(lines(out))
     with open(out / "metrics.jsonl", "ab") as file:
@@ -79,9 +79,9 @@ def test_a_signal_saves_first_and_says_how_to_go_on(
     said, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
     assert "stopped by a signal at step" in said
-    assert f"lowtide train --out {out} --resume goes on" in said
+    assert f"continue with: lowtide train --out {out} --resume" in said
     assert "Traceback" not in errors
-    assert checkpoints.load(str(out / "checkpoint.pt")).step == len(losses(out))
+    assert checkpoint.load(str(out / "checkpoint.pt")).step == len(losses(out))
 
 
 def test_no_space_while_saving_keeps_the_last_good_state(data: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_no_space_while_saving_keeps_the_last_good_state(data: Path, tmp_path: P
     assert "checkpoint.pt" in done.stderr
     assert "file too large" in done.stderr
     assert "Traceback" not in done.stderr
-    assert checkpoints.load(str(out / "checkpoint.pt")).step == 0
+    assert checkpoint.load(str(out / "checkpoint.pt")).step == 0
     assert not [name for name in os.listdir(out) if "partial" in name]
 
 

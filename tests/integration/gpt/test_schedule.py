@@ -1,4 +1,4 @@
-"""lowtide._gpt.schedule: the learning rate of each step."""
+"""lowtide._gpt.optim: the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from lowtide._gpt.schedule import learning_rate
-from lowtide._gpt.settings import Settings, resolve
+from lowtide._gpt.config import Settings, resolve
+from lowtide._gpt.optim import learning_rate
 
 
 def made(schedule: str) -> Settings:

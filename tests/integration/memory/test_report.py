@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lowtide._memory import document, report
-from lowtide._memory.recording import Detail, Point, Recording
+from lowtide._memory.profile import document, report
+from lowtide._memory.profile.recording import Detail, Point, Recording
 from lowtide.errors import FormatError, MissingExtraError, WriteError
 from tests.support.browser import Browser
 
@@ -22,19 +22,19 @@ NASTY = "/data/</script><img src=x onerror=alert(1)>&\"'{{data}}.bin"
 
 def recording(**changes: Any) -> Recording:
     """A walk through a mapped file with a nasty name, of 300 points."""
-    made = Recording(["python", "train.py", NASTY], 1, 1.7e9, 0.01, budget=256 * MIB)
-    made.ended, made.status = 1.7e9 + 3, 0
-    made.blind = ["<b>nothing</b> & all"]
+    trace = Recording(["python", "train.py", NASTY], 1, 1.7e9, 0.01, budget=256 * MIB)
+    trace.ended, trace.status = 1.7e9 + 3, 0
+    trace.blind = ["<b>nothing</b> & all"]
     for index in range(300):
         file = 1.6 * index * MIB
-        made.add(
+        trace.add(
             Point(
                 index * 0.01, 0, 1, 40 * MIB, int(file), 0, int(file), 4 * MIB, int(file), index // 9, index
             )
         )
     for index in (0, 150, 299):
         size = int(1.6 * index * MIB)
-        made.detail(
+        trace.detail(
             Detail(
                 index * 0.01,
                 0,
@@ -52,14 +52,14 @@ def recording(**changes: Any) -> Recording:
             )
         )
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(trace, name, value)
+    return trace
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    report.save(str(path), document.document(recording()))
+    report.save(str(path), document.of(recording()))
     return path
 
 
@@ -93,15 +93,15 @@ def test_without_the_library_the_install_command_is_given(monkeypatch: pytest.Mo
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(WriteError):
-        report.save(str(tmp_path / "no" / "x.html"), document.document(recording()))
+        report.save(str(tmp_path / "no" / "x.html"), document.of(recording()))
 
 
 def test_a_long_recording_is_drawn_with_as_many_points_as_a_screen_has() -> None:
-    made = recording()
-    point = made.points[-1]
+    trace = recording()
+    point = trace.points[-1]
     for index in range(4000):
-        made.add(point._replace(time=4 + index * 0.01, anon=10**10 if index == 1234 else point.anon))
-    rows = report._chart_data(document.document(made))["rows"]
+        trace.add(point._replace(time=4 + index * 0.01, anon=10**10 if index == 1234 else point.anon))
+    rows = report._chart_data(document.of(trace))["rows"]
     assert len(rows) <= 900
     assert max(row["heap"] for row in rows) == 10**10, "the peak is among them"
 
@@ -173,18 +173,24 @@ def test_the_page_fits_phones_and_wide_screens(page: Path, width: int) -> None:
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
 
 
+def one_point() -> Recording:
+    trace = Recording(["x"], 1, 1.7e9, 0.01)
+    trace.add(Point(0.0, 0, 1, 5, 5, 0, 0, 0, 0, 0, 0))
+    return trace
+
+
 @pytest.mark.parametrize(
-    ("name", "made"),
+    ("name", "trace"),
     [
         ("no points", Recording(["true"], 1, 1.7e9, 0.01)),
-        ("one point", Recording(["x"], 1, 1.7e9, 0.01, points=[Point(0.0, 0, 1, 5, 5, 0, 0, 0, 0, 0, 0)])),
+        ("one point", one_point()),
         ("a .dat file", recording(split=False, details=[])),
         ("killed", recording(status=-9)),
     ],
 )
-def test_odd_recordings_have_a_page_too(name: str, made: Recording, tmp_path: Path) -> None:
+def test_odd_recordings_have_a_page_too(name: str, trace: Recording, tmp_path: Path) -> None:
     path = tmp_path / "odd.html"
-    report.save(str(path), document.document(made))
+    report.save(str(path), document.of(trace))
     with Browser() as browser:
         browser.open(path.as_uri())
         browser.wait("document.getElementById('chart').dataset.ready")
@@ -193,7 +199,7 @@ def test_odd_recordings_have_a_page_too(name: str, made: Recording, tmp_path: Pa
 
 
 def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
-    found = document.document(recording())
+    found = document.of(recording())
     for index, sample in enumerate(found["samples"]):
         sample["time"] = (0.0, 5e-324, -3.0)[index % 3]
         sample["bytes_read"] = 2**64 * (index % 2)
@@ -203,7 +209,7 @@ def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
 
 
 def test_a_page_is_made_where_figures_are_null() -> None:
-    found = document.document(recording())
+    found = document.of(recording())
     names = (
         "started",
         "seconds",
@@ -227,7 +233,7 @@ def test_a_page_is_made_where_figures_are_null() -> None:
     ],
 )  # fmt: skip
 def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    found = document.document(recording())
+    found = document.of(recording())
     (tmp_path / "good.json").write_text(json.dumps(found))
     assert report.render(document.load(str(tmp_path / "good.json")))
     (tmp_path / "bad.json").write_text(json.dumps({**found, **change}))
@@ -236,10 +242,10 @@ def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: P
 
 
 def test_control_characters_in_names_are_written_out() -> None:
-    made = recording(command=["python", "a\x1b[31m\u202e\udcff\n.py"])
-    grown = {**made.details[-1].mapped, "/data/b\x9b\u2028.bin": 2**30}
-    made.details[-1] = made.details[-1]._replace(mapped=grown)
-    text = report.render(document.document(made)).split("<script>")[0]
+    trace = recording(command=["python", "a\x1b[31m\u202e\udcff\n.py"])
+    grown = {**trace.details[-1].mapped, "/data/b\x9b\u2028.bin": 2**30}
+    trace.details[-1] = trace.details[-1]._replace(mapped=grown)
+    text = report.render(document.of(trace)).split("<script>")[0]
     assert r"python a\x1b[31m\u202e\udcff\n.py" in text
     assert r"b\x9b\u2028.bin" in text
     assert not set(text) & set("\x1b\u202e\udcff\x9b\u2028")

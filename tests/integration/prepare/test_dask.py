@@ -107,7 +107,7 @@ def test_a_wrong_address_ends_within_seconds(tmp_path: Path, source: Path) -> No
 def test_a_scheduler_without_workers_says_so(
     tmp_path: Path, source: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lowtide._prepare.executors._JOINED", 1)
+    monkeypatch.setattr("lowtide._prepare.executors._JOIN", 1)
     with refused(ClusterError, cluster.address, "no worker", "dask worker"):
         lowtide.prepare(source, tmp_path / "out", dask=cluster.address)
 

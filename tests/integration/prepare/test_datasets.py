@@ -10,8 +10,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from lowtide._prepare.reading import ReadOptions
-from lowtide._prepare.sources import find
+from lowtide._prepare.inputs import find
+from lowtide._prepare.inputs.kind import ReadOptions
 from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
 from tests.support.formats import refused
 from tests.support.pieces import documents, pieces_of
@@ -26,7 +26,7 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
         found = documents(pieces_of(tmp_path / "saved", ReadOptions(unit_size=unit_size)))
         assert [text for _, text in found] == TEXTS
     sources = find([str(tmp_path / "saved")])
-    assert [(source.kind, Path(source.name).name) for source in sources] == [
+    assert [(source.label, Path(source.name).name) for source in sources] == [
         ("dataset", "data-00000-of-00002.arrow"),
         ("dataset", "data-00001-of-00002.arrow"),
     ]
@@ -67,7 +67,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for split, texts in (("train", TEXTS[:50]), ("test", TEXTS[50:60])):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     sources = find([f"hf:{folder}:test"])
-    assert [source.kind for source in sources] == ["dataset"]
+    assert [source.label for source in sources] == ["dataset"]
     found = documents(pieces_of(Path(sources[0].path), ReadOptions()))
     assert [text for _, text in found] == TEXTS[50:60]
     with refused(ArgumentError, "'train', 'test'", f"hf:{folder}:train"):
@@ -77,7 +77,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_that_cannot_be_loaded(tmp_path: Path) -> None:
-    program = "from lowtide._prepare.sources import find; find(['hf:nobody/nothing'])"
+    program = "from lowtide._prepare.inputs import find; find(['hf:nobody/nothing'])"
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False

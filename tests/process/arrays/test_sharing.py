@@ -261,17 +261,17 @@ def test_a_finalizer_may_read_while_a_read_is_under_way(big: Path) -> None:
 
 def test_a_pass_asked_for_a_chunk_from_within_itself_says_so(path: Path) -> None:
     with lowtide.open(path) as array, array.chunks(10, prefetch=0) as chunks:
-        read = lowtide.Array.stream
+        read = lowtide.Array._submit_rows
         raised: list[BaseException] = []
 
-        def interrupted(*arguments: Any, **options: Any) -> bool:
+        def interrupted(*arguments: Any, **options: Any) -> Any:
             try:
                 next(chunks)
             except errors.BusyError as error:
                 raised.append(error)
             return read(*arguments, **options)
 
-        with mock.patch.object(lowtide.Array, "stream", interrupted):
+        with mock.patch.object(lowtide.Array, "_submit_rows", interrupted):
             assert next(chunks)[:, 0].tolist() == list(range(0, 20, 2))
         assert raised
         assert "signal handler" in str(raised[0])

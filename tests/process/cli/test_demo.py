@@ -64,7 +64,7 @@ def test_too_little_disk_is_told_at_once(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: kind(*free(path)))
     done = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path / "demo"), *(["--quick"] if quick else [])])
     assert done.exit_code == 1
-    assert "1.0 MiB are free, and the demo needs " in done.stderr
+    assert "not enough free space (1.0 MiB, expected " in done.stderr
     assert done.stdout == ""
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lowtide._memory import live, profiler, verdict
-from lowtide._prepare import tokenizers
+from lowtide._memory.profile import live, profiler, verdict
+from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide._printable import printable
 from tests.process.cli.test_sample import make_run
 from tests.support.command import CODE, lowtide
@@ -105,9 +105,7 @@ def test_names_of_members_are_shown_escaped(tmp_path: Path) -> None:
 
 def test_text_of_a_model_does_not_command_a_terminal(tmp_path: Path) -> None:
     alphabet = "\x1b\x9b[a\n"
-    run = make_run(
-        tmp_path / "run", model(vocab_size=len(alphabet)), tokenizers.make("char", alphabet=alphabet)
-    )
+    run = make_run(tmp_path / "run", model(vocab_size=len(alphabet)), CharTokenizer(alphabet))
     words = ["sample", str(run), "--prompt", "\x1b[a", "--max-new-tokens", "40"]
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", CODE, *words], stdout=theirs, stderr=theirs) as ended:

@@ -21,18 +21,18 @@ def test_every_option_is_the_functions(tmp_path: Path) -> None:
     (tmp_path / "sea.txt").write_text(text)
     told = run(
         "prepare", tmp_path / "sea.txt", "-o", tmp_path / "cli", "--tokenizer", "char",
-        "--val-fraction", "0.3", "--split", "documents", "--seed", "7", "--split-on", "||", "--no-eos",
+        "--val-fraction", "0.3", "--holdout", "documents", "--seed", "7", "--split-on", "||", "--no-eos",
         "--layout", "llmc",
-        "--shard-tokens", "0.1k", "--meta-pkl", "--errors", "replace", "--on-error", "skip", "--workers", "1",
+        "--shard-tokens", "0.1k", "--meta-pkl", "--on-error", "replace-or-skip", "--workers", "1",
         "--text-field", "body", "--glob", "*.txt",
     )  # fmt: skip
     lowtide.prepare(
-        tmp_path / "sea.txt", tmp_path / "function", tokenizer="char", val_fraction=0.3, split="documents",
-        seed=7, split_on="||", eos=False, layout="llmc", shard_tokens=100, meta_pkl=True, errors="replace",
-        on_error="skip", workers=2, text_field="body", glob="*.txt",
+        tmp_path / "sea.txt", tmp_path / "function", tokenizer="char", val_fraction=0.3, holdout="documents",
+        seed=7, split_on="||", eos=False, layout="llmc", shard_tokens=100, meta_pkl=True,
+        on_error="replace-or-skip", workers=2, text_field="body", glob="*.txt",
     )  # fmt: skip
     assert content(tmp_path / "cli") == content(tmp_path / "function")
-    for part in ("tokens in 100 documents", "train", "val", "tokens a document", "###"):
+    for part in ("tokens in 100 documents", "train", "val", "tokens per document", "###"):
         assert part in told.stdout
 
 
@@ -83,7 +83,7 @@ def test_a_line_every_few_seconds(
     lines = Lines(every=5)
     for second in range(12):
         now[0] = 100.0 + second
-        lines.tell(Progress("tokens", second, 20, 0, documents=second, tokens=1000 * second))
+        lines.show(Progress("tokens", second, 20, 0, documents=second, tokens=1000 * second))
     told = capsys.readouterr().err.splitlines()
     assert told == [
         "tokens 25 %, 5 B of 20 B, 5 documents, 5,000 tokens, 1,000 tokens/s, 0:00:15 left",

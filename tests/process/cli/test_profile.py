@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_memmap_walk_with_everything_written_down(data: Path, tmp_path: Path) -> None:
-    files = {"--json": tmp_path / "a.json", "--dat": tmp_path / "a.dat", "--out": tmp_path / "a.html"}
+    files = {"--save": tmp_path / "a.json", "--dat": tmp_path / "a.dat", "--out": tmp_path / "a.html"}
     options = [str(word) for pair in files.items() for word in pair]
     done = profile("--budget", "64MiB", *options, "--", *programs.program(programs.WALK_MEMMAP, str(data)))
     assert done.returncode == 3
@@ -41,7 +41,7 @@ def test_a_memmap_walk_with_everything_written_down(data: Path, tmp_path: Path) 
     assert last.startswith("grows: ")
     assert last.endswith("file-mapped: train.bin")
     assert over.startswith("over budget: peak 2")
-    found = json.loads(files["--json"].read_text())
+    found = json.loads(files["--save"].read_text())
     assert found["verdict"] == last
     assert found["grows"] is True
     assert 900 <= found["mib_per_gib_read"] <= 1127
@@ -81,10 +81,14 @@ def test_a_command_that_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["--", "no-such-command-anywhere"], 127, "there is no command 'no-such-command-anywhere'"),
+        (["--", "no-such-command-anywhere"], 127, "no-such-command-anywhere: no such command"),
         (["--", "/etc/passwd"], 126, "not an executable file"),
-        (["--out", "/no/such/folder/x.html", "--", "true"], 125, "there is no folder /no/such/folder"),
-        (["--json", "/proc/x.json", "--", "true"], 125, "cannot write /proc/x.json"),
+        (
+            ["--out", "/no/such/folder/x.html", "--", "true"],
+            125,
+            "/no/such/folder/x.html: no such file or directory; create its folder first",
+        ),
+        (["--save", "/proc/x.json", "--", "true"], 125, "/proc/x.json: no such file or directory"),
         (["--budget", "12 bananas", "--", "true"], 2, "12 bananas"),
         (["--budget", "0", "--", "true"], 2, "budget of 0"),
         (["--interval", "0", "--", "true"], 2, "interval"),
@@ -108,7 +112,7 @@ def test_an_unwritable_file_is_refused_before_the_command_runs(tmp_path: Path) -
 
 
 def test_a_disk_that_is_full_loses_the_file_and_not_the_verdict() -> None:
-    done = profile("--json", "/dev/full", "--", "true")
+    done = profile("--save", "/dev/full", "--", "true")
     assert done.returncode == 125
     assert "no space left" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("bounded: ")
@@ -116,7 +120,7 @@ def test_a_disk_that_is_full_loses_the_file_and_not_the_verdict() -> None:
 
 def test_a_killed_command_still_gives_the_report(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
-    done = profile("--json", str(out), "--", "sh", "-c", "sleep 0.1; kill -KILL $$")
+    done = profile("--save", str(out), "--", "sh", "-c", "sleep 0.1; kill -KILL $$")
     assert done.returncode == 128 + 9
     assert "ended by SIGKILL" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("bounded: ")
@@ -126,7 +130,7 @@ def test_a_killed_command_still_gives_the_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_reaches_the_command_and_still_gives_the_report(number: int, tmp_path: Path) -> None:
     out = tmp_path / "a.json"
-    command = [*LOWTIDE, "profile", "--json", str(out), "--", "sh", "-c", "echo $$; exec sleep 60"]
+    command = [*LOWTIDE, "profile", "--save", str(out), "--", "sh", "-c", "echo $$; exec sleep 60"]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as run:
         assert run.stdout
         child = int(run.stdout.readline())

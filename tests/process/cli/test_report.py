@@ -30,7 +30,7 @@ def test_a_dat_file_becomes_a_page_beside_it(tmp_path: Path) -> None:
 
 def test_json_of_profile_becomes_the_same_page(tmp_path: Path) -> None:
     first, saved, again = tmp_path / "a.html", tmp_path / "a.json", tmp_path / "b.html"
-    command = [*LOWTIDE, "profile", "--out", str(first), "--json", str(saved), "--", "sleep", "0.2"]
+    command = [*LOWTIDE, "profile", "--out", str(first), "--save", str(saved), "--", "sleep", "0.2"]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert report(str(saved), "--out", str(again)).returncode == 0
     assert again.read_text() == first.read_text()

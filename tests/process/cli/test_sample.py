@@ -12,9 +12,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from lowtide._gpt import checkpoints, settings
+from lowtide._gpt.checkpoint import LAST, Checkpoint
+from lowtide._gpt.config import resolve
+from lowtide._gpt.folder import TOKENIZER, write_settings
 from lowtide._gpt.model import GPT
 from lowtide._prepare import tokenizers
+from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide.cli.export import command as export
 from lowtide.cli.sample import command as sample
 from lowtide.errors import ArgumentError, LowtideError, UnsupportedError
@@ -25,18 +28,18 @@ ALPHABET = "\n abcdefghijklmnopqrstuvwxyz"
 
 def make_run(folder: Path, gpt: GPT, tokenizer: tokenizers.Tokenizer | None) -> Path:
     folder.mkdir()
-    told = settings.resolve({"data": "nowhere", "device": "cpu"})
-    saved = checkpoints.Checkpoint(0, told, gpt.config, gpt.state_dict())
-    saved.save(str(folder / checkpoints.LAST))
-    checkpoints.write_settings(str(folder), told)
+    told = resolve({"data": "nowhere", "device": "cpu"})
+    saved = Checkpoint(0, told, gpt.config, gpt.state_dict())
+    saved.save(str(folder / LAST))
+    write_settings(str(folder), told)
     if tokenizer is not None:
-        (folder / checkpoints.TOKENIZER).write_text(tokenizer.to_json())
+        (folder / TOKENIZER).write_text(tokenizer.to_json())
     return folder
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "run", model(vocab_size=28), tokenizers.make("char", alphabet=ALPHABET))
+    return make_run(tmp_path / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
 
 
 def said(command: Any, *arguments: object) -> str:
@@ -84,10 +87,10 @@ def test_errors(run: Path, tmp_path: Path) -> None:
 
     assert "no checkpoint there" in refused(tmp_path / "nowhere")
     assert "device 'cuda:7'" in refused(run, "--device", "cuda:7")
-    assert "top_p must be above 0" in refused(run, "--top-p", 2)
+    assert "top_p must be a number > 0" in refused(run, "--top-p", 2)
     assert "the prompt has no tokens" in refused(run, "--prompt", "")
-    (run / checkpoints.TOKENIZER).unlink()
-    assert "name the tokenizer with --tokenizer" in refused(run)
+    (run / TOKENIZER).unlink()
+    assert "pass the tokenizer with --tokenizer" in refused(run)
     assert "no tokenizer 'klingon'" in refused(run, "--tokenizer", "klingon")
 
 
@@ -106,7 +109,7 @@ def test_export_writes_what_transformers_loads(tmp_path: Path) -> None:
     theirs: Any = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     tokens = torch.tensor([[1, 5, 9, 2]])
     torch.testing.assert_close(theirs.eval()(tokens).logits, gpt(tokens)[0], atol=1e-4, rtol=0)
-    with pytest.raises(ArgumentError, match="is there already"):
+    with pytest.raises(ArgumentError, match="already exists"):
         said(export, run, tmp_path / "out")
 
 

@@ -18,7 +18,7 @@ import pytest
 import zstandard
 
 import lowtide as library
-from lowtide._prepare import tokenizers
+from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide.cli import COMMANDS, status
 from lowtide.errors import NotFoundError, TruncatedFileError
 from tests.process.cli.test_sample import ALPHABET, make_run
@@ -60,7 +60,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         library.prepare(folder / "books", folder / layout, layout=layout, val_fraction=0)
         [shard] = (folder / layout).glob("*train*.bin")
         cut(shard)
-    run = make_run(folder / "run", model(vocab_size=28), tokenizers.make("char", alphabet=ALPHABET))
+    run = make_run(folder / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
     cut(run / "checkpoint.pt")
     (folder / "profile.json").write_text('{"lowtide_profile": 1, "verdict": "bound')
     return folder
@@ -172,13 +172,13 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
         ("lowtide._arrays.formats.npy:read_header", "compare a.npy"),
         ("lowtide._arrays.shuffling:shuffle", "shuffle a.npy out.npy"),
         ("lowtide._gpt.train:Data", "train --data books --out new"),
-        ("lowtide._gpt.checkpoints:load", "train --out run --resume"),
-        ("lowtide._gpt.checkpoints:load_model", "sample run"),
+        ("lowtide._gpt.checkpoint:load", "train --out run --resume"),
+        ("lowtide._gpt.folder:load_model", "sample run"),
         ("lowtide._gpt.generate:generate", "sample run"),
-        ("lowtide._gpt.checkpoints:load_model", "export run new"),
-        ("lowtide._memory.document:load", "report profile.json"),
+        ("lowtide._gpt.folder:load_model", "export run new"),
+        ("lowtide._memory.profile.document:load", "report profile.json"),
         ("lowtide._memory.doctor:examine", "doctor"),
-        ("lowtide._memory.profiler:attach", "watch 1"),
+        ("lowtide._memory.profile.profiler:attach", "watch 1"),
     ],
 )
 def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monkeypatch: Any) -> None:
@@ -187,7 +187,7 @@ def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monk
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "one.txt").write_text("tide")
     if line.startswith("sample"):
-        make_run(tmp_path / "run", model(vocab_size=28), tokenizers.make("char", alphabet=ALPHABET))
+        make_run(tmp_path / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
     done = lowtide(where, *shlex.split(line), before=INTERRUPT)
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith("lowtide: interrupted")
@@ -271,8 +271,8 @@ def test_errors_of_the_system_start_with_the_path() -> None:
         ("pick one, as in lowtide.open('a.npz', name='x')", "pick one, as in --name x"),
         ("lowtide.corpus('a', split='val')", "lowtide.corpus('a', split='val')"),
         ("or pass dtype=, or copy it again", "or pass --dtype, or copy it again"),
-        ("pass errors='replace' to read", "pass --errors replace to read"),
-        ("errors='other'", "errors='other'"),
+        ("pass on_error='replace' to read", "pass --on-error replace to read"),
+        ("on_error='other'", "on_error='other'"),
         ("take a larger val_fraction", "take a larger --val-fraction"),
         ("the field (val_fraction)", "the field (--val-fraction)"),
         ("/data/val_fraction/x: 'val_fraction'", "/data/val_fraction/x: 'val_fraction'"),
@@ -284,7 +284,7 @@ def test_settings_are_named_as_options(said: str, shown: str) -> None:
     flags = ["--dtype", "--shape", "--offset", "--val-fraction", "--overwrite"]
     options = [click.Option([flag]) for flag in flags]
     options += [click.Option(["--name", "member"])]
-    options += [click.Option(["--errors"], type=click.Choice(["strict", "replace"]))]
+    options += [click.Option(["--on-error"], type=click.Choice(["raise", "replace"]))]
     assert status.in_options(said, click.Command("x", params=[*options])) == shown
     assert status.in_options(said, None).replace("pass --overwrite", "pass overwrite (--overwrite)") == said
 
@@ -297,6 +297,6 @@ def test_errors_speak_of_options(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"content": "tide"}\n')
     assert "--text-field" in refusal("prepare", tmp_path / "a.jsonl", "-o", tmp_path / "out")
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    assert "--errors replace" in refusal("prepare", tmp_path / "a.txt", "-o", tmp_path / "new")
+    assert "--on-error replace" in refusal("prepare", tmp_path / "a.txt", "-o", tmp_path / "new")
     said = refusal("train", "--data", tmp_path / "a.raw", "--out", tmp_path / "run")
     assert "--dtype uint16" not in said, "which is another setting there"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from lowtide._gpt import checkpoints
+from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.config import FIELDS
+from lowtide._gpt.gpt2 import to_gpt2
 from lowtide._gpt.model import GPT, ModelConfig
-from lowtide._gpt.settings import FIELDS
-from lowtide._gpt.weights import to_gpt2
 from lowtide.cli import cli
 from tests.support.process import output
 from tests.support.training import TINY, arguments, corpus, losses
@@ -46,7 +46,7 @@ def test_options_the_file_and_the_preset_meet(data: Path, tmp_path: Path) -> Non
     del options["max_iters"]
     done = invoke(tmp_path / "run", data=data, config=tmp_path / "run.toml", **options)
     assert done.exit_code == 0, done.output
-    found = checkpoints.read_settings(tmp_path / "run")
+    found = folder.read_settings(tmp_path / "run")
     assert (found.preset, found.max_iters, found.n_layer, found.bias) == ("nanogpt", 3, 2, True)
     assert len(losses(tmp_path / "run")) == 3
 
@@ -59,7 +59,7 @@ def test_resuming_needs_the_folder_alone(data: Path, tmp_path: Path) -> None:
     assert len(losses(out)) == 5
     refused = invoke(out, resume=True, n_layer=4)
     assert refused.exit_code == 1
-    assert "--n-layer was 1 and is 4 on the command line" in refused.stderr
+    assert "--n-layer was 1 and is 4" in refused.stderr
 
 
 def test_resuming_what_is_not_there(tmp_path: Path) -> None:
@@ -80,20 +80,20 @@ def test_unknown_options_and_choices_say_what_there_is(data: Path, tmp_path: Pat
 
 def test_training_goes_on_from_gpt2s_weights(data: Path, tmp_path: Path) -> None:
     config = ModelConfig(
-        vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=8, dropout=0.0, bias=True, norm="layernorm",
+        vocab_size=40, length=16, n_layer=2, n_head=2, n_embd=8, dropout=0.0, bias=True, norm="layernorm",
         positions="learned", activation="gelu_tanh", qk_norm=False, tied=True, zero_init=False,
     )  # fmt: skip
     to_gpt2(GPT(config), tmp_path / "gpt2")
     options = {"device": "cpu", "init": tmp_path / "gpt2", "max_iters": 2, "batch_size": 2}
-    done = invoke(tmp_path / "run", data=data, block_size=12, **options)
+    done = invoke(tmp_path / "run", data=data, length=12, **options)
     assert done.exit_code == 0, done.output
-    found = checkpoints.load(str(tmp_path / "run" / "checkpoint.pt"))
+    found = checkpoint.load(str(tmp_path / "run" / "checkpoint.pt"))
     assert found.config == config
-    assert (found.settings.n_layer, found.settings.block_size, found.settings.vocab_size) == (2, 12, 40)
+    assert (found.settings.n_layer, found.settings.length, found.settings.vocab_size) == (2, 12, 40)
     assert invoke(tmp_path / "run", resume=True, max_iters=3).exit_code == 0
     for wrong, said in (
-        ({"n_layer": 3}, "--n-layer is 3 on the command line, and the weights of --init have 2"),
-        ({"block_size": 17}, "--block-size is 17, and the weights of --init look back on 16 tokens"),
+        ({"n_layer": 3}, "--n-layer is 3, but the weights of --init have 2"),
+        ({"length": 17}, "--length is too large for the weights of --init (17, expected at most 16)"),
     ):
         done = invoke(tmp_path / "other", data=data, **options, **wrong)
         assert done.exit_code == 1

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lowtide._memory import live, profiler
+from lowtide._memory.profile import live, profiler
 
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
 BUSY = (
@@ -73,7 +73,7 @@ def test_in_a_terminal_it_draws_bars(busy: subprocess.Popen[str]) -> None:
     os.close(ours)
     shown = text.decode()
     assert run.returncode == 0, shown
-    for word in ("heap", "mapped files", "page cache", "of 64.0 MiB, the budget", "course", "slope", "█"):
+    for word in ("heap", "mapped files", "page cache", "of 64.0 MiB, the budget", "curve", "slope", "█"):
         assert word in shown, word
 
 
@@ -91,20 +91,21 @@ def test_ctrl_c_still_gives_the_verdict(busy: subprocess.Popen[str]) -> None:
 def test_no_such_process() -> None:
     done = watch(str(2**22 + 1))
     assert done.returncode == 1
-    assert done.stderr.startswith("lowtide: there is no process 4194305")
+    assert done.stderr.startswith("lowtide: /proc/4194305: there is no process 4194305")
 
 
 def test_a_process_of_another_user(busy: subprocess.Popen[str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     script = (
-        "import lowtide.cli.watch, lowtide._memory.live, lowtide._memory.profiler, os\n"  # while it still may
+        # Imported while it still may read them.
+        "import lowtide.cli.watch, lowtide._memory.profile.live, lowtide._memory.profile.profiler, os\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\nfrom lowtide.cli import main; main()"
     )
     command = [sys.executable, "-c", script, "watch", str(busy.pid)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"process {busy.pid} belongs to " in done.stderr
+    assert f"/proc/{busy.pid}: process {busy.pid} belongs to " in done.stderr
     assert "Traceback" not in done.stderr
 
 

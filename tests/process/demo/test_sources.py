@@ -47,7 +47,7 @@ def test_it_stops_when_there_is_enough(library: Path, tmp_path: Path) -> None:
 
 def test_a_library_without_sources_is_named(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
-    with pytest.raises(NotFoundError, match="bare: holds no Python sources"):
+    with pytest.raises(NotFoundError, match="bare: has no Python sources"):
         sources.copy(str(tmp_path / "text"), 100, library=str(tmp_path / "bare"))
 
 

@@ -40,7 +40,7 @@ import sys
 from dataclasses import replace
 from lowtide.demo.tour import FULL, tour
 small = dict(
-    n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, max_iters=6, eval_interval=3, eval_iters=1,
+    n_layer=1, n_head=2, n_embd=16, length=16, batch_size=4, max_iters=6, eval_interval=3, eval_iters=1,
     log_interval=2, device="cpu",
 )
 small = {**FULL.training, **small}

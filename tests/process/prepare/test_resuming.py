@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import lowtide
-from lowtide._prepare import assembling, shards, workfolder
-from lowtide._prepare.encoding import encode
+from lowtide._prepare import merge, shard_writer, workdir
+from lowtide._prepare.worker import encode
 from lowtide.errors import DiskFullError, TaskError
 from tests.support.formats import refused
 from tests.support.preparing import SCRIPT, content, jsonl, small, start
@@ -41,10 +41,10 @@ def whole(source: Path) -> dict[tuple[str, str], dict[str, str]]:
         *(("documents", layout) for layout in ("shards", "llmc")),
         *(("contiguous", layout) for layout in ("shards", "nanogpt")),
     ]
-    for split, layout in cases:
-        out = source.parent / f"{split}-{layout}"
-        lowtide.prepare(source, out, workers=1, split=split, layout=layout, **OPTIONS)
-        made[split, layout] = content(out)
+    for holdout, layout in cases:
+        out = source.parent / f"{holdout}-{layout}"
+        lowtide.prepare(source, out, workers=1, holdout=holdout, layout=layout, **OPTIONS)
+        made[holdout, layout] = content(out)
     return made
 
 
@@ -63,12 +63,12 @@ def tasks_done(out: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("layout", "split"), [("shards", "documents"), ("llmc", "documents"), ("nanogpt", "contiguous")]
+    ("layout", "holdout"), [("shards", "documents"), ("llmc", "documents"), ("nanogpt", "contiguous")]
 )
-def test_killed_again_and_again(tmp_path: Path, source: Path, whole: Any, layout: str, split: str) -> None:
+def test_killed_again_and_again(tmp_path: Path, source: Path, whole: Any, layout: str, holdout: str) -> None:
     """The moments are points of progress, and a random wait after each of them."""
-    chance = random.Random(f"{layout}{split}")
-    arguments = {"sources": source, "out": tmp_path / "out", "layout": layout, "split": split, **OPTIONS}
+    chance = random.Random(f"{layout}{holdout}")
+    arguments = {"sources": source, "out": tmp_path / "out", "layout": layout, "holdout": holdout, **OPTIONS}
     for point in sorted(chance.sample(range(1, 120), 3)):
         process = start(**arguments, workers=1)
         wait_for(lambda: tasks_done(tmp_path / "out") >= point or process.poll() is not None)  # noqa: B023
@@ -79,16 +79,16 @@ def test_killed_again_and_again(tmp_path: Path, source: Path, whole: Any, layout
     if not (tmp_path / "out" / "corpus.json").exists():
         with small():
             lowtide.prepare(workers=1, **{**arguments, "sources": source})
-    assert content(tmp_path / "out") == whole[split, layout]
+    assert content(tmp_path / "out") == whole[holdout, layout]
 
 
 STEPS = [
-    (assembling.Assembler, "commit"),
-    (assembling.Assembler, "_forget"),
-    (shards.Stream, "_close_shard"),
-    (shards.Stream, "sync"),
-    (workfolder.Workfolder, "write_state"),
-    (workfolder.Workfolder, "discard"),
+    (merge.Merger, "commit"),
+    (merge.Merger, "_forget"),
+    (shard_writer.ShardWriter, "_close_shard"),
+    (shard_writer.ShardWriter, "sync"),
+    (workdir.Workdir, "write_state"),
+    (workdir.Workdir, "discard"),
     (os, "replace"),
     (os, "unlink"),
     (os, "fsync"),
@@ -223,7 +223,12 @@ with small(2**17):
 def test_what_tasks_left_before_the_machine_went_down_is_made_again(
     tmp_path: Path, source: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments: dict[str, Any] = {"sources": source, "out": tmp_path / "out", "split": "contiguous", **OPTIONS}
+    arguments: dict[str, Any] = {
+        "sources": source,
+        "out": tmp_path / "out",
+        "holdout": "contiguous",
+        **OPTIONS,
+    }
     process = start(**arguments, workers=1)
     wait_for(lambda: tasks_done(tmp_path / "out") >= 20)
     process.kill()
@@ -231,7 +236,7 @@ def test_what_tasks_left_before_the_machine_went_down_is_made_again(
     for path in (tmp_path / "out" / ".prepare" / "tasks").glob("*.bin"):
         path.write_bytes(bytes(path.stat().st_size))  # as a file system may leave them
     (tmp_path / "boot").write_text("another start")
-    monkeypatch.setattr(workfolder, "_BOOT", str(tmp_path / "boot"))
+    monkeypatch.setattr(workdir, "_BOOT", str(tmp_path / "boot"))
     with small():
         lowtide.prepare(workers=1, **arguments)
     assert content(tmp_path / "out") == whole["contiguous", "shards"]

@@ -23,11 +23,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide._arrays import chunks as chunks_module
+from lowtide._arrays import orders
 from lowtide._arrays.chunks import Chunks
-from lowtide._io.extents import AHEAD, Extents
-from lowtide._io.files import Bytes
-from lowtide._permutation import BlockShuffled, Shuffled
+from lowtide._io.extents import Bytes, Extents
+from lowtide._io.pending import Pending
+from lowtide._permutation import Shuffled
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
 from tests.support.variants import Variant, every_variant, tight
 
@@ -142,7 +142,7 @@ def test_any_shape(
     path = tmp_path_factory.mktemp("any") / "a.npy"
     expected = np.arange(math.prod(shape), dtype="u2").reshape(shape)
     np.save(path, expected)
-    small = mock.patch.multiple(chunks_module, _WINDOW=window, _BLOCK=block)
+    small = mock.patch.multiple(orders, _WINDOW=window, _BLOCK=block)
     with small, lowtide.open(path) as array:
         chunks = array.chunks(rows, shuffle=shuffle, seed=seed, prefetch=prefetch, reuse=reuse)
         got = collected(chunks)
@@ -288,7 +288,7 @@ def test_prefetch_and_reuse_are_no_part_of_a_state(array: lowtide.Array) -> None
     ("options", "words"),
     [
         ({"rows": 91}, "rows was 90 and is 91"),
-        ({"shuffle": True}, "shuffle was 'blocks' and is True"),
+        ({"shuffle": True}, "order was 'blocks' and is 'shuffle'"),
         ({"seed": 5}, "seed was 4 and is 5"),
         ({"drop_last": True}, "drop_last was False and is True"),
         ({"epoch": 2}, "epoch was 0 and is 2"),
@@ -337,7 +337,7 @@ def test_a_state_is_small_however_large_the_array(tmp_path: Path) -> None:
 
 
 class Broken:
-    """A reader that fails when told to."""
+    """A reader that fails while ``fails`` is set."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -346,15 +346,11 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
-        if self.fails:
-            raise OSError(5, "broken")
-        self._reader.fill(extents, out, ahead)
+    def submit(self, extents: Extents, out: Bytes, **options: Any) -> Any:
+        return Pending(self._fail) if self.fails else self._reader.submit(extents, out, **options)
 
-    def stream(self, offset: int, out: Bytes, *, wait: bool = True) -> bool:
-        if self.fails and wait:
-            raise OSError(5, "broken")
-        return not self.fails and bool(self._reader.stream(offset, out, wait=wait))
+    def _fail(self) -> None:
+        raise OSError(5, "broken")
 
 
 @any_shuffle
@@ -364,7 +360,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
 ) -> None:
     def fresh() -> Chunks:
         # Windows smaller than a chunk: in a block shuffle a chunk then has to read too.
-        with mock.patch.object(chunks_module, "_BLOCK", 1):
+        with mock.patch.object(orders, "_BLOCK", 1):
             return array.chunks(90, shuffle=shuffle, prefetch=prefetch)
 
     want = collected(fresh())
@@ -376,7 +372,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
     for _ in range(2):
         with pytest.raises(OSError, match="broken") as caught:
             got.extend(chunks)  # what was made ahead comes first
-        assert {"fill", "stream"} & {frame.name for frame in traceback.extract_tb(caught.tb)}
+        assert "_fail" in {frame.name for frame in traceback.extract_tb(caught.tb)}
     assert len(chunks) == len(want) - len(got)
     broken.fails = False
     got.extend(chunks)
@@ -387,7 +383,7 @@ def test_a_file_cut_short_in_the_midst(array: lowtide.Array) -> None:
     chunks = array.chunks(100)
     next(chunks)
     os.truncate(array.path, 2000)
-    with pytest.raises(lowtide.LowtideError, match="cut short"):
+    with pytest.raises(lowtide.LowtideError, match="was truncated"):
         list(chunks)
     chunks.close()
 
@@ -555,20 +551,20 @@ def test_a_fork_in_the_midst_and_both_go_on(tmp_path: Path, shuffle: Shuffle, re
 
 def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     """What the child copies may be half new: it must not be taken for the old window."""
-    with mock.patch.object(chunks_module, "_BLOCK", 10):
+    with mock.patch.object(orders, "_BLOCK", 10):
         chunks = array.chunks(10, shuffle="blocks", prefetch=0)
         want = collected(array.chunks(10, shuffle="blocks", prefetch=0))
-    plan = chunks._plan
-    assert isinstance(plan.order, BlockShuffled)
+    order = chunks._plan._order
+    assert isinstance(order, orders.BlockOrder)
     next(chunks)
-    read, states = lowtide.Array.read_runs, []
+    read, states = lowtide.Array._read_runs, []
 
-    def forked(*arguments: Any, **options: Any) -> None:
-        states.append(plan._window)
-        read(*arguments, **options)
+    def forked(*arguments: Any, **options: Any) -> Any:
+        states.append(order._window)
+        return read(*arguments, **options)
 
-    with mock.patch.object(lowtide.Array, "read_runs", forked):
-        plan._load_window(plan.order, 0)
+    with mock.patch.object(lowtide.Array, "_read_runs", forked):
+        order._load_window(0)
     assert set(states) == {-1}
     assert (next(chunks) == want[1]).all()
 
@@ -576,7 +572,9 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
 def test_a_child_does_not_write_into_its_parents_window(array: lowtide.Array) -> None:
     chunks = array.chunks(10, shuffle="blocks", prefetch=0)
     next(chunks)
-    window = chunks._plan._window_rows
+    order = chunks._plan._order
+    assert isinstance(order, orders.BlockOrder)
+    window = order._window_rows
     before = window.copy()
 
     def overwrite() -> bool:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lowtide
-from lowtide._io.extents import AHEAD, Extents
-from lowtide._io.files import Bytes
+from lowtide._io.extents import Bytes, Extents
 from lowtide.errors import IndexingError
 from tests.support.variants import VARIANTS, Variant, every_variant, tight
 
@@ -285,10 +284,10 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> None:
+    def submit(self, extents: Extents, out: Bytes, **options: Any) -> Any:
         self.nbytes += extents.nbytes
         self.requests += len(extents)
-        self._reader.fill(extents, out, ahead)
+        return self._reader.submit(extents, out, **options)
 
 
 @pytest.mark.parametrize("fortran", [False, True], ids=["C", "F"])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide._arrays import chunks as chunks_module
+from lowtide._arrays import orders
 from lowtide._permutation import BlockShuffled, Shuffled, key_of
 from lowtide.errors import ArgumentError, BusyError, ClosedError, StateError
 
@@ -29,6 +29,11 @@ def save(path: Path, rows: int, width: int, dtype: str = "i4") -> lowtide.Array:
     """Rows that hold their own number."""
     np.save(path, np.repeat(np.arange(rows, dtype=dtype)[:, None], width, axis=1))
     return lowtide.open(path)
+
+
+def holds_window(chunks: lowtide.Chunks) -> bool:
+    order = chunks._plan._order
+    return isinstance(order, orders.BlockOrder) and order._holds_window
 
 
 @pytest.fixture
@@ -48,8 +53,7 @@ def test_arrays_of_different_widths_are_paired_row_by_row(
 ) -> None:
     settings: dict[str, Any] = {"rows": 300, "shuffle": shuffle, "seed": 3, **options}
     with save(tmp_path / "x.npy", 10_000, width) as x, save(tmp_path / "y.npy", 10_000, 1, "i8") as y:
-        held = x.chunks(**settings)._plan._holds_window
-        assert held == (shuffle == "blocks" and width == 100)
+        assert holds_window(x.chunks(**settings)) == (shuffle == "blocks" and width == 100)
         pairs = zip(x.chunks(**settings), y.chunks(**settings), strict=True)
         assert sum(int((one[:, 0] == other[:, 0]).sum()) for one, other in pairs) == 10_000
 
@@ -82,7 +86,7 @@ def test_the_order_does_not_depend_on_the_width(
     with (
         save(folder / "x.npy", rows, widths[0]) as x,
         save(folder / "y.npy", rows, widths[1], "i2") as y,
-        mock.patch.multiple(chunks_module, _WINDOW=window, _BLOCK=block),
+        mock.patch.multiple(orders, _WINDOW=window, _BLOCK=block),
     ):
         pairs = list(zip(x.chunks(chunk, **options), y.chunks(chunk, **options), strict=True))
     seen = [number for one, _ in pairs for number in one[:, 0].tolist()]
@@ -101,10 +105,11 @@ def test_the_order_of_blocks_is_the_one_of_orders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [1, 1024, 1025])
 def test_a_window_is_held_up_to_its_share_of_the_budget(tmp_path: Path, width: int) -> None:
     with save(tmp_path / "x.npy", 5000, width) as x:
-        plan = x.chunks(10, shuffle="blocks")._plan
-        assert plan._holds_window == (width <= 1024)  # 4,096 rows of 4 KiB are 16 MiB
+        assert holds_window(x.chunks(10, shuffle="blocks")) == (
+            width <= 1024
+        )  # 4,096 rows of 4 KiB are 16 MiB
         small = x.chunks(10, shuffle="blocks", budget=40 * 4 * width)
-        assert not small._plan._holds_window
+        assert not holds_window(small)
         assert small.nbytes_in_flight <= 40 * 4 * width
 
 
@@ -201,8 +206,8 @@ def test_what_is_not_an_epoch_is_refused(array: lowtide.Array, epoch: Any) -> No
 
 def test_a_state_without_an_epoch_is_one_of_epoch_0(array: lowtide.Array) -> None:
     """As version 0.1 saved them."""
-    state = array.chunks(90, shuffle=True).state_dict() | {"position": 2}
-    del state["epoch"]
+    state = array.chunks(90, shuffle=True).state_dict() | {"position": 2, "shuffle": True}
+    del state["epoch"], state["order"]
     chunks = array.chunks(90, shuffle=True)
     chunks.load_state_dict(state)
     assert (next(chunks)[:, 0] == Shuffled(1000)(180, 270)).all()
@@ -215,10 +220,10 @@ def test_a_state_without_an_epoch_is_one_of_epoch_0(array: lowtide.Array) -> Non
 def test_numpys_booleans_shuffle_too(array: lowtide.Array, true: Any, false: Any) -> None:
     assert numbers(array, shuffle=true) == numbers(array, shuffle=True)
     assert numbers(array, shuffle=false) == list(range(1000))
-    assert array.chunks(5, shuffle=true).state_dict()["shuffle"] is True
+    assert array.chunks(5, shuffle=true).state_dict()["order"] == "shuffle"
 
 
-@pytest.mark.parametrize("shuffle", ["rows", 2, -1, 1.0, None, b"blocks", np.array([True]), []])
+@pytest.mark.parametrize("shuffle", ["rows", 2, -1, 1.0, b"blocks", np.array([True]), []])
 def test_what_is_not_a_shuffle_is_refused(array: lowtide.Array, shuffle: Any) -> None:
     with pytest.raises(ArgumentError, match="shuffle must be False, True or 'blocks'"):
         array.chunks(10, shuffle=shuffle)
@@ -276,7 +281,7 @@ def test_no_rows_are_no_chunks(tmp_path: Path) -> None:
 
 def test_the_repr_says_where_the_pass_is(array: lowtide.Array) -> None:
     chunks = array.chunks(300, shuffle="blocks", seed=7, epoch=2)
-    about = f"<lowtide.Chunks of {array.path!r}, rows=300, shuffle='blocks', seed=7, epoch=2, "
+    about = f"<lowtide.Chunks of {array.path!r}, rows=300, order='blocks', seed=7, epoch=2, "
     assert repr(chunks) == about + "next 0 of 4>"
     next(chunks)
     assert repr(chunks) == about + "next 1 of 4>"

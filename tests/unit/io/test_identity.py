@@ -157,7 +157,7 @@ def test_a_forked_worker_notices_a_rewrite(path: Path) -> None:
 def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(path: Path) -> None:
     """A shared file system has another device number on every machine, and perhaps another inode."""
     with lowtide.open(path) as array:
-        identity = array.layout.identity
+        identity = array._layout.identity
         assert identity is not None
         there = lowtide._arrays.array._restore(
             (*array.__reduce__()[1][0][:-1], identity._replace(device=identity.device + 1, inode=7)),
@@ -282,6 +282,17 @@ def test_batches_of_a_rewritten_corpus_end(tmp_path: Path, order: Any, shards: i
             for _ in range(200_000):
                 next(batches)
         batches.close()
+
+
+def test_no_batch_of_a_few_rewritten_shards_is_given(tmp_path: Path) -> None:
+    paths = _corpus(tmp_path, 3)
+    with lowtide.corpus(paths, dtype="<u2") as corpus:
+        batches = corpus.batches(64, 16, prefetch=0)
+        batches[0]
+        for path in paths:
+            np.full(5000, 7, "<u2").tofile(path)
+        with pytest.raises(FileChangedError):
+            batches[1]
 
 
 def test_an_unpickled_corpus_reads_the_same_files_or_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The mapped readers: what is theirs alone. What they share with ``pread`` is in test_files.py."""
+"""The mapped readers: what is theirs alone. What they share with ``pread`` is in test_reader.py."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from lowtide import errors
 from lowtide._io import mapped
 from lowtide._io.extents import of_records
-from lowtide._io.files import ReaderName, open_reader
-from lowtide._io.mapped import MappedReader
-from tests.unit.io.test_files import written
+from lowtide._io.mapped import AdviseReader, MemmapReader, RemapReader
+from lowtide._io.reader import ReaderName, open_reader
+from tests.unit.io.test_reader import written
 
 
 @pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
@@ -28,7 +28,7 @@ def test_a_mapping_that_is_refused_is_lowtides_own_error(tmp_path: Path, reader:
         mock.patch("mmap.mmap", side_effect=refused),
         pytest.raises(errors.ReadError, match="Cannot allocate memory") as caught,
     ):
-        one.fill(of_records(np.array([0]), 10), np.zeros(10, np.uint8))
+        one.submit(of_records(np.array([0]), 10), np.zeros(10, np.uint8)).wait()
     assert caught.value.filename == str(tmp_path / "x")
     one.close()
 
@@ -48,17 +48,17 @@ def test_an_interrupt_while_copying_stays_an_interrupt(tmp_path: Path, reader: R
 
     wanted, out = of_records(np.array([0]), 10), np.zeros(10, np.uint8)
     with mock.patch.object(mapped, "_copy", interrupted), pytest.raises(KeyboardInterrupt):
-        one.fill(wanted, out)
+        one.submit(wanted, out).wait()
     one.close()
-    one.fill(wanted, out)
+    one.submit(wanted, out).wait()
     one.close()
 
 
 def test_mapped_readers_let_go(tmp_path: Path) -> None:
     written(tmp_path / "x", 2**20)
-    for name, maps in [("remap", 0), ("advise", 1), ("memmap", 1)]:
-        reader = MappedReader(str(tmp_path / "x"), 2**20, "keep", name)
-        reader.fill(of_records(np.array([5000]), 100), np.zeros(100, np.uint8))
+    for kind, maps in [(RemapReader, 0), (AdviseReader, 1), (MemmapReader, 1)]:
+        reader = kind(str(tmp_path / "x"), 2**20, False)
+        reader.submit(of_records(np.array([5000]), 100), np.zeros(100, np.uint8)).wait()
         assert Path("/proc/self/maps").read_text().count(str(tmp_path / "x")) == maps
         reader.close()
         assert str(tmp_path / "x") not in Path("/proc/self/maps").read_text()

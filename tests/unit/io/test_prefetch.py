@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
+from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
+
+
+def later(make: Callable[[int], Any]) -> Callable[[int], Pending[Any]]:
+    """Submits nothing before it is waited for."""
+    return lambda number: Pending(make, number)
 
 
 def threads() -> list[threading.Thread]:
@@ -39,6 +45,14 @@ def _no_thread_is_left() -> Iterator[None]:
     assert_no_thread()
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that the test itself moves on."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return now
+
+
 @pytest.mark.parametrize("depth", [0, 1, 3, 20])
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 10), (7, 10), (10, 10)])
 def test_items_come_in_order(depth: int, start: int, stop: int) -> None:
@@ -48,7 +62,7 @@ def test_items_come_in_order(depth: int, start: int, stop: int) -> None:
         made.append(number)
         return number * number
 
-    items = Prefetcher(make, start, stop, depth)
+    items = Prefetcher(later(make), start, stop, depth)
     assert [items.next() for _ in range(start, stop)] == [i * i for i in range(start, stop)]
     assert made == list(range(start, stop))
     assert items.position == stop
@@ -60,7 +74,7 @@ def test_items_come_in_order(depth: int, start: int, stop: int) -> None:
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_never_further_ahead_than_allowed(depth: int) -> None:
     made: list[int] = []
-    items = Prefetcher(lambda i: made.append(i), 0, 100, depth)
+    items = Prefetcher(later(lambda i: made.append(i)), 0, 100, depth)
     assert not made
     for i in range(20):
         items.next()
@@ -74,7 +88,7 @@ def test_never_further_ahead_than_allowed(depth: int) -> None:
 
 def test_without_depth_there_is_no_thread() -> None:
     ids = []
-    items = Prefetcher(lambda i: ids.append(threading.get_ident()), 0, 5, 0)
+    items = Prefetcher(later(lambda i: ids.append(threading.get_ident())), 0, 5, 0)
     items.next()
     assert ids == [threading.get_ident()]
     assert not threads()
@@ -90,7 +104,7 @@ def test_an_error_belongs_to_its_item_and_asking_again_tries_again(depth: int) -
             raise ValueError("the third") from KeyError("because")
         return number
 
-    items = Prefetcher(make, 0, 8, depth)
+    items = Prefetcher(later(make), 0, 8, depth)
     assert [items.next() for _ in range(3)] == [0, 1, 2]
     for _ in range(2):
         with pytest.raises(ValueError, match="the third") as caught:
@@ -114,7 +128,7 @@ def test_what_was_queued_behind_an_error_is_not_made_for_nothing() -> None:
             failed.wait(10)
         return number
 
-    items = Prefetcher(make, 0, 50, 8)
+    items = Prefetcher(later(make), 0, 50, 8)
     with pytest.raises(ValueError, match="first"):
         items.next()
     failed.set()
@@ -139,10 +153,10 @@ class Interrupted:
 @pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_an_interrupt_of_the_wait_loses_nothing(depth: int, taken: bool) -> None:
-    items = Prefetcher(lambda i: i, 0, 10, depth)
+    items = Prefetcher(later(lambda i: i), 0, 10, depth)
     items.next()
     assert items._worker is not None
-    items._worker.made = Interrupted(items._worker.made, taken=taken)  # type: ignore[assignment]
+    items._worker.results = Interrupted(items._worker.results, taken=taken)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         items.next()
     assert [items.next() for _ in range(9)] == list(range(1, 10))
@@ -159,10 +173,10 @@ def test_after_an_interrupt_the_old_thread_has_ended_before_a_new_one_makes_anyt
         at_work.clear()
         return number
 
-    items = Prefetcher(make, 0, 10, 3)
+    items = Prefetcher(later(make), 0, 10, 3)
     items.next()
     assert items._worker is not None
-    items._worker.made = Interrupted(items._worker.made, taken=False)  # type: ignore[assignment]
+    items._worker.results = Interrupted(items._worker.results, taken=False)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         items.next()
     assert [items.next() for _ in range(9)] == list(range(1, 10))
@@ -177,7 +191,7 @@ def test_a_real_interrupt_ends_the_wait() -> None:
             go_on.wait(10)
         return number
 
-    items = Prefetcher(make, 0, 3, 1)
+    items = Prefetcher(later(make), 0, 3, 1)
     assert items.next() == 0
     main = threading.main_thread().ident
     assert main is not None
@@ -189,53 +203,69 @@ def test_a_real_interrupt_ends_the_wait() -> None:
     items.close()
 
 
-def test_everything_allowed_is_begun_before_the_first_is_waited_for() -> None:
-    happened: list[str] = []
-    asked = threading.Event()
+def test_everything_allowed_is_submitted_before_the_first_is_waited_for() -> None:
+    events: list[str] = []
+    requested = threading.Event()
 
-    def begin(number: int) -> Callable[[], int]:
-        asked.wait(10)  # until the consumer has asked for all that it may
-        happened.append(f"begin {number}")
+    def finish(number: int) -> int:
+        events.append(f"wait {number}")
+        return number
 
-        def finish() -> int:
-            happened.append(f"finish {number}")
-            return number
+    def submit(number: int) -> Pending[int]:
+        if number:
+            requested.wait(10)  # until the consumer has asked for all that it may
+        events.append(f"submit {number}")
+        return Pending(finish, number)
 
-        return finish
-
-    items = Prefetcher(lambda i: -i, 0, 3, 3, begin=begin)
-    threading.Timer(0.05, asked.set).start()
+    items = Prefetcher(submit, 0, 3, 3)
+    threading.Timer(0.05, requested.set).start()
     assert [items.next() for _ in range(3)] == [0, 1, 2]
-    assert happened == ["begin 0", "begin 1", "begin 2", "finish 0", "finish 1", "finish 2"]
+    assert events == ["submit 0", "submit 1", "submit 2", "wait 0", "wait 1", "wait 2"]
     items.close()
 
 
-@pytest.mark.parametrize("in_begin", [True, False])
-def test_an_error_of_what_was_begun_belongs_to_its_item(in_begin: bool) -> None:
+def test_what_is_done_is_handed_over_before_the_next_is_submitted(clock: list[float]) -> None:
+    submitted: list[int] = []
+    proceed = threading.Event()
+
+    def submit(number: int) -> Pending[int]:
+        submitted.append(number)
+        if number == 1:
+            return Pending(int, number)  # not done: from here on by the thread
+        if number == 4:
+            proceed.wait(10)
+        return Pending.of(number)
+
+    items = Prefetcher(submit, 0, 10, 3)
+    assert [items.next() for _ in range(4)] == [0, 1, 2, 3]  # would wait for ever behind item 4
+    proceed.set()
+    assert [items.next() for _ in range(6)] == [4, 5, 6, 7, 8, 9]
+    assert submitted == list(range(10))
+    items.close()
+
+
+@pytest.mark.parametrize("in_submit", [True, False])
+def test_an_error_of_what_was_submitted_belongs_to_its_item(in_submit: bool) -> None:
     fails = [True]
 
-    def fail() -> None:
-        if fails:
+    def fail(number: int) -> int:
+        if number == 2 and fails:
             fails.clear()
             raise ValueError("the second")
+        return number
 
-    def begin(number: int) -> Callable[[], int]:
-        if number == 2 and in_begin:
-            fail()
+    def submit(number: int) -> Pending[int]:
+        if in_submit:
+            fail(number)
+        return Pending(fail, number)
 
-        def finish() -> int:
-            if number == 2:
-                fail()
-            return number
-
-        return finish
-
-    items = Prefetcher(lambda i: -i, 0, 5, 4, begin=begin)
+    items = Prefetcher(submit, 0, 5, 4)
     assert [items.next(), items.next()] == [0, 1]
     with pytest.raises(ValueError, match="the second") as caught:
         items.next()
     names = [frame.name for frame in traceback.extract_tb(caught.tb)]
-    assert ("begin" if in_begin else "finish") in names
+    assert ("submit" in names) is in_submit
+    assert "fail" in names
     assert [items.next() for _ in range(3)] == [2, 3, 4]
     items.close()
 
@@ -244,7 +274,7 @@ def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
     class Item:
         pass
 
-    items = Prefetcher(lambda i: Item(), 0, 2, 1)
+    items = Prefetcher(later(lambda i: Item()), 0, 2, 1)
     item = items.next()
     items.next()
     seen = weakref.ref(item)
@@ -257,6 +287,7 @@ def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
 def test_a_program_that_ends_in_the_middle_ends(dropped: str) -> None:
     program = """
 import threading, time
+from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 
 begun = threading.Event()
@@ -268,7 +299,7 @@ def make(number):
         print("made", number, flush=True)
     return number
 
-items = Prefetcher(make, 0, 10, 3)
+items = Prefetcher(lambda i: Pending(make, i), 0, 10, 3)
 items.next()
 begun.wait()
 """
@@ -278,77 +309,60 @@ begun.wait()
     assert (done.returncode, done.stdout, done.stderr) == (0, "made 2\n", "")
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that the test itself moves on."""
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    return now
-
-
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_what_takes_no_waiting_is_made_at_once_and_the_rest_by_the_thread(
-    clock: list[float], depth: int
-) -> None:
-    tried: list[int] = []
-    made: list[int] = []
+def test_what_is_done_takes_no_thread_and_the_rest_does(clock: list[float], depth: int) -> None:
+    callers: list[threading.Thread] = []
 
-    def make(number: int) -> int:
-        made.append(number)
-        return number
-
-    def at_once(number: int) -> int | None:
-        tried.append(number)
-        if number == 4:
-            return None
+    def submit(number: int) -> Pending[int]:
+        callers.append(threading.current_thread())
         clock[0] += 1
-        return number
+        return Pending(int, number, done=number < 4)
 
-    items = Prefetcher(make, 0, 10, depth, at_once=at_once)
+    items = Prefetcher(submit, 0, 10, depth)
     assert [items.next() for _ in range(4)] == [0, 1, 2, 3]
-    assert not made
     assert not threads()
     assert [items.next() for _ in range(6)] == [4, 5, 6, 7, 8, 9]
-    assert tried == [0, 1, 2, 3, 4]
-    assert made == [4, 5, 6, 7, 8, 9]
+    own = [caller is threading.current_thread() for caller in callers]
+    assert own == [not depth or number <= 4 for number in range(10)]
     items.close()
 
 
 def test_for_a_slow_consumer_the_thread_works_ahead(clock: list[float]) -> None:
-    tried: list[int] = []
+    direct: list[int] = []
 
-    def at_once(number: int) -> int:
-        tried.append(number)
+    def submit(number: int) -> Pending[int]:
+        if threading.current_thread() is threading.main_thread():
+            direct.append(number)
         clock[0] += 1
-        return number
+        return Pending.of(number)
 
-    items = Prefetcher(lambda i: i, 0, 20, 1, at_once=at_once)
-    for late in (False, True, True, False, True, True):  # now and then it is late: that is no reason
+    items = Prefetcher(submit, 0, 20, 1)
+    for late in (False, True, True, False, True, True):  # to be late now and then does not matter
         clock[0] += 2 if late else 0
         items.next()
-    assert tried == list(range(6))
+    assert direct == list(range(6))
     clock[0] += 2  # the third time in a row that it took longer than an item does
     assert [items.next() for _ in range(14)] == list(range(6, 20))
-    assert tried == list(range(6))
+    assert direct == list(range(6))
     items.close()
 
 
-def test_an_error_at_once_is_the_items_own(clock: list[float]) -> None:
+def test_an_error_without_a_thread_belongs_to_its_item(clock: list[float]) -> None:
     fails = [True]
 
-    def at_once(number: int) -> int:
+    def submit(number: int) -> Pending[int]:
         clock[0] += 1
         if number == 2 and fails:
             fails.clear()
             raise ValueError("the second")
-        return number
+        return Pending.of(number)
 
-    items = Prefetcher(lambda i: -i, 0, 3, 1, at_once=at_once)
+    items = Prefetcher(submit, 0, 3, 1)
     assert [items.next(), items.next()] == [0, 1]
     with pytest.raises(ValueError, match="the second"):
         items.next()
     assert items.position == 2
-    assert abs(items.next()) == 2
+    assert items.next() == 2
     items.close()
 
 
@@ -362,7 +376,7 @@ def test_closing_ends_the_thread_and_waits_for_the_item_under_way() -> None:
             ended.append(number)
         return number
 
-    items = Prefetcher(make, 0, 10, 2)
+    items = Prefetcher(later(make), 0, 10, 2)
     items.next()
     assert running.wait(10)
     items.close()
@@ -372,7 +386,7 @@ def test_closing_ends_the_thread_and_waits_for_the_item_under_way() -> None:
 
 
 def test_dropping_ends_the_thread() -> None:
-    items = Prefetcher(lambda i: i, 0, 10, 2)
+    items = Prefetcher(later(lambda i: i), 0, 10, 2)
     items.next()
     assert threads()
     [thread] = threads()
@@ -394,7 +408,7 @@ def in_child(check: Callable[[], bool]) -> bool:
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_a_forked_child_goes_on_where_the_parent_stood(depth: int) -> None:
-    items = Prefetcher(lambda i: (i, os.getpid()), 0, 10, depth)
+    items = Prefetcher(later(lambda i: (i, os.getpid())), 0, 10, depth)
     items.next()
     items.next()
     assert in_child(lambda: [items.next() for _ in range(8)] == [(i, os.getpid()) for i in range(2, 10)])
@@ -403,7 +417,7 @@ def test_a_forked_child_goes_on_where_the_parent_stood(depth: int) -> None:
 
 
 def test_a_forked_child_may_close_what_it_never_used() -> None:
-    items = Prefetcher(lambda i: i, 0, 10, 3)
+    items = Prefetcher(later(lambda i: i), 0, 10, 3)
     items.next()
     assert in_child(lambda: not items.close())  # type: ignore[func-returns-value]
     assert items.next() == 1

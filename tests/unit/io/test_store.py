@@ -39,14 +39,14 @@ def test_a_missing_file(tmp_path: Path, arguments: dict[str, Any]) -> None:
 
 @BOTH
 def test_a_folder(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    with refused(NotAFileError, tmp_path, "is a folder", "name a file inside it"):
+    with refused(NotAFileError, tmp_path, "is a folder", "pass a file inside it"):
         inspect(tmp_path, **arguments)
 
 
 @BOTH
 def test_a_path_through_a_file(tmp_path: Path, arguments: dict[str, Any]) -> None:
     path = write(tmp_path / "a", b"x") / "b.npy"
-    with refused(ReadError, path, "a file stands where"):
+    with refused(ReadError, path, "is a file, not a folder"):
         inspect(path, **arguments)
 
 

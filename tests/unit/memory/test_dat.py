@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lowtide._memory import dat, document
 from lowtide._memory.peaks import Peak
-from lowtide._memory.recording import KEEP, Point, Recording
-from lowtide._memory.verdict import judge
+from lowtide._memory.profile import dat, document
+from lowtide._memory.profile.recording import KEEP, Point, Recording
+from lowtide._memory.profile.verdict import judge
 from lowtide.errors import FormatError, NotFoundError, WriteError
 
 MIB = 2**20
@@ -62,14 +62,14 @@ def test_a_rising_dat_file_grows_and_names_no_cause() -> None:
         (b"", "no MEM line"),
         (b"CMDLINE x\n", "no MEM line"),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "line 1"),
-        (b"MEM 1.0 2.0\nMEM twelve 3.0\n", "line 2: expected a size"),
-        (b"MEM 1.0\n", "line 1: expected a size"),
-        (b"MEM nan 1.0\n", "makes no sense"),
-        (b"MEM -5 1.0\n", "makes no sense"),
-        (b"MEM 1e999 1.0\n", "makes no sense"),
-        (b"MEM 1e308 1.0\n", "makes no sense"),
-        (b"MEM 1.0 1e300\n", "makes no sense"),
-        (b"MEM 1.0 -1.0\n", "makes no sense"),
+        (b"MEM 1.0 2.0\nMEM twelve 3.0\n", "line 2: not a sample .b'twelve 3.0', expected a size"),
+        (b"MEM 1.0\n", "line 1: not a sample"),
+        (b"MEM nan 1.0\n", "impossible sample"),
+        (b"MEM -5 1.0\n", "impossible sample"),
+        (b"MEM 1e999 1.0\n", "impossible sample"),
+        (b"MEM 1e308 1.0\n", "impossible sample"),
+        (b"MEM 1.0 1e300\n", "impossible sample"),
+        (b"MEM 1.0 -1.0\n", "impossible sample"),
     ],
 )
 def test_a_wrong_file_says_where_it_is_wrong(text: bytes, message: str) -> None:
@@ -80,10 +80,10 @@ def test_a_wrong_file_says_where_it_is_wrong(text: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot read the JSON of `lowtide profile --json`"),
+        ("{", "cannot read the JSON of `lowtide profile --save`"),
         ("{}", "lowtide_profile is None"),
         ('{"lowtide_profile": 99}', "99"),
-        ('{"lowtide_profile": 1}', "'verdict' should be a str"),
+        ('{"lowtide_profile": 1}', "'verdict' is invalid .None, expected a str"),
         (
             '{"lowtide_profile": 1, "verdict": "v", "command": [], "samples": [{}], "mappings": []}',
             "sample 0 has no",
@@ -119,7 +119,7 @@ def test_a_command_may_hold_any_character() -> None:
     assert dat.parse("CMDLINE a\u2028b\x0cc \x85\nMEM 1 1\n".encode(), "x.dat").command == ["a", "b", "c"]
 
 
-VALID = document.document(dat.parse(FOREIGN, "x.dat"))
+VALID = document.of(dat.parse(FOREIGN, "x.dat"))
 
 
 def test_a_document_of_lowtide_is_valid(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_document_with_values_that_cannot_be_is_refused(changed: dict[str, Any
 def test_a_document_that_is_not_json_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"a":' + text if text.startswith("[") else text)
-    with pytest.raises(FormatError, match=r"x\.json: cannot read the JSON of `lowtide profile --json`"):
+    with pytest.raises(FormatError, match=r"x\.json: cannot read the JSON of `lowtide profile --save`"):
         document.load(str(path))
 
 
@@ -206,4 +206,4 @@ def test_a_missing_file_and_an_unwritable_one(tmp_path: Path) -> None:
     with pytest.raises(WriteError):
         dat.save(str(tmp_path / "no" / "x.dat"), recording)
     with pytest.raises(WriteError):
-        document.save(str(tmp_path / "no" / "x.json"), document.document(recording))
+        document.save(str(tmp_path / "no" / "x.json"), document.of(recording))

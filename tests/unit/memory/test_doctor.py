@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from lowtide._io import pagecache
-from lowtide._memory import cgroups, doctor, proc
+from lowtide._memory import cgroup, doctor, proc
 from lowtide.errors import NotFoundError
 
 MIB = 2**20
@@ -63,14 +63,14 @@ def test_an_old_kernel_counts_pages_the_slow_way(tmp_path: Path, monkeypatch: py
 def test_a_limit_below_the_machines_memory_is_what_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Group(cgroups.MemoryCgroup):
+    class Group(cgroup.CgroupV2):
         def limit(self) -> int:
             return 256 * MIB
 
         def working_set(self) -> int:
             return 250 * MIB
 
-    monkeypatch.setattr(cgroups, "find", lambda *_: Group(2, "/x", "/x"))
+    monkeypatch.setattr(cgroup, "find", lambda *_: Group("/x", "/x"))
     findings = found(tmp_path)
     assert findings["memory"].value.startswith("limit 256.0 MiB of the machine's ")
     assert "plan for 256.0 MiB" in findings["memory"].advice

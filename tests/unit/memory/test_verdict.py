@@ -6,19 +6,19 @@ import math
 
 import pytest
 
-from lowtide._memory.recording import Detail, Point, Recording
-from lowtide._memory.verdict import judge
+from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.verdict import judge
 
 MIB, GIB = 2**20, 2**30
 
 
 def recording(heap: list[float], *, step: float = 16 * MIB, file: list[float] | None = None) -> Recording:
     """A recording with ``step`` bytes read between two points; sizes in MiB."""
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index, anon in enumerate(heap):
         mapped = int((file or [0] * len(heap))[index] * MIB)
-        made.add(Point(index * 0.01, 0, 1, int(anon * MIB), mapped, 0, 0, int(index * step), 0, 0, 0))
-    return made
+        trace.add(Point(index * 0.01, 0, 1, int(anon * MIB), mapped, 0, 0, int(index * step), 0, 0, 0))
+    return trace
 
 
 def noise(index: int, height: float) -> float:
@@ -71,33 +71,33 @@ def test_a_file_read_in_few_gulps_grows_only_if_it_is_kept(kept: float, grows: b
     curve = [20.0] * 20 + [20 + kept * step for step in (1, 1, 1)] * 10
     if grows:
         curve = [20.0] * 20 + [20 + kept * gulp for gulp in (1, 2, 3) for _ in range(10)]
-    made = recording(curve, step=0)
-    made.points = [
-        point._replace(asked=max(0, (index - 10) // 10) * 100 * MIB)
-        for index, point in enumerate(made.points)
+    trace = recording(curve, step=0)
+    trace.points[:] = [
+        point._replace(requested=max(0, (index - 10) // 10) * 100 * MIB)
+        for index, point in enumerate(trace.points)
     ]
-    assert judge(made).grows is grows
+    assert judge(trace).grows is grows
 
 
 def test_the_larger_slope_is_the_cause() -> None:
-    made = recording([10 + 0.1 * index for index in range(200)], file=[16.0 * index for index in range(200)])
+    trace = recording([10 + 0.1 * index for index in range(200)], file=[16.0 * index for index in range(200)])
     for index in (0, 100, 199):
         mapped = {
             "/data/big.bin": 16 * index * MIB,
             "/data/other.bin": 2 * index * MIB,
             "/data/still.bin": MIB,
         }
-        made.detail(Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), mapped, 0, 0, 2**40, 0, {}, 0, None, None))
-    verdict = judge(made)
+        trace.detail(Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), mapped, 0, 0, 2**40, 0, {}, 0, None, None))
+    verdict = judge(trace)
     assert verdict.cause == "file-mapped"
     assert verdict.files == ("/data/big.bin", "/data/other.bin")
     assert verdict.line.endswith("file-mapped: big.bin and 1 more")
 
 
 def test_memory_of_several_processes_is_shared_out() -> None:
-    made = recording([400.0] * 50, file=[4000.0] * 50)
-    made.points = [point._replace(processes=4) for point in made.points]
-    made.detail(
+    trace = recording([400.0] * 50, file=[4000.0] * 50)
+    trace.points[:] = [point._replace(processes=4) for point in trace.points]
+    trace.detail(
         Detail(
             0.0,
             0,
@@ -114,7 +114,7 @@ def test_memory_of_several_processes_is_shared_out() -> None:
             None,
         )
     )
-    made.detail(
+    trace.detail(
         Detail(
             1.0,
             0,
@@ -131,7 +131,7 @@ def test_memory_of_several_processes_is_shared_out() -> None:
             None,
         )
     )
-    assert judge(made).peak == 1200 * MIB
+    assert judge(trace).peak == 1200 * MIB
 
 
 def test_nothing_read_has_no_slope() -> None:
@@ -146,17 +146,17 @@ def test_a_program_that_reads_little_but_its_own_modules_does_not_grow_by_them(
     read: int, grows: bool
 ) -> None:
     """Modules are read and libraries loaded for the first third; what is computed then takes nothing more."""
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(300):
         part = min(index, 100) / 100
-        made.add(
+        trace.add(
             Point(index * 0.01, 0, 1, int((10 + 340 * part) * MIB), 0, 0, 0, int(read * part * MIB), 0, 0, 0)
         )
         code = int(200 * part * MIB)
-        made.detail(
+        trace.detail(
             Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), {}, code, code, 2**40, 0, {}, 0, None, None)
         )
-    verdict = judge(made)
+    verdict = judge(trace)
     assert verdict.grows is grows
     if not grows:
         assert verdict.line == "bounded: peak 68 MiB over base, hardly any read calls seen"
@@ -178,60 +178,62 @@ def test_the_json_names_are_those_that_were_promised() -> None:
 
 
 def test_a_long_read_under_way_is_not_counted_twice() -> None:
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # the device gives, the call returns at the end
         asked = GIB if index == 99 else 0
-        made.add(Point(index * 0.01, 0, 1, index * 10 * MIB, 0, 0, 0, asked, index * GIB // 99, 0, 0))
-    assert made.series().read[-1] == GIB
+        trace.add(Point(index * 0.01, 0, 1, index * 10 * MIB, 0, 0, 0, asked, index * GIB // 99, 0, 0))
+    assert trace.series().read[-1] == GIB
 
 
 def test_what_the_device_gave_and_nobody_asked_for_was_read_through_a_map() -> None:
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
-        made.add(Point(index * 0.01, 0, 1, 10 * MIB, 0, 0, 0, 0, index * 10 * MIB, 0, 0))
-    assert made.series().read[-1] == 990 * MIB
+        trace.add(Point(index * 0.01, 0, 1, 10 * MIB, 0, 0, 0, 0, index * 10 * MIB, 0, 0))
+    assert trace.series().read[-1] == 990 * MIB
 
 
 def test_the_shares_of_workers_do_not_spill_over_to_what_comes_after_them() -> None:
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         epoch, processes, file = (1, 4, 4000 * MIB) if index < 60 else (2, 1, 1000 * MIB)
-        made.add(Point(index * 0.01, epoch, processes, 0, file, 0, 0, 0, 0, 0, 0))
+        trace.add(Point(index * 0.01, epoch, processes, 0, file, 0, 0, 0, 0, 0, 0))
     whole, part = (0, 4000 * MIB, 0), (0, 1000 * MIB, 0)
-    made.detail(Detail(0.1, 1, whole, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
-    made.detail(Detail(0.98, 2, part, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
-    assert set(made.series().mapped) == {1000.0 * MIB}
+    trace.detail(Detail(0.1, 1, whole, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+    trace.detail(Detail(0.98, 2, part, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+    assert set(trace.series().mapped) == {1000.0 * MIB}
 
 
 def test_workers_that_map_more_and_more_of_one_file_do_not_bulge_between_two_looks() -> None:
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # four workers, the last three catching up with the first
-        made.add(Point(index * 0.01, 1, 4, 0, (500 + 35 * index) * MIB, 0, 0, 0, 0, 0, 0))
+        trace.add(Point(index * 0.01, 1, 4, 0, (500 + 35 * index) * MIB, 0, 0, 0, 0, 0, 0))
     for time, whole, part in ((0.0, 500, 450), (0.99, 3965, 1000)):
         sizes = (0, whole * MIB, 0), (0, part * MIB, 0)
-        made.detail(Detail(time, 1, *sizes, {}, 0, 0, 2**40, 0, {}, 0, None, None))
-    assert max(made.series().mapped) == pytest.approx(1000 * MIB, rel=0.01)
+        trace.detail(Detail(time, 1, *sizes, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+    assert max(trace.series().mapped) == pytest.approx(1000 * MIB, rel=0.01)
 
 
 def test_a_spike_of_a_worker_between_two_looks_is_seen() -> None:
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
-        made.add(Point(index * 0.01, 1, 2, (900 if index == 50 else 100) * MIB, 0, 0, 0, 0, 0, 0, 0))
+        trace.add(Point(index * 0.01, 1, 2, (900 if index == 50 else 100) * MIB, 0, 0, 0, 0, 0, 0, 0))
     for time in (0.0, 0.99):
-        made.detail(
+        trace.detail(
             Detail(time, 1, (100 * MIB, 0, 0), (100 * MIB, 0, 0), {}, 0, 0, 2**40, 0, {}, 0, None, None)
         )
-    assert max(made.series().heap) == 900 * MIB
+    assert max(trace.series().heap) == 900 * MIB
 
 
 def test_no_more_of_a_file_is_resident_than_there_is_of_it() -> None:
-    made = Recording(["x"], 1, 0.0, 0.01)
+    trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # the last look was early, and four workers go on through 1000 MiB
-        made.add(Point(index * 0.01, 1, 4, 0, 40 * index * MIB, 0, 0, 0, 0, 0, 0))
+        trace.add(Point(index * 0.01, 1, 4, 0, 40 * index * MIB, 0, 0, 0, 0, 0, 0))
     sizes = (0, 400 * MIB, 0), (0, 380 * MIB, 0)
     cached = {"/a": 1000 * MIB}
-    made.detail(Detail(0.1, 1, *sizes, {"/a": 380 * MIB}, 0, 0, 1000 * MIB, 0, cached, 620 * MIB, None, None))
-    series = made.series()
+    trace.detail(
+        Detail(0.1, 1, *sizes, {"/a": 380 * MIB}, 0, 0, 1000 * MIB, 0, cached, 620 * MIB, None, None)
+    )
+    series = trace.series()
     assert max(series.mapped) == 1000 * MIB
     assert max(m + c for m, c in zip(series.mapped, series.cache, strict=True)) <= 1000 * MIB + 1
     assert series.cache[-1] == 0

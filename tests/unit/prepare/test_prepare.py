@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide._prepare.encoding import encode as real
 from lowtide._prepare.summary import Progress
+from lowtide._prepare.worker import encode as real
 from lowtide._tokens.formats import llmc, nanogpt, own
 from lowtide._tokens.formats.checksums import verify
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError, TaskError, WriteError
@@ -60,10 +60,10 @@ def test_a_text_of_many_units_is_one_document(tmp_path: Path) -> None:
     assert documents(tmp_path / "out", "train") == [as_bytes(text)]
 
 
-@pytest.mark.parametrize("split", ["documents", "contiguous"])
+@pytest.mark.parametrize("holdout", ["documents", "contiguous"])
 @pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe:300"])
 def test_the_same_bytes_whatever_the_workers_and_the_units(
-    tmp_path: Path, tokenizer: str, split: Any
+    tmp_path: Path, tokenizer: str, holdout: Any
 ) -> None:
     jsonl(tmp_path / "web.jsonl", 200)
     (tmp_path / "sea.txt").write_text("low tide " * 1000)
@@ -72,7 +72,7 @@ def test_the_same_bytes_whatever_the_workers_and_the_units(
         "tokenizer": tokenizer,
         "val_fraction": 0.1,
         "shard_tokens": 3000,
-        "split": split,
+        "holdout": holdout,
     }
     lowtide.prepare(names, tmp_path / "one", workers=1, **options)
     if tokenizer.startswith("bpe"):  # the sample that it is trained on follows from the plan
@@ -116,7 +116,7 @@ def test_nanogpts_own_bytes(tmp_path: Path, length: int) -> None:
             tmp_path,  # beside its source, as nanoGPT has it
             tokenizer="char",
             val_fraction=0.1,
-            split="contiguous",
+            holdout="contiguous",
             layout="nanogpt",
             meta_pkl=True,
         )
@@ -220,7 +220,7 @@ REFUSED: dict[str, Case] = {
     "field": (b'{"body": "a"}\n', {}, FormatError, ("line 1", "'text'", "text_field")),
     "empty": (b"", {}, FormatError, ("empty",)),
     "fraction": (b'{"text": "a"}\n', {"val_fraction": 1.0}, ArgumentError, ("val_fraction", "1.0")),
-    "split": (b'{"text": "a"}\n', {"split": "half"}, ArgumentError, ("'documents'", "'half'")),
+    "holdout": (b'{"text": "a"}\n', {"holdout": "half"}, ArgumentError, ("'documents'", "'half'")),
     "layout": (b'{"text": "a"}\n', {"layout": "zarr"}, ArgumentError, ("'shards'", "'zarr'")),
     "on_error": (b'{"text": "a"}\n', {"on_error": "stop"}, ArgumentError, ("'skip'", "'stop'")),
     "shards": (b'{"text": "a"}\n', {"shard_tokens": 0}, ArgumentError, ("shard_tokens", "0")),
@@ -253,7 +253,7 @@ def test_invalid_bytes_can_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "sea.txt").write_bytes(b"low \xff tide")
     with refused(FormatError, tmp_path / "sea.txt", "byte 4"):
         lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out")
-    lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", errors="replace", val_fraction=0)
+    lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", on_error="replace", val_fraction=0)
     assert documents(tmp_path / "out", "train") == [as_bytes("low � tide")]
 
 
@@ -332,9 +332,9 @@ def test_a_changed_source_is_not_gone_on_with(
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
-    from lowtide._prepare.workfolder import Workfolder
+    from lowtide._prepare.workdir import Workdir
 
-    held = Workfolder(str(tmp_path / "out"))
+    held = Workdir(str(tmp_path / "out"))
     with refused(WriteError, tmp_path / "out", "another"):
         lowtide.prepare(source, tmp_path / "out")
     held.close()
@@ -344,7 +344,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
 def test_a_tokenizer_beyond_its_vocabulary(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
+    from lowtide._prepare.tokenizers.byte import ByteTokenizer
 
     def encode_batch(self: object, texts: list[str]) -> list[np.ndarray]:
         return [np.full(3, 300, np.uint32) for _ in texts]

@@ -218,7 +218,7 @@ class Datasets(Arrays):
             raise
         except BlockingIOError as error:
             raise errors.ReadError(
-                error.errno,
+                error.errno or errno.EAGAIN,
                 "another program has the HDF5 file open for writing; close it there, then open again",
                 path,
             ) from error

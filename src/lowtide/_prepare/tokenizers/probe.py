@@ -1,7 +1,7 @@
-"""Tokenizers of strangers, tried in another process first: their libraries may end the one that loads them.
+"""Tokenizers from untrusted files are tried in another process first: their libraries may crash it.
 
-A ``tokenizer.json`` is a small program. Rust aborts where memory or stack end, and nothing in this process
-could catch that; nor a pattern that never comes to an end.
+A ``tokenizer.json`` is a small program. Rust aborts when memory or stack are exhausted, which nothing in this
+process could catch; nor could it stop a pattern that never terminates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lowtide.errors import FormatError, LowtideError, TaskError
 SECONDS = 60
 """How long a tokenizer may take to load and to encode a few words."""
 MEMORY = 2 * 2**30
-"""Bytes that it may take, and 16 times its file."""
+"""Bytes that it may use, in addition to 16 times the size of its file."""
 
 _TEXTS = ["", "low tide", "The sea\r\n\t went out: 12:30 \0 é 漢字 😀 <|endoftext|> </s>" * 20]
 _PROGRAM = (
@@ -28,8 +28,8 @@ _PROGRAM = (
 
 
 def run(path: str) -> None:
-    """Raise a ``FormatError`` if loading the tokenizer of the file ``path`` ends a process, or never ends."""
-    if not sys.executable:  # Python inside of another program cannot start itself
+    """Raise a ``FormatError`` if loading the tokenizer in ``path`` crashes a process or takes too long."""
+    if not sys.executable:  # Python embedded in another program cannot start itself
         return
     command = [sys.executable, "-c", _PROGRAM, path, json.dumps(sys.path)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
@@ -45,23 +45,25 @@ def run(path: str) -> None:
     except subprocess.TimeoutExpired:
         raise FormatError(
             f"{path}: cannot be used as a tokenizer (loading it and encoding a few words takes over "
-            f"{SECONDS} s); get it again from where it was made"
+            f"{SECONDS} s); download it again"
         ) from None
     except OSError as error:
-        raise TaskError(f"{path}: the process to try the tokenizer in does not start ({error})") from error
+        raise TaskError(
+            f"{path}: the process that tries the tokenizer does not start ({error}); check this user's limits"
+        ) from error
     if done.returncode:
         end = brief(done.stderr[-200:].decode("utf-8", "replace"))
         raise FormatError(
             f"{path}: cannot be used as a tokenizer (its library ended the process that tried it with status "
-            f"{done.returncode}: {end}); get it again from where it was made"
+            f"{done.returncode}: {end}); download it again"
         )
 
 
 def main(path: str) -> None:
-    """Load and use a tokenizer in this process. That it is refused is said again where it is loaded."""
+    """Load and use a tokenizer in this process; errors are ignored, since the caller gets them too."""
     from lowtide._prepare import tokenizers
 
-    with suppress(ImportError, ValueError, OSError):  # where there are no such limits
+    with suppress(ImportError, ValueError, OSError):  # systems without such limits
         import resource
 
         with open("/proc/self/statm") as file:
@@ -70,7 +72,7 @@ def main(path: str) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with suppress(LowtideError):
         tokenizer = tokenizers.load(path, trusted=True)
-        for text in _TEXTS:  # one by one: what cannot encode one of them may be of use nevertheless
+        for text in _TEXTS:  # one by one: a tokenizer that cannot encode one of them may still be useful
             with suppress(LowtideError):
                 tokenizer.decode(tokenizer.encode_batch([text])[0])
         tokenizer.to_json()

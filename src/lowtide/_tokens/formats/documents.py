@@ -72,7 +72,7 @@ class Column:
 
     def ends(self, start: int, stop: int) -> Ints:
         values = np.empty(stop - start, self.layout.dtype)
-        self._open().stream(start, stop, values)  # several times as fast as indexing, for these few bytes
+        self._open()._read_rows(start, stop, values)  # several times as fast as indexing, for these few bytes
         return self._tokens(values)
 
     def pick(self, which: Ints) -> Ints:

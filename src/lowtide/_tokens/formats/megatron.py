@@ -70,7 +70,8 @@ class Index:
             )
         expected = _HEADER.size + 12 * sequences + 8 * documents
         if store.size not in (expected, expected + sequences):
-            what = f"{sequences} sequences and {documents} document indices, or {expected + sequences} with modes"
+            modes = expected + sequences
+            what = f"{sequences} sequences and {documents} document indices, or {modes} with modes"
             raise size_error(self.path, store.size, expected, what)
         self.count = documents - 1
         self.tokens, left = divmod(data.size, self.dtype.itemsize)

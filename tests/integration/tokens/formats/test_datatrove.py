@@ -89,7 +89,7 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     put(tmp_path, {**build("a.ds"), **build("b.ds", metadata="gpt2|4\n5\n")})
     with refused(ArgumentError, tmp_path / "b.ds.metadata", "uint32", "uint16"):
         find(tmp_path)
-    with refused(ArgumentError, tmp_path / "a.ds.metadata", "uint16", \"got dtype='uint32'\"):
+    with refused(ArgumentError, tmp_path / "a.ds.metadata", "uint16", "got dtype='uint32'"):
         find(tmp_path / "a.ds", dtype="uint32")
 
 

@@ -140,6 +140,6 @@ def test_a_header_is_not_read_as_data(tmp_path: Path, format: str) -> None:
         write(path, len(header).to_bytes(8, "little") + header + np.arange(5).tobytes())
     with refused(ArgumentError, path, "its header as data", "leave dtype out", "offset="):
         lowtide.open(path, "uint8")
-    offset = lowtide.open(path).layout.offset
+    offset = lowtide.open(path)._layout.offset
     assert lowtide.open(path, "int64", 5, offset)[:].tolist() == [0, 1, 2, 3, 4]
     assert lowtide.open(path, "uint8", offset=0)[:].tobytes() == path.read_bytes()

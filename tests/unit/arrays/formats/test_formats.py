@@ -6,6 +6,7 @@ import io
 import pickle
 import resource
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -216,5 +217,5 @@ def test_formats_read_stores_that_are_not_files() -> None:
         store = Memory(data)
         format = formats.detect(store)
         layout = format.inspect(store)
-        assert (format.name, layout.shape, layout.dtype) == (name, (3, 4), "<f4")
+        assert (format.name, layout.shape, layout.dtype.str) == (name, (3, 4), "<f4")
         assert data[layout.offset : layout.offset + layout.nbytes] == array.tobytes()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tokenizers
 
-from lowtide._prepare.tokenizers import load, make
-from lowtide._prepare.tokenizers.huggingface import HuggingFaceTokenizer, trained
+from lowtide._prepare.tokenizers import Texts, load, make
+from lowtide._prepare.tokenizers.huggingface import BpeTokenizer, HuggingFaceTokenizer
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 from tests.support.formats import refused
 
@@ -22,7 +22,7 @@ TEXTS = ["", "the low tide", "漢 😀\r\n\x00", "a <|endoftext|> in the text"]
 
 @pytest.fixture(scope="module")
 def made() -> HuggingFaceTokenizer:
-    return trained(280, SAMPLE)
+    return BpeTokenizer.create("bpe:280", Texts(SAMPLE))
 
 
 def altered(tokenizer: HuggingFaceTokenizer, path: Path, **changes: Any) -> Path:
@@ -56,9 +56,9 @@ def test_cutting_at_a_space_changes_no_token(made: HuggingFaceTokenizer) -> None
 
 def test_training_is_the_same_everywhere(made: HuggingFaceTokenizer) -> None:
     program = (
-        "from lowtide._prepare.tokenizers import make\n"
+        "from lowtide._prepare.tokenizers import Texts, make\n"
         "from tests.unit.prepare.tokenizers.test_huggingface import SAMPLE\n"
-        "print(make('bpe:280', sample=lambda: iter(SAMPLE)).to_json())"
+        "print(make('bpe:280', Texts(iter(SAMPLE))).to_json())"
     )
     for parallel in ("true", "false"):
         environment = {"TOKENIZERS_PARALLELISM": parallel, "PYTHONPATH": ":".join(sys.path)}
@@ -96,9 +96,7 @@ def test_the_end_of_text_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "words.json"
     words.save(str(path))
     assert (make(str(path)).eos, make(str(path)).vocab_size) == (1, 10), "the ids have holes"
-    assert make(str(path), eos="<stop>").eos == 9
-    with refused(ArgumentError, path, "has no token '<end>'"):
-        make(str(path), eos="<end>")
+    assert load(path, eos=9).eos == 9
     with refused(ArgumentError, "below 10, got 10"):
         load(path, eos=10)
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"low": 0}, "low"))
@@ -116,10 +114,8 @@ def test_what_is_refused(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
     with refused(FormatError, path, "is not a tokenizer that tokenizers", tokenizers.__version__):
         make(str(altered(made, path, model={"type": "Unheard"})))
     with refused(ArgumentError, "bpe:256 is too small: 257"):
-        make("bpe:256", sample=lambda: SAMPLE)
+        make("bpe:256", Texts(SAMPLE))
     with refused(ArgumentError, "'bpe:many'", "bpe:8192"):
-        make("bpe:many", sample=lambda: SAMPLE)
-    with refused(ArgumentError, "pass sample="):
-        make("bpe:280")
+        make("bpe:many", Texts(SAMPLE))
     with refused(ArgumentError, "the id 280 is not in the vocabulary"):
         made.decode([280])

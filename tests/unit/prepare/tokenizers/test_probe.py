@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lowtide._prepare.tokenizers import Tokenizer, load, make, probe
-from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
-from lowtide._prepare.tokenizers.characters import CharTokenizer
-from lowtide._prepare.tokenizers.huggingface import trained
-from lowtide._prepare.tokenizers.openai import TiktokenTokenizer
-from lowtide._prepare.tokenizers.shared import library
+from lowtide._prepare.tokenizers import Texts, Tokenizer, load, make, probe
+from lowtide._prepare.tokenizers.byte import ByteTokenizer
+from lowtide._prepare.tokenizers.char import CharTokenizer
+from lowtide._prepare.tokenizers.huggingface import BpeTokenizer
+from lowtide._prepare.tokenizers.kind import library_errors
+from lowtide._prepare.tokenizers.tiktoken import TiktokenTokenizer
 from lowtide.errors import ArgumentError, FormatError
 from tests.support.formats import refused
 
@@ -20,7 +20,7 @@ RANKS = {bytes([i]): i for i in range(256)}
 TOKENIZERS: list[Tokenizer] = [
     ByteTokenizer(),
     CharTokenizer("abc"),
-    trained(257, ["low tide"]),
+    BpeTokenizer.create("bpe:257", Texts(["low tide"])),
     TiktokenTokenizer("small", r"\w+|\s+", RANKS, {"<|endoftext|>": 300}),
 ]
 
@@ -28,7 +28,7 @@ TOKENIZERS: list[Tokenizer] = [
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.json"
-    path.write_text(trained(260, ["low tide"]).to_json())
+    path.write_text(BpeTokenizer.create("bpe:260", Texts(["low tide"])).to_json())
     return path
 
 
@@ -77,7 +77,7 @@ def test_a_panic_of_the_library_is_an_error() -> None:
     class PanicException(BaseException):
         """As Rust's are: no Exception."""
 
-    with refused(FormatError, "x.json", "PanicException: index out of bounds"), library("x.json"):
+    with refused(FormatError, "x.json", "PanicException: index out of bounds"), library_errors("x.json"):
         raise PanicException("index out of bounds")
 
 
@@ -100,12 +100,12 @@ def test_half_a_surrogate_pair_in_a_text_is_refused(tokenizer: Tokenizer) -> Non
 def test_an_alphabet_that_is_not_sorted_is_refused(tmp_path: Path, characters: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(CharTokenizer("ab").to_json().replace('"ab"', json.dumps(characters)))
-    with refused(FormatError, path, "sorted and each once"):
+    with refused(FormatError, path, "sorted and without duplicates"):
         load(path)
 
 
 @pytest.mark.parametrize("name", ["byte", "char"])
 def test_its_own_files_are_tokenizers_by_their_path(tmp_path: Path, name: str) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(make(name, alphabet="low tide").to_json())
+    path.write_text(make(name, Texts(["low tide"])).to_json())
     assert make(str(path)).name == make(str(tmp_path)).name == name

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowtide._prepare.tokenizers import checked, load, load_tokenizer, make
-from lowtide._prepare.tokenizers.bytelevel import ByteTokenizer
+from lowtide._prepare.tokenizers import Texts, checked, load, load_tokenizer, make
+from lowtide._prepare.tokenizers.byte import ByteTokenizer
+from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide._tokens.formats import own
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 from tests.support.formats import refused
@@ -20,7 +21,7 @@ from tests.support.formats import refused
 
 @pytest.mark.parametrize("name", ["byte", "char", "bpe:260"])
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path, name: str) -> None:
-    made = make(name, alphabet="low tide\ud7ff😀", sample=lambda: ["low tide"])
+    made = make(name, Texts(["low tide\ud7ff😀"]))
     path = tmp_path / "tokenizer.json"
     path.write_text(made.to_json())
     one = load(path, name=name)
@@ -38,30 +39,32 @@ def test_ids_are_checked_and_cast() -> None:
     assert (made.dtype, made.tolist()) == (np.dtype("<u2"), [0, 256])
     assert checked(np.array([255], np.uint8), ByteTokenizer()).dtype == np.dtype("<u2")
     assert checked(np.array([], np.uint32), ByteTokenizer()).dtype == np.dtype("<u2")
-    with refused(FormatError, "'byte' gave the id 257", "ends at 256"):
+    with refused(FormatError, "'byte' returned the id 257", "ends at 256"):
         checked(np.array([0, 257], np.uint32), ByteTokenizer())
-    small = make("char", alphabet="ab")
+    small = CharTokenizer("ab")
     assert checked(np.array([0, 1], np.uint32), small).dtype == np.dtype("u1")
-    with refused(FormatError, "'char' gave the id 2", "ends at 1"):
+    with refused(FormatError, "'char' returned the id 2", "ends at 1"):
         checked(np.array([0, 2], np.uint8), small)
 
 
 def test_what_is_not_made() -> None:
-    with refused(ArgumentError, "alphabet"):
-        make("char")
-    with refused(ArgumentError, "'byte' has its own end of text", "</s>"):
-        make("byte", eos="</s>")
+    for name in ("char", "bpe:300"):
+        with refused(ArgumentError, f"'{name}' is created from the text", "tokenizer.json"):
+            make(name)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("{", "invalid JSON"),
-        ("[]", "no tokenizer that is known"),
-        ("{}", "no tokenizer that is known"),
-        ({"version": 2}, "version 2 is not known"),
-        ({"kind": "word"}, "kind 'word' is not known"),
-        ({"kind": "char", "characters": ""}, "characters must be a string, sorted and each once, found ''"),
+        ("[]", "is not a tokenizer"),
+        ("{}", "is not a tokenizer"),
+        ({"version": 2}, "newer lowtide (version 2 "),
+        ({"kind": "word"}, "kind 'word'"),
+        (
+            {"kind": "char", "characters": ""},
+            "sorted and without duplicates, found ''",
+        ),
         ({"kind": "tiktoken"}, "not a tokenizer of tiktoken"),
     ],
 )
@@ -78,7 +81,7 @@ def test_files_that_are_no_tokenizers(tmp_path: Path, content: str | dict, words
 
 
 def test_the_tokenizer_of_a_corpus(tmp_path: Path) -> None:
-    made = make("bpe:260", sample=lambda: ["low tide"])
+    made = make("bpe:260", Texts(["low tide"]))
     shard = own.Shard("train-00000.bin", 3, "0" * 64)
     said = own.Tokenizer("bpe:260", None, "tokenizer.json")
     manifest = own.Manifest("uint16", {"train": [shard]}, vocab_size=made.vocab_size, eos=5, tokenizer=said)
@@ -87,10 +90,10 @@ def test_the_tokenizer_of_a_corpus(tmp_path: Path) -> None:
     one = load_tokenizer(tmp_path)
     assert (one.name, one.eos) == ("bpe:260", 5)
     own.write(tmp_path, dataclasses.replace(manifest, vocab_size=1000))
-    with refused(FormatError, tmp_path / "tokenizer.json", f"has {made.vocab_size} ids", "says 1000"):
+    with refused(FormatError, tmp_path / "tokenizer.json", f"{made.vocab_size} ids", "expected 1000"):
         load_tokenizer(tmp_path)
     own.write(tmp_path, dataclasses.replace(manifest, tokenizer=None))
-    with refused(ArgumentError, tmp_path / "corpus.json", "names no tokenizer file"):
+    with refused(ArgumentError, tmp_path / "corpus.json", "has no tokenizer file"):
         load_tokenizer(tmp_path)
 
 
@@ -98,12 +101,12 @@ def test_nothing_heavy_is_imported_for_text_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "low tide"}\n')
     program = (
         "import sys\n"
-        "from lowtide._prepare.plan import plan\n"
-        "from lowtide._prepare.reading import ReadOptions, read\n"
-        "from lowtide._prepare.sources import find\n"
+        "from lowtide._prepare.inputs import plan\n"
+        "from lowtide._prepare.inputs.kind import ReadOptions\n"
+        "from lowtide._prepare.inputs import find\n"
         "from lowtide._prepare.tokenizers import make\n"
         "options = ReadOptions()\n"
-        "pieces = [p for unit in plan(find(sys.argv[1:]), options) for p in read(unit, options)]\n"
+        "pieces = [p for unit in plan(find(sys.argv[1:]), options) for p in unit.read(options)]\n"
         "assert len(make('byte').encode_batch([p.text for p in pieces])[0]) == 8\n"
         "heavy = {'torch', 'pyarrow', 'tokenizers', 'tiktoken', 'datasets', 'zstandard', 'requests'}\n"
         "print(sorted(heavy & set(sys.modules)))"
@@ -120,7 +123,7 @@ def test_nothing_heavy_is_imported_for_text_and_bytes(tmp_path: Path) -> None:
         ("zstandard", "find(['x.jsonl.zst']); [list(blocks('x.jsonl.zst', 'zst'))]"),
         ("pyarrow", "plan(find(['x.parquet']), ReadOptions())"),
         ("datasets", "find(['hf:name'])"),
-        ("tokenizers", "make('bpe:300', sample=lambda: [])"),
+        ("tokenizers", "make('bpe:300', Texts([]))"),
         ("tiktoken", "make('gpt2')"),
     ],
 )
@@ -130,11 +133,11 @@ def test_a_missing_library_is_named_with_its_command(tmp_path: Path, module: str
     program = (
         "import sys\n"
         f"sys.modules[{module!r}] = None\n"
-        "from lowtide._prepare.plan import plan\n"
-        "from lowtide._prepare.reading import ReadOptions\n"
-        "from lowtide._prepare.sources import find\n"
-        "from lowtide._prepare.streams import blocks\n"
-        "from lowtide._prepare.tokenizers import make\n"
+        "from lowtide._prepare.inputs import plan\n"
+        "from lowtide._prepare.inputs.kind import ReadOptions\n"
+        "from lowtide._prepare.inputs import find\n"
+        "from lowtide._prepare.inputs.streams import blocks\n"
+        "from lowtide._prepare.tokenizers import Texts, make\n"
         f"{act}"
     )
     done = subprocess.run(

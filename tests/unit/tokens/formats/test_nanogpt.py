@@ -137,7 +137,7 @@ def test_anything_else_in_a_meta_is_refused_before_it_runs(
     monkeypatch.chdir(folder)
     data, kind, says = HOSTILE[name]
     path = write(folder / "meta.pkl", data)
-    with refused(kind, path, says, f"name the file of tokens: {str(folder / 'train.bin')!r}"):
+    with refused(kind, path, says, f"pass the file of tokens: {str(folder / 'train.bin')!r}"):
         find(folder)
     assert not (folder / "hacked").exists()
     assert find(folder / "train.bin").count == 3  # the remedy

@@ -97,7 +97,7 @@ def test_a_corpus_of_shards(tmp_path: Path) -> None:
         assert document_bounds(find(path, split="val")) == [[0, 2]]
     with refused(ArgumentError, tmp_path / "corpus.json", "'test'", "'train', 'val'"):
         find(tmp_path, split="test")
-    with refused(ArgumentError, "uint16", "'uint32' was given"):
+    with refused(ArgumentError, "uint16", "got dtype='uint32'"):
         find(tmp_path, dtype="uint32")
 
 
@@ -142,7 +142,7 @@ def test_the_layout_of_llmc(tmp_path: Path) -> None:
     result = find(tmp_path)
     assert (read_tokens(result).tolist(), result.segments[0].offset) == ([7, 8, 9], 1024)
     (tmp_path / "a.bin").write_bytes(llmc.make_header("uint32", 3) + bytes(12))
-    with refused(FormatError, tmp_path / "a.bin", "1036 bytes", "1030 were expected"):
+    with refused(FormatError, tmp_path / "a.bin", "1036 bytes", "expected 1030"):
         find(tmp_path)
     own.write(tmp_path, Manifest("uint16", {"train": [Shard("a.bin", 6, DIGEST)]}, layout="llmc"))
     with refused(FormatError, tmp_path / "a.bin", "3 tokens of uint32", "6 of uint16", "splits.train[0]"):
@@ -199,13 +199,17 @@ LIES: dict[str, Lie] = {
     "tokenizer-kind": (changed("tokenizer", []), FormatError, ("tokenizer", "object or null")),
     "settings": (changed("settings", []), FormatError, ("settings an object",)),
     "ends-half": (changed(TRAIN + "ends", None), FormatError, ("splits.train[0]", "or none of them")),
-    "tokens": (changed(TRAIN + "tokens", 6), TruncatedFileError, ("train-00000.bin", "10 bytes", "12 were")),
-    "tokens-less": (changed(TRAIN + "tokens", 4), FormatError, ("train-00000.bin", "10 bytes", "8 were")),
+    "tokens": (
+        changed(TRAIN + "tokens", 6),
+        TruncatedFileError,
+        ("train-00000.bin", "10 bytes", "expected 12"),
+    ),
+    "tokens-less": (changed(TRAIN + "tokens", 4), FormatError, ("train-00000.bin", "10 bytes", "expected 8")),
     "tokens-negative": (changed(TRAIN + "tokens", -1), FormatError, ("splits.train[0].tokens", "-1")),
     "documents": (
         changed(TRAIN + "documents", 2),
         TruncatedFileError,
-        ("train-00000.ends", "8 bytes", "16 were"),
+        ("train-00000.ends", "8 bytes", "expected 16"),
     ),
     "gone": (without("train-00001.bin"), NotFoundError, ("train-00001.bin", "splits.train[1].file")),
     "ends-gone": (without("train-00001.ends"), NotFoundError, ("train-00001.ends", "splits.train[1].ends")),

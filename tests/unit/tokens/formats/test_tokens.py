@@ -1,4 +1,4 @@
-"""Which corpus a path holds: folders, files, lists and globs, splits, and what cannot be told."""
+"""Which corpus a path holds: folders, files, lists and globs, splits, and what is ambiguous."""
 
 from __future__ import annotations
 
@@ -76,44 +76,46 @@ def test_a_split_may_be_a_folder(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_what_is_found_survives_a_pickle(tmp_path: Path) -> None:
+def test_tokens_can_be_pickled(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1, 2)})
     tokens = find(tmp_path)
     assert pickle.loads(pickle.dumps(tokens)) == tokens
 
 
-def test_two_kinds_in_one_folder_are_not_guessed_between(tmp_path: Path) -> None:
+def test_two_kinds_in_one_folder_raise(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1), "x.ds": raw(1), "y.npy": raw(1)})
     with refused(ArgumentError, tmp_path, "1 .bin (train.bin)", "1 .ds (x.ds)", "1 .npy (y.npy)", "'*"[:1]):
         find(tmp_path)
 
 
-def test_two_kinds_of_the_same_suffix_are_told_by_content(tmp_path: Path) -> None:
+def test_two_formats_of_the_same_suffix_raise(tmp_path: Path) -> None:
     put(tmp_path, {"a.bin": shard(1), "b.bin": raw(1)})
     with refused(ArgumentError, tmp_path / "b.bin", "like raw", tmp_path / "a.bin", "like llm.c"):
         find(tmp_path)
 
 
-def test_files_of_a_split_and_files_of_none(tmp_path: Path) -> None:
+def test_files_of_a_split_and_of_none_raise(tmp_path: Path) -> None:
     put(tmp_path, {"a_train_1.bin": shard(1), "b.bin": shard(2)})
-    with refused(ArgumentError, tmp_path, "a_train_1.bin", "b.bin", "with a list or a glob"):
+    with refused(ArgumentError, tmp_path, "a_train_1.bin", "b.bin", "as a list or a glob"):
         find(tmp_path)
     with refused(NotFoundError, tmp_path, "'val'", "train: a_train_1.bin", "no split: b.bin"):
         find(tmp_path, split="val")
 
 
-def test_a_split_that_no_name_tells(tmp_path: Path) -> None:
+def test_missing_split_raises(tmp_path: Path) -> None:
     put(tmp_path, {f"part{i}.bin": shard(i) for i in range(7)})
     assert find(tmp_path).count == 7
     with refused(NotFoundError, tmp_path, "'val'", "no split: part0.bin", "… 2 more"):
         find(tmp_path, split="val")
 
 
-def test_an_index_is_no_shard(tmp_path: Path) -> None:
+def test_index_among_files_raises(tmp_path: Path) -> None:
     put(tmp_path, {"index.json": b"{}", "a.bin": shard(1)})
     with refused(FormatError, tmp_path / "index.json", "'chunks'", "'shards'", "[]"):
         find(tmp_path)
-    with refused(ArgumentError, tmp_path / "index.json", "index and no shard", repr(str(tmp_path))):
+    with refused(
+        ArgumentError, tmp_path / "index.json", "an index, not a file of tokens", repr(str(tmp_path))
+    ):
         find([tmp_path / "a.bin", tmp_path / "index.json"])
 
 
@@ -240,8 +242,9 @@ def test_registered_format_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with lowtide.corpus(tmp_path) as corpus:
         assert (corpus.format, corpus[:].tolist()) == ("reel", [0, 7, 1, 7])
     assert find(tmp_path / "train-1.reel").count == 2
+    (tmp_path / "empty").mkdir()
     with refused(FormatError, ".reel"):  # the error lists it
-        find(tmp_path.parent)
+        find(tmp_path / "empty")
     write(tmp_path / "train-2.bin", raw(1, 2))
     with refused(ArgumentError, "looks like raw", "like reel"):
         find([tmp_path / "train-0.reel", tmp_path / "train-2.bin"], dtype="uint16")

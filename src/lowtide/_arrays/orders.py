@@ -1,0 +1,212 @@
+"""Orders: the kinds of passes over the rows of an array.
+
+To add one, write a class with a name and a permutation, and a line in ``ORDERS``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._io.buffers import Buffers
+from lowtide._io.extents import AHEAD
+from lowtide._io.pending import Outcome, Pending, combined
+from lowtide._permutation import BlockShuffled, Ints, Order, Sequential, Shuffled
+from lowtide.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lowtide._arrays.array import Array
+
+OrderName = Literal["sequential", "shuffle", "blocks"]
+Shuffle = bool | Literal["blocks"]
+
+_WINDOW = 16 * 2**20  # blocks: a window up to this size is held in memory
+# Of blocks, in rows: arrays with equally many rows then have one order, whatever a row's size.
+_BLOCK = 256  # rows read in one go
+_BLOCKS_PER_WINDOW = 16  # what is shuffled together; with fewer, neighbours would stay neighbours
+
+
+class RowOrder:
+    """A pass over the rows of an array: which row comes when, and how the rows are read.
+
+    One thread at a time calls ``submit``, or waits for what it returned.
+    """
+
+    name: str
+    window_nbytes = 0
+    """Memory that it can use besides the chunks."""
+    permutation: Order
+
+    def __init__(self, array: Array, seed: int) -> None:
+        self.array = array
+        self._ahead = AHEAD
+        self._piece = 2**15
+        # Whether nearly all of the last read was in the page cache. The first is read to learn about it.
+        self._cached = True
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the order depends on besides rows, seed and epoch."""
+        return {}
+
+    def limit(self, ahead: int, *, window: bool) -> None:
+        """Use at most ``ahead`` bytes of page cache for hints, and ``window_nbytes`` if ``window``."""
+        self._ahead = ahead
+        # Each row being placed takes some 100 bytes besides itself: offsets, targets, requests.
+        self._piece = min(2**15, max(256, ahead // 128))
+
+    def rows(self, start: int, stop: int) -> Ints:
+        """The numbers of the rows at places ``start`` to ``stop``."""
+        numbers = np.empty(stop - start, np.int64)
+        for first in range(start, stop, self._piece):
+            last = min(stop, first + self._piece)
+            numbers[first - start : last - start] = self.permutation(first, last)
+        return numbers
+
+    def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        """Read the rows at places ``start`` to ``stop``: at once if the last ones were cached."""
+        if self._cached:
+            self._read(start, stop, out)
+            return Pending.of(None)
+        return Pending(self._read, start, stop, out)
+
+    def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        outcomes = []
+        for first in range(start, stop, self._piece):
+            last = min(stop, first + self._piece)
+            outcomes.append(self._read_piece(first, last, out[first - start : last - start]))
+        self._cached = combined(outcomes).cached
+
+    def _read_piece(self, first: int, last: int, out: npt.NDArray[Any]) -> Outcome:
+        # What is cached need not be read in the order of the file.
+        return self.array._read_ordered(
+            self.permutation, first, last, out, self._ahead, ordered=not self._cached
+        )
+
+
+class SequentialOrder(RowOrder):
+    """Row after row."""
+
+    name = "sequential"
+
+    def __init__(self, array: Array, seed: int) -> None:
+        super().__init__(array, seed)
+        self.permutation = Sequential(len(array))
+
+    def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        if not self._cached:  # reads of several chunks at once would be out of order
+            return Pending(self.array._read_rows, start, stop, out)
+        pending = self.array._submit_rows(start, stop, out)
+        self._cached = pending.done
+        return pending
+
+
+class ShuffledOrder(RowOrder):
+    """An order that looks uniformly random and is never stored."""
+
+    name = "shuffle"
+
+    def __init__(self, array: Array, seed: int) -> None:
+        super().__init__(array, seed)
+        self.permutation = Shuffled(len(array), seed)
+
+
+class BlockOrder(RowOrder):
+    """Blocks of neighbouring rows are permuted, then the rows within windows of blocks.
+
+    A window is held in memory if there is room. Else its rows are read one by one, in the same order.
+    """
+
+    name = "blocks"
+    permutation: BlockShuffled
+
+    def __init__(self, array: Array, seed: int) -> None:
+        super().__init__(array, seed)
+        self.permutation = BlockShuffled(len(array), _BLOCK, _BLOCKS_PER_WINDOW, seed)
+        nbytes = min(self.permutation.window_rows, len(array)) * array.row_nbytes
+        self.window_nbytes = nbytes if nbytes <= _WINDOW else 0
+        self._holds_window = False
+        self._release()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"block": self.permutation.block, "window": self.permutation.window}
+
+    def limit(self, ahead: int, *, window: bool) -> None:
+        super().limit(ahead, window=window)
+        self._holds_window = window and self.window_nbytes > 0
+
+    def _release(self) -> None:
+        self._window = -1
+        self._window_rows = np.empty((0, *self.array.shape[1:]), self.array.dtype)
+        self._picks: Ints = np.empty(0, np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings alone: what was read can be read again."""
+        state = {**self.__dict__, "_window": -1, "_picks": self._picks[:0]}
+        return {**state, "_window_rows": np.empty((0, *self.array.shape[1:]), self.array.dtype)}
+
+    def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        if self._holds_window:
+            return Pending(self._read_from_windows, start, stop, out)
+        return super().submit(start, stop, out)
+
+    def _read_from_windows(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        done = 0
+        while start < stop:
+            window = self.permutation.window_at(start)
+            first, last = self.permutation.window_bounds(window)
+            if window != self._window:
+                self._load_window(window)
+            end = min(stop, last)
+            picks = self._picks[start - first : end - first]
+            np.take(self._window_rows, picks, axis=0, out=out[done : done + len(picks)], mode="clip")
+            done += len(picks)
+            start = end
+
+    def _load_window(self, window: int) -> None:
+        """Read the blocks of a window, each in one go, one after another into memory."""
+        self._window = -1  # before anything else: a fork may copy this in the middle of what follows
+        if not len(self._window_rows):
+            # Once, for the longest, and not by malloc: it might keep what was freed, and passes would add up.
+            rows = min(self.permutation.window_rows, self.permutation.n)
+            memory = Buffers(rows * self.array.row_nbytes, most=0)
+            self._window_rows = memory.empty((rows, *self.array.shape[1:]), self.array.dtype)
+        at = 0
+        for starts, run in self.permutation.window_runs(window):
+            until = at + len(starts) * run
+            self.array._read_runs(starts, run, self._window_rows[at:until], self._ahead)
+            at = until
+        self._picks = self.permutation.window_shuffle(window)(0, at)  # once, and not for every chunk again
+        self._window = window
+
+
+ORDERS: list[type[RowOrder]] = [SequentialOrder, ShuffledOrder, BlockOrder]
+
+
+def order_kind(order: object, shuffle: object) -> type[RowOrder]:
+    """The kind that ``order`` names, or its shorthand ``shuffle`` (True, False or "blocks")."""
+    if order is not None and shuffle is not None:
+        raise ArgumentError(
+            f"order and shuffle are two words for one setting, got order={order!r} and shuffle={shuffle!r}; "
+            f"pass one of them"
+        )
+    name = order if order is not None else _name_of(shuffle)
+    for kind in ORDERS:
+        if kind.name == name:
+            return kind
+    names = ", ".join(repr(kind.name) for kind in ORDERS)
+    raise ArgumentError(f"order must be one of {names}, got {order!r}")
+
+
+def _name_of(shuffle: object) -> str:
+    # NumPy's booleans, and 0 and 1 from a command line, are booleans too.
+    if isinstance(shuffle, str) and shuffle == "blocks":
+        return "blocks"
+    if shuffle is None:
+        return "sequential"
+    if isinstance(shuffle, bool | int | np.bool_ | np.integer) and shuffle in (0, 1):
+        return "shuffle" if shuffle else "sequential"
+    raise ArgumentError(f"shuffle must be False, True or 'blocks', got {shuffle!r}")

@@ -1,0 +1,142 @@
+"""The folder of a run.
+
+::
+
+    RUN/settings.json     all settings
+    RUN/checkpoint.pt     the last state: model, optimiser, step, position in the data, settings, best loss
+    RUN/best.pt           the weights with the lowest validation loss so far
+    RUN/metrics.jsonl     one line per step
+    RUN/tokenizer.json    the corpus' tokenizer, so that the folder is enough to sample from
+    RUN/training.png      loss and memory
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING, Literal
+
+from lowtide import errors
+from lowtide._gpt import checkpoint
+from lowtide._gpt.checkpoint import BEST, LAST
+from lowtide._gpt.config import Settings, without_alias
+from lowtide._gpt.model import GPT
+from lowtide._io import jsonfiles
+from lowtide._io.publish import write_file
+from lowtide._io.store import opened
+from lowtide._printable import brief
+from lowtide._tokens.corpora import Corpus
+from lowtide.errors import ArgumentError, FormatError, NotFoundError
+
+if TYPE_CHECKING:
+    from lowtide._prepare.tokenizers import Tokenizer
+
+SETTINGS, METRICS, TOKENIZER, PICTURE = "settings.json", "metrics.jsonl", "tokenizer.json", "training.png"
+_MAX_SETTINGS = 2**20  # bytes
+Which = Literal["best", "last"]
+
+
+def create(run: str) -> None:
+    """Make the folder of a new run; one that already holds a run is refused."""
+    if os.path.exists(os.path.join(run, LAST)):
+        raise ArgumentError(f"{run}: already holds a run; pass --resume to continue it, or another folder")
+    try:
+        os.makedirs(run, exist_ok=True)
+    except OSError as error:
+        raise errors.writing(run, error) from error
+
+
+def load_model(run: str | os.PathLike[str], which: Which | None = None) -> GPT:
+    """Load the model of a run, in ``eval()`` mode on the CPU.
+
+    Parameters
+    ----------
+    run : path
+        The folder of the run.
+    which : {"best", "last"}, optional
+        The weights with the lowest validation loss, or those of the last checkpoint. [default: the best if
+        the run was evaluated, else the last]
+
+    Examples
+    --------
+    >>> load_model("no-such-run")
+    Traceback (most recent call last):
+    lowtide.errors.NotFoundError: no-such-run/checkpoint.pt: no checkpoint there; pass the folder of a run ...
+    """
+    if which not in (None, "best", "last"):
+        raise ArgumentError(f"which must be 'best' or 'last', got {which!r}")
+    folder = os.fspath(run)
+    best = os.path.join(folder, BEST)
+    path = best if which == "best" or (which is None and os.path.exists(best)) else os.path.join(folder, LAST)
+    saved = checkpoint.load(path)
+    model = GPT(saved.config)
+    checkpoint.fill(model, saved, path)
+    return model.eval()
+
+
+def write_settings(run: str, settings: Settings) -> None:
+    """Write ``settings.json``."""
+    write_file(os.path.join(run, SETTINGS), (json.dumps(settings.to_json(), indent=1) + "\n").encode())
+
+
+def read_settings(run: str | os.PathLike[str]) -> Settings:
+    """Read the settings of a run, as of its last start."""
+    path = os.path.join(os.fspath(run), SETTINGS)
+    values = jsonfiles.load(path, limit=_MAX_SETTINGS, what="settings of a run")
+    try:
+        if not isinstance(values, dict):
+            raise TypeError(f"got {brief(values)}, expected an object")
+        return Settings(**without_alias(values))
+    except (ValueError, TypeError) as error:
+        raise FormatError(
+            f"{path}: does not hold the settings of a run ({brief(str(error), 500)[1:-1]}); restore the "
+            "file, or start the run again"
+        ) from error
+
+
+def keep_tokenizer(run: str, corpus: Corpus) -> None:
+    """Copy the corpus' tokenizer into the folder, if it has one."""
+    path = os.path.join(run, TOKENIZER)
+    record = corpus.found.metadata.get("tokenizer")
+    if isinstance(record, dict) and record.get("file"):
+        source_path = os.path.join(os.path.dirname(corpus.found.segments[0].path), record["file"])
+        with opened(source_path) as source:
+            write_file(path, source.read(0, source.size, "tokenizer"))
+    elif characters := _characters(corpus):
+        from lowtide._prepare.tokenizers.char import CharTokenizer
+
+        write_file(path, CharTokenizer(characters).to_json().encode())
+
+
+def _characters(corpus: Corpus) -> str | None:
+    """The alphabet of nanoGPT's ``meta.pkl``, if ids are positions in it."""
+    ids = corpus.found.metadata.get("stoi")
+    if not isinstance(ids, dict) or not all(isinstance(key, str) and len(key) == 1 for key in ids):
+        return None
+    characters = "".join(sorted(ids))
+    return characters if [ids[one] for one in characters] == list(range(len(characters))) else None
+
+
+def load_tokenizer(run: str | os.PathLike[str]) -> Tokenizer:
+    """Load the tokenizer of a run.
+
+    Parameters
+    ----------
+    run : path
+        The folder of the run.
+
+    Examples
+    --------
+    >>> load_tokenizer("no-such-run")
+    Traceback (most recent call last):
+    lowtide.errors.NotFoundError: no-such-run/tokenizer.json: the run has no tokenizer, since its corpus ...
+    """
+    from lowtide._prepare.tokenizers import load
+
+    path = os.path.join(os.fspath(run), TOKENIZER)
+    if not os.path.exists(path):
+        raise NotFoundError(
+            errno.ENOENT, "the run has no tokenizer, since its corpus had none; pass one by name", path
+        )
+    return load(path, eos=read_settings(run).eos)

@@ -1,0 +1,358 @@
+"""GPT-2's weights in the format of Hugging Face: ``config.json`` and ``model.safetensors``, in and out."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from lowtide import errors
+from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
+from lowtide._io import jsonfiles
+from lowtide._io.publish import sync_folder
+from lowtide._io.store import opened
+from lowtide._printable import brief
+from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError
+
+_T = TypeVar("_T")
+_MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line per tensor
+_SUFFIX = ".safetensors"
+_DTYPES = ("F64", "F32", "F16", "BF16")
+# Their names and ours. Matrices of their blocks are transposed.
+_OUTSIDE = {"wte": "embedding", "wpe": "positions", "ln_f": "norm"}
+_INSIDE = {
+    "ln_1": "attention_norm",
+    "attn.c_attn": "attention.qkv",
+    "attn.c_proj": "attention.out",
+    "ln_2": "feed_forward_norm",
+    "mlp.c_fc": "feed_forward.up",
+    "mlp.c_proj": "feed_forward.down",
+}
+_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+# Options of GPT-2's configuration that this model does not have, and the values that it supports.
+_FIXED = {
+    "model_type": "gpt2",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+
+
+def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
+    """Load a GPT-2 in the format of Hugging Face, in ``eval()`` mode on the CPU.
+
+    Parameters
+    ----------
+    source : path or str
+        A folder that ``save_pretrained`` wrote, or the name of a model on the Hugging Face Hub (the local
+        cache is searched first). Only safetensors files are read.
+    dropout : float
+        Dropout probability for further training.
+
+    Examples
+    --------
+    >>> from_gpt2("./no-such-folder")
+    Traceback (most recent call last):
+    lowtide.errors.NotFoundError: ./no-such-folder: no such folder; pass one that save_pretrained() ...
+    """
+    folder = os.fspath(source)
+    if not os.path.isdir(folder):
+        folder = _download(folder)
+    config = _config(os.path.join(folder, "config.json"), dropout)
+    files = _files(folder)
+    _check(folder, files, config)
+    model = GPT(config)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for path in files:
+            for name, tensor in _tensors(path, lambda file, name: file.get_tensor(name)):
+                ours, transposed = _name(name)
+                if ours in parameters:  # or it is a second copy of the embedding
+                    parameters[ours].copy_(tensor.T if transposed else tensor)
+    return model.eval()
+
+
+def _check(folder: str, files: list[str], config: ModelConfig) -> None:
+    """Refuse tensors that do not match the configuration, by the files' headers, before allocating memory."""
+    shapes = [(path, name, shape) for path in files for name, shape in _tensors(path, _shape)]
+    numbers = sum(math.prod(shape) for _, _, shape in shapes)
+    model = skeleton(config, len(shapes), numbers, os.path.join(folder, "config.json"))
+    missing = dict(model.named_parameters())
+    for path, name, shape in shapes:
+        ours, transposed = _name(name)
+        if ours == "head.weight" and config.tied:
+            continue
+        if ours not in missing:
+            raise FormatError(
+                f"{path}: has {brief(name)[1:-1]} twice, or it is not part of the GPT-2 of config.json; get "
+                "the folder again"
+            )
+        expected = tuple(missing.pop(ours).shape)
+        if (shape[::-1] if transposed else shape) != expected:
+            raise FormatError(
+                f"{path}: {name} does not match config.json (shape {shape}, expected "
+                f"{expected[::-1] if transposed else expected}); get the folder again"
+            )
+    if missing:
+        raise FormatError(
+            f"{folder}: lacks {len(missing)} of the model's tensors, such as {min(missing)}; get the folder "
+            "again"
+        )
+
+
+def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
+    """Write a model as a folder that ``transformers`` loads as a GPT-2. It appears when it is complete.
+
+    Parameters
+    ----------
+    model : GPT
+        A model of GPT-2's architecture: preset ``nanogpt``, or one that started from GPT-2's weights.
+    folder : path
+        A new folder, for ``config.json`` and ``model.safetensors``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lowtide.gpt import ARCHITECTURES, ModelConfig
+    >>> sizes = {"vocab_size": 65, "length": 16, "n_layer": 1, "n_head": 1, "n_embd": 8}
+    >>> to_gpt2(GPT(ModelConfig(**sizes, dropout=0.0, **ARCHITECTURES["nanogpt"])), tmp / "gpt2")
+    >>> from_gpt2(tmp / "gpt2").config.length
+    16
+    """
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise _missing("safetensors") from error
+    config = _export(model.config)
+    target = os.path.realpath(folder)  # a link may lead to a larger disk
+    if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
+        raise ArgumentError(f"{target}: already exists; pass a new folder")
+    parent = os.path.dirname(target)
+    try:
+        os.makedirs(parent, exist_ok=True)
+        partial = tempfile.mkdtemp(prefix=f".{os.path.basename(target)}.", dir=parent)
+    except OSError as error:
+        raise errors.writing(target, error) from error
+    try:
+        os.chmod(partial, 0o755)  # noqa: S103 - as any new folder; mkdtemp makes it private
+        save_file(dict(_theirs(model)), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
+        with open(os.path.join(partial, "config.json"), "w") as file:
+            json.dump(config, file, indent=1)
+        for name in os.listdir(partial):
+            with open(os.path.join(partial, name), "rb+") as file:
+                os.fsync(file.fileno())
+        sync_folder(partial)
+        os.replace(partial, target)
+        sync_folder(parent)
+    except OSError as error:
+        raise errors.writing(target, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _config(path: str, dropout: float) -> ModelConfig:
+    record = jsonfiles.load(path, limit=_MAX_JSON, what="configuration of a GPT-2")
+    names = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
+    values = record if isinstance(record, dict) else {}
+    if missing := [name for name in names if type(values.get(name)) is not int]:
+        raise FormatError(
+            f"{path}: is not a configuration of a GPT-2 (no integer for {', '.join(missing)}); pass a "
+            "folder that save_pretrained() wrote"
+        )
+    sizes = {name: values[name] for name in names[:4]}
+    for name, expected in {**_FIXED, "n_inner": 4 * sizes["n_embd"]}.items():
+        if (value := values.get(name)) not in (None, expected):
+            raise UnsupportedError(
+                f"{path}: {name} is not supported ({brief(value)}, expected {expected!r}); use a GPT-2"
+            )
+    activation = values.get("activation_function", "gelu_new")
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise UnsupportedError(
+            f"{path}: activation_function is not supported ({brief(activation)}, expected one of "
+            f"{', '.join(_ACTIVATIONS)}); use a GPT-2"
+        )
+    try:
+        return ModelConfig(
+            **sizes,
+            length=values["n_positions"],
+            dropout=dropout,
+            bias=True,
+            norm="layernorm",
+            positions="learned",
+            activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
+            qk_norm=False,
+            tied=values.get("tie_word_embeddings", True),
+            zero_init=False,
+        )
+    except ArgumentError as error:
+        raise FormatError(
+            f"{path}: is not a configuration of a GPT-2 ({brief(str(error))[1:-1]}); get the folder again"
+        ) from error
+
+
+def _export(config: ModelConfig) -> dict[str, Any]:
+    """The content of ``config.json``; GPT-2's format has no names for modern parts."""
+    foreign = [
+        f"{name} {getattr(config, name)!r}"
+        for name, values in {
+            "norm": ("layernorm",),
+            "positions": ("learned",),
+            "activation": ("gelu", "gelu_tanh"),
+            "qk_norm": (False,),
+        }.items()
+        if getattr(config, name) not in values
+    ]
+    if foreign:
+        raise UnsupportedError(
+            f"GPT-2's format has no {', '.join(foreign)}; train with --preset nanogpt to export, or use the "
+            "weights of the checkpoint"
+        )
+    return {
+        **_FIXED,
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_positions": config.length,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.n_embd,
+        "activation_function": "gelu" if config.activation == "gelu" else "gelu_new",
+        "tie_word_embeddings": config.tied,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        # Their default is 50256, the end of text in GPT-2's vocabulary.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "torch_dtype": "float32",
+    }
+
+
+def _theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
+    """Our tensors under their names. Their blocks always have biases: zeros if ours have none."""
+
+    def both(theirs: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        weight = part.weight.detach().cpu()
+        transposed = isinstance(part, torch.nn.Linear)
+        yield f"{theirs}.weight", (weight.T if transposed else weight).contiguous()
+        if not isinstance(part, torch.nn.Embedding):
+            yield (
+                f"{theirs}.bias",
+                weight.new_zeros(len(weight)) if part.bias is None else part.bias.detach().cpu(),
+            )
+
+    for theirs, ours in _OUTSIDE.items():
+        yield from both(f"transformer.{theirs}", model.get_submodule(ours))
+    for number, block in enumerate(model.blocks):
+        for theirs, ours in _INSIDE.items():
+            yield from both(f"transformer.h.{number}.{theirs}", block.get_submodule(ours))
+    if not model.config.tied:
+        yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
+
+
+def _name(theirs: str) -> tuple[str, bool]:
+    """Our name for one of their tensors, and whether it is transposed."""
+    name = theirs.removeprefix("transformer.")
+    module, _, kind = name.rpartition(".")
+    if module == "lm_head":
+        return f"head.{kind}", False
+    if module in _OUTSIDE:
+        return f"{_OUTSIDE[module]}.{kind}", False
+    parts = module.split(".", 2)
+    if len(parts) == 3 and parts[0] == "h" and parts[2] in _INSIDE:
+        return f"blocks.{parts[1]}.{_INSIDE[parts[2]]}.{kind}", kind == "weight" and "ln_" not in parts[2]
+    return name, False
+
+
+def _files(folder: str) -> list[str]:
+    """The file of the weights, or those that an index lists."""
+    whole = os.path.join(folder, "model.safetensors")
+    if os.path.exists(whole):
+        return [whole]
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        raise FormatError(
+            f"{folder}: has no model.safetensors; load it with transformers and save_pretrained() it again"
+        )
+    content = jsonfiles.load(index, limit=_MAX_JSON, what="index of weights")
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict) or not names:
+        raise FormatError(f"{index}: is not an index of weights (no weight_map); get the folder again")
+    files = set(map(str, names.values()))
+    # Nothing outside the folder is read, and only weights.
+    if strange := [name for name in files if os.path.basename(name) != name or not name.endswith(_SUFFIX)]:
+        raise FormatError(
+            f"{index}: lists files outside its folder or of another kind ({brief(min(strange))}, expected "
+            f"{_SUFFIX} files); get the folder again"
+        )
+    return [os.path.join(folder, name) for name in sorted(files)]
+
+
+def _shape(file: Any, name: str) -> tuple[int, ...]:
+    part = file.get_slice(name)
+    if part.get_dtype() not in _DTYPES:
+        raise UnsupportedError(
+            f"{name} has an unsupported dtype ({part.get_dtype()}, expected one of {', '.join(_DTYPES)}); "
+            "save the model as float32"
+        )
+    return tuple(part.get_shape())
+
+
+def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T]]:
+    """``get(file, name)`` for each tensor of a safetensors file."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise _missing("safetensors") from error
+    with opened(path):  # a regular file that can be read
+        pass
+    try:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is not a dict
+                # Early versions of transformers saved their masks too.
+                if not name.endswith((".attn.bias", ".attn.masked_bias")):
+                    yield name, get(file, name)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: {error}") from None
+    except SafetensorError as error:
+        raise FormatError(
+            f"{path}: is not a complete safetensors file ({brief(str(error))[1:-1]}); get it again"
+        ) from error
+    except OSError as error:
+        raise errors.reading(path, error) from error
+
+
+def _download(name: str) -> str:
+    """The folder of a model of the Hub, from the local cache if it is there."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise _missing("huggingface_hub") from error
+    if os.path.exists(name):
+        raise errors.reading(name, NotADirectoryError(errno.ENOTDIR, ""))
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise errors.NotFoundError(
+            errno.ENOENT,
+            "no such folder; pass one that save_pretrained() wrote, or the name of a model",
+            name,
+        )
+    patterns = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
+    try:
+        return huggingface_hub.snapshot_download(name, allow_patterns=patterns)
+    except Exception as error:  # the network can fail in many ways
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ReadError(
+            errno.ENOENT,
+            f"not a folder, and not available from the Hugging Face Hub ({reason}); run `hf download {name} "
+            "--local-dir FOLDER` where there is a network, and pass that folder",
+            name,
+        ) from error
+
+
+def _missing(package: str) -> MissingExtraError:
+    return MissingExtraError(f"{package} is not installed; pip install 'lowtide[gpt]'")

@@ -1,0 +1,226 @@
+"""Optimisers (AdamW alone, or Muon for the matrices of the blocks and AdamW for the rest) and schedules."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from lowtide._gpt.config import Settings
+from lowtide._gpt.model import GPT, torch
+from lowtide._printable import brief
+from lowtide.errors import StateError
+
+# Muon's rate as a multiple of AdamW's, so that one learning rate serves both: an orthogonal update has
+# small entries. With 20 the loss falls more slowly for as long as the rate is high.
+_MATRICES = 12.0
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """The learning rate of the step after ``step`` steps, a pure function.
+
+    Both schedules rise linearly for ``warmup_iters``. ``cosine`` then falls as half a cosine; ``wsd`` stays
+    at the top and falls linearly over the last ``cooldown_iters``. Both reach ``min_lr`` at
+    ``lr_decay_iters`` and stay there.
+    """
+    top, bottom = settings.learning_rate, settings.min_lr
+    if step < settings.warmup_iters:
+        return top * (step + 1) / (settings.warmup_iters + 1)
+    if step >= settings.lr_decay_iters:
+        return bottom
+    if settings.schedule == "cosine":
+        part = (step - settings.warmup_iters) / (settings.lr_decay_iters - settings.warmup_iters)
+        return bottom + 0.5 * (1 + math.cos(math.pi * part)) * (top - bottom)
+    remaining = settings.lr_decay_iters - step
+    return bottom + min(1.0, remaining / max(1, settings.cooldown_iters)) * (top - bottom)
+
+
+class Optimiser:
+    """Several optimisers as one; the rate of a group is its ``scale`` times the learning rate."""
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self.parts = parts
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def set_learning_rate(self, rate: float) -> None:
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = rate * group["scale"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of such an optimiser. Of its groups only the learning rate is used."""
+        parts = state.get("parts")
+        if not isinstance(parts, list) or len(parts) != len(self.parts):
+            raise StateError(f"not the state of this optimiser: expected {len(self.parts)} parts")
+        for part, saved in zip(self.parts, parts, strict=True):
+            known = saved.get("state") if isinstance(saved, dict) else None
+            _check(known, _shapes(part))
+            groups = part.state_dict()["param_groups"]
+            for group, rate in zip(groups, _rates(saved.get("param_groups"), len(groups)), strict=True):
+                group["lr"] = rate
+            part.load_state_dict({"state": known, "param_groups": groups})
+
+
+_Shapes = dict[int, dict[str, tuple[int, ...]]]
+
+
+def _shapes(part: torch.optim.Optimizer) -> _Shapes:
+    """Shapes of the tensors that an optimiser keeps, by parameter; numbers run through all groups."""
+    shapes: _Shapes = {}
+    count = 0
+    for group in part.param_groups:
+        parameters = group["params"]
+        for number, parameter in enumerate(parameters, count):
+            shape = tuple(parameter.shape)
+            if not isinstance(part, Muon):
+                shapes[number] = {"step": (), "exp_avg": shape, "exp_avg_sq": shape}
+            elif number == count:
+                shapes[number] = {"momenta": (len(parameters), *shape)}
+        count += len(parameters)
+    return shapes
+
+
+def _check(state: Any, expected: _Shapes) -> None:
+    """Compare shapes: PyTorch accepts any state, and fails at the next step or computes nonsense."""
+    if not isinstance(state, dict) or not state.keys() <= expected.keys():
+        raise StateError(f"not the state of this optimiser: expected one of {len(expected)} parameters")
+    for number, tensors in state.items():
+        shapes = {
+            name: tuple(tensor.shape)
+            for name, tensor in (tensors.items() if isinstance(tensors, dict) else ())
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        }
+        if shapes != expected[number] or len(tensors) != len(shapes):
+            raise StateError(
+                f"not the state of this optimiser: parameter {number} has {brief(shapes)}, expected "
+                f"{expected[number]}"
+            )
+        if "step" in tensors and not 0 <= float(tensors["step"]) < math.inf:
+            raise StateError(f"the optimiser's step of parameter {number} is {float(tensors['step'])}")
+
+
+def _rates(groups: Any, count: int) -> list[float]:
+    """The learning rates of a state's groups."""
+    rates: list[Any] = [
+        group.get("lr") if isinstance(group, dict) else None
+        for group in (groups if isinstance(groups, list) else ())
+    ]
+    if len(rates) != count or not all(type(rate) is float and 0 <= rate < math.inf for rate in rates):
+        raise StateError(
+            f"not the state of this optimiser: its learning rates are {brief(rates)}, expected "
+            f"{count} numbers"
+        )
+    return rates
+
+
+class Muon(torch.optim.Optimizer):
+    """Orthogonalized momentum: every direction of a matrix moves by the same amount.
+
+    The method of ``torch.optim.Muon``, which processes matrices one by one. Here the matrices of a group have
+    the same shape and are processed together, in three iterations that get as far as its five: three times
+    as fast on a CPU, where a small model spends a third of its time in ``torch.optim.Muon``.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, weight_decay: float, momentum: float = 0.95
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        directions = orthogonal([self._momenta(group) for group in self.param_groups])
+        for group, updates in zip(self.param_groups, directions, strict=True):
+            matrices, rate = group["params"], group["lr"]
+            rows, columns = matrices[0].shape
+            torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
+            torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * math.sqrt(max(1.0, rows / columns)))
+
+    def _momenta(self, group: dict[str, Any]) -> torch.Tensor:
+        """Nesterov momenta of the matrices, stacked."""
+        matrices = group["params"]
+        gradients = torch.stack([matrix.grad for matrix in matrices])
+        state = self.state[matrices[0]]  # the first one keeps the momenta of all
+        if not state:
+            state["momenta"] = torch.zeros_like(gradients)
+        momenta = state["momenta"].lerp_(gradients, 1 - group["momentum"])
+        return gradients.lerp_(momenta, group["momentum"])
+
+
+# Each iteration has its own coefficients, optimal for what the ones before leave over: those of the Polar
+# Express, https://arxiv.org/abs/2505.16932. Two iterations are worse, five are not better.
+STEPS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+)
+
+
+def orthogonal(stacks: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Each matrix of the stacks (N, rows, columns) with all its singular values near one, as bfloat16.
+
+    Every iteration multiplies a matrix by a polynomial of its Gram matrix. Polynomials of one matrix commute,
+    so the iteration runs on the Gram matrices alone, which are small and, since the shorter side of all is
+    the model's width, of one shape: the matrices themselves are multiplied once, by the product.
+    """
+    halves = [stack.bfloat16() for stack in stacks]
+    gram = torch.cat([x.mT @ x if _tall(x) else x @ x.mT for x in halves])
+    lengths = gram.diagonal(dim1=1, dim2=2).float().sum(1).sqrt() + 1e-7
+    shrink = lengths.reciprocal().bfloat16()[:, None, None]
+    gram.mul_(shrink).mul_(shrink)
+    # An iteration is a + change, the product of all is scale + factor: 8 bits cannot hold the sums.
+    a, b, c = STEPS[0]
+    change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    scale, factor = a, change
+    for step, b, c in STEPS[1:]:
+        gram = torch.baddbmm(gram, change, gram, beta=a)
+        gram = torch.baddbmm(gram, gram, change, beta=a)
+        change = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor = torch.baddbmm(factor, factor, change, beta=step).add_(change, alpha=scale)
+        a, scale = step, scale * step
+    result, first = [], 0
+    for x in halves:
+        part = slice(first, first + len(x))
+        left, right = (x, factor[part]) if _tall(x) else (factor[part], x)
+        result.append(torch.baddbmm(x, left, right, beta=scale).mul_(shrink[part]))
+        first += len(x)
+    return result
+
+
+def _tall(matrices: torch.Tensor) -> bool:
+    return matrices.shape[1] > matrices.shape[2]
+
+
+def make(model: GPT, settings: Settings) -> Optimiser:
+    """Make the optimiser of a model, before DDP or ``torch.compile`` wrap it."""
+    shapes: dict[tuple[int, ...], list[torch.Tensor]] = defaultdict(list)
+    rest: list[torch.Tensor] = []
+    inside = {id(parameter) for parameter in model.blocks.parameters()}
+    for parameter in model.parameters():
+        if settings.optimiser == "muon" and parameter.ndim == 2 and id(parameter) in inside:
+            shapes[tuple(parameter.shape)].append(parameter)
+        else:
+            rest.append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": settings.weight_decay, "scale": 1.0},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "scale": 1.0},
+    ]
+    rate, betas = settings.learning_rate, (settings.beta1, settings.beta2)
+    fused = model.embedding.weight.device.type in ("cpu", "cuda")
+    parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=rate, betas=betas, fused=fused)]
+    if shapes:
+        stacks = [{"params": matrices, "scale": _MATRICES} for matrices in shapes.values()]
+        parts.append(Muon(stacks, lr=rate, weight_decay=settings.weight_decay))
+    result = Optimiser(parts)
+    result.set_learning_rate(rate)
+    return result

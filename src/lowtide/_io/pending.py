@@ -1,0 +1,92 @@
+"""Pending: a read that was submitted, and what it found out when it was waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Outcome(NamedTuple):
+    """What a read of several extents found out about the page cache."""
+
+    late: int = 0
+    """Extents that were not in the page cache. A reader that cannot know it counts all of them."""
+    total: int = 0
+    """Extents in all."""
+
+    @property
+    def cached(self) -> bool:
+        """Whether nearly all were cached: now and then a page is busy, though it is there."""
+        return 16 * self.late <= self.total
+
+
+def combined(outcomes: Iterable[Outcome]) -> Outcome:
+    """One outcome of several reads.
+
+    >>> combined([Outcome(1, 10), Outcome(0, 5)])
+    Outcome(late=1, total=15)
+    """
+    late = total = 0
+    for outcome in outcomes:
+        late, total = late + outcome.late, total + outcome.total
+    return Outcome(late, total)
+
+
+class Pending(Generic[T]):
+    """A result that was submitted: ``wait()`` finishes it.
+
+    ``done`` is True if ``wait()`` returns without waiting for a device. A caller with several reads submits
+    all of them before it waits for the first, so that the device is never idle between them. After ``wait()``
+    has returned or raised, and when the object was dropped, nothing writes to the caller's buffer any more.
+
+    >>> Pending(pow, 3, 2).then(str).wait()
+    '9'
+    >>> Pending.of(5).done
+    True
+    """
+
+    __slots__ = ("_arguments", "_function", "_steps", "done")
+
+    def __init__(self, function: Callable[..., T], *arguments: Any, done: bool = False) -> None:
+        self._function: Callable[..., Any] = function
+        self._arguments = arguments
+        self._steps: tuple[Callable[[Any], Any], ...] = ()
+        self.done = done
+
+    @classmethod
+    def of(cls, result: T) -> Pending[T]:
+        """A result that is here already."""
+        return cls(_itself, result, done=True)
+
+    def wait(self) -> T:
+        """Finish it, and return the result."""
+        result = self._function(*self._arguments)
+        for step in self._steps:
+            result = step(result)
+        return result  # type: ignore[no-any-return]
+
+    def then(self, function: Callable[[T], U]) -> Pending[U]:
+        """A pending ``function(result)``. The function runs in the thread that waits."""
+        after: Pending[U] = Pending(self._function, *self._arguments, done=self.done)
+        after._steps = (*self._steps, function)
+        return after
+
+
+def every(pendings: Sequence[Pending[T]]) -> Pending[list[T]]:
+    """One pending for several: their results in a list.
+
+    >>> every([Pending.of(1), Pending(abs, -2)]).wait()
+    [1, 2]
+    """
+    return Pending(_wait_for, pendings, done=all(pending.done for pending in pendings))
+
+
+def _wait_for(pendings: Sequence[Pending[T]]) -> list[T]:
+    return [pending.wait() for pending in pendings]
+
+
+def _itself(result: T) -> T:
+    return result

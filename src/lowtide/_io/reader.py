@@ -1,0 +1,82 @@
+"""Readers: ways to bring extents of a file into a buffer, behind one protocol.
+
+``pread`` reads into buffers and is bounded by construction. The other three read through a mapping: they are
+here because they are well known, and to be measured against. What each of them does to memory, and why, is in
+``docs/readers.md``. To add one, write a class with ``submit``, ``check`` and ``close``, and a line in
+``READERS``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from lowtide import errors
+from lowtide._io.extents import AHEAD, Bytes, Extents
+from lowtide._io.identity import Identity
+from lowtide._io.mapped import AdviseReader, MemmapReader, RemapReader
+from lowtide._io.pending import Outcome, Pending
+from lowtide._io.pread import PreadReader
+
+ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
+Cache = Literal["keep", "drop"]
+
+
+class Reader(Protocol):
+    """Brings extents of one file into a buffer."""
+
+    name: str
+    how: str
+    """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
+
+    def submit(
+        self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
+    ) -> Pending[Outcome]:
+        """Start to fill ``out``; hints take at most ``ahead`` bytes of page cache.
+
+        ``sequential`` is for one of many reads in the order of the file: the system then reads ahead.
+        """
+
+    def check(self) -> None:
+        """Raise if the file was replaced or written to since it was opened."""
+
+    def close(self) -> None:
+        """Release the descriptor; a later read would open it again."""
+
+
+READERS: list[Callable[[str, int, bool, Identity | None], Reader]] = [
+    PreadReader,
+    RemapReader,
+    AdviseReader,
+    MemmapReader,
+]
+"""Each kind is called with path, size, whether to drop what was read from the page cache, and identity."""
+
+
+def open_reader(
+    path: str,
+    size: int,
+    reader: ReaderName = "auto",
+    cache: Cache = "keep",
+    identity: Identity | None = None,
+) -> Reader:
+    """The reader called ``reader`` on the first ``size`` bytes of ``path``.
+
+    ``auto`` is ``pread`` where the system has it, else ``remap`` (Windows). ``identity`` is what the file was
+    when it was inspected: any other file, and this one after it was written to, is refused.
+    """
+    if cache not in ("keep", "drop"):
+        raise errors.ArgumentError(f"cache must be 'keep' or 'drop', got {cache!r}")
+    lacks_pread = not hasattr(os, "preadv")
+    if reader == "pread" and lacks_pread:
+        raise errors.UnsupportedError(f"{path}: reader='pread' needs os.preadv; use reader='remap' here")
+    name = ("remap" if lacks_pread else "pread") if reader == "auto" else reader
+    for kind in READERS:
+        if getattr(kind, "name", None) == name:
+            one = kind(path, size, cache == "drop", identity)
+            if reader == "auto" and lacks_pread:
+                one.how += ", as this platform lacks preadv"
+            return one
+    names = ", ".join(str(getattr(kind, "name", kind)) for kind in READERS)
+    raise errors.ArgumentError(f"reader must be auto or one of {names}, got {reader!r}")

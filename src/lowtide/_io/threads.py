@@ -1,0 +1,78 @@
+"""A few threads for the parts of one read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import get_ident
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def workers_for(reads: int, nbytes: int) -> int:
+    """Threads worth using: handing work over costs about as much as 50 small reads."""
+    if reads < 256 and (reads < 2 or nbytes < 2 * 2**20):
+        return 1
+    return 1 if get_ident() in _INSIDE else min(_CORES, reads)
+
+
+def in_threads(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Call each task, the first one in this thread, and return their results.
+
+    If one fails the others are waited for: nothing runs after this has returned. Tasks of tasks, and those of
+    a signal handler or finalizer that interrupts this very thread, run in the thread that asks. The locks of
+    the pool are not reentrant.
+    """
+    thread = get_ident()
+    if len(tasks) < 2 or thread in _INSIDE:
+        return [task() for task in tasks]
+    _INSIDE.add(thread)
+    futures: list[Future[T]] = []
+    results: list[T] = []
+    try:
+        remaining = list(tasks)
+        while len(remaining) > 1:
+            future = _start(remaining[-1])
+            if future is None:
+                break
+            futures.insert(0, future)
+            remaining.pop()
+        results = [task() for task in remaining]
+    finally:
+        wait(futures)
+        _INSIDE.discard(thread)
+    return results + [future.result() for future in futures]
+
+
+def _start(task: Callable[[], T]) -> Future[T] | None:
+    global _POOL
+    try:
+        if _POOL is None:  # two threads may both see that; then one of the pools is dropped again
+            _POOL = ThreadPoolExecutor(_CORES, thread_name_prefix="lowtide-read")
+        return _POOL.submit(_inside, task)
+    except RuntimeError:  # no more threads: the interpreter is shutting down
+        return None
+
+
+def _inside(task: Callable[[], T]) -> T:
+    thread = get_ident()
+    _INSIDE.add(thread)
+    try:
+        return task()
+    finally:
+        _INSIDE.discard(thread)
+
+
+def _after_fork() -> None:
+    """Threads do not cross a fork: the child starts new ones."""
+    global _POOL, _INSIDE
+    _POOL, _INSIDE = None, set()
+
+
+_CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+_POOL: ThreadPoolExecutor | None = None
+_INSIDE: set[int] = set()  # threads that run a task, or are inside of the locks of the pool
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,125 @@
+"""Memory of a process in the terminal: bars, a sparkline, the slope and the verdict so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from lowtide._memory.profile.profiler import Profiler
+from lowtide._memory.profile.verdict import Verdict, judge
+from lowtide._memory.samples import thin
+from lowtide._printable import printable
+from lowtide._sizes import format_size
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def lines(watched: Profiler, every: float, stop_at: float) -> None:
+    """Print one plain line per interval, for pipes and logs."""
+    sys.stdout.write("seconds\theap\tmapped\tpage cache\tread\tslope\n")
+    while _follow(watched, every, stop_at):
+        series, verdict = watched.recording.series(), judge(watched.recording)
+        sizes = [
+            format_size(column[-1]) for column in (series.heap, series.mapped, series.cache, series.read)
+        ]
+        sys.stdout.write("\t".join([f"{series.time[-1]:.1f}", *sizes, _slope(verdict)]) + "\n")
+        sys.stdout.flush()
+
+
+def show(watched: Profiler, every: float, stop_at: float) -> None:
+    """Draw a picture again and again in place."""
+    console = Console()
+    with Live(Text("looking…"), console=console, auto_refresh=False, transient=False) as screen:
+        while _follow(watched, every, stop_at):
+            screen.update(picture(watched, console.width), refresh=True)
+
+
+def picture(watched: Profiler, width: int) -> Panel:
+    """Bars for heap, mapped files and page cache against the limit; the curve; the verdict."""
+    recording = watched.recording
+    series, verdict = recording.series(), judge(recording)
+    limit, of = _scale(watched)
+    room = max(10, min(60, width - 32))
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_column(justify="right")
+    for name, column, style in (
+        ("heap", series.heap, "cyan"),
+        ("mapped files", series.mapped, "dark_orange"),
+        ("page cache", series.cache, "grey62"),
+    ):
+        table.add_row(name, Text(bar(column[-1] / limit, room), style=style), format_size(column[-1]))
+    table.add_row("", Text(f"of {format_size(limit)}, {of}", style="dim"), "")
+    table.add_row("curve", Text(sparkline(series.total, room), style="green"), format_size(series.total[-1]))
+    table.add_row("read", format_size(series.read[-1]), "")
+    table.add_row("slope", _slope(verdict), "")
+    line = Text(verdict.line, style="bold red" if verdict.grows else "bold green")
+    title = f"{recording.pid}  {printable(' '.join(recording.command))}"[: max(10, width - 12)]
+    return Panel(
+        Group(table, Text(), line), title=Text(title), title_align="left", width=min(width, room + 32)
+    )
+
+
+def bar(part: float, room: int) -> str:
+    """A bar of ``room`` characters, fine to the eighth of one.
+
+    >>> bar(0.5, 4), bar(2.0, 3), bar(0.0, 2)
+    ('██  ', '███', '  ')
+    """
+    eighths = round(min(1.0, max(0.0, part)) * room * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(room)
+
+
+def sparkline(values: list[float], room: int) -> str:
+    """The curve of ``values`` in at most ``room`` characters.
+
+    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)
+    '▁▂▃▄▅▆▇█'
+    """
+    tops = thin(values, room, float)
+    lowest, highest = min(tops), max(tops)
+    if highest <= lowest:
+        return _BLOCKS[0] * len(tops)
+    return "".join(_BLOCKS[round((top - lowest) / (highest - lowest) * 7)] for top in tops)
+
+
+def _follow(watched: Profiler, seconds: float, stop_at: float) -> bool:
+    """Look for a while; ``False`` when the process has ended or time is up."""
+    until = min(time.monotonic() + seconds, stop_at)
+    while True:
+        if not watched.look():
+            return False
+        now = time.monotonic()
+        if now >= stop_at:
+            return False
+        if now >= until:
+            return True
+        watched.rest(longest=until - now)
+
+
+def _scale(watched: Profiler) -> tuple[float, str]:
+    """What the bars are a part of: the budget, the container's limit or the machine's memory."""
+    import psutil
+
+    if watched.recording.budget:
+        return watched.recording.budget, "the budget"
+    total = psutil.virtual_memory().total
+    limit = watched.recording.limit
+    if limit is not None and limit < total:
+        return limit, "the container's limit"
+    return total, "the machine's memory"
+
+
+def _slope(verdict: Verdict) -> str:
+    if verdict.per_read is None:
+        return "hardly any read calls seen"
+    return f"{verdict.per_read * 1024:.1f} MiB per GiB read"

@@ -1,0 +1,170 @@
+"""One HTML page for a recording, complete in itself.
+
+The charts are Vega-Lite. Its JavaScript comes from vl-convert, which has it in its wheel, so nothing is
+fetched when the page is written and nothing when it is opened.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from typing import Any
+
+from lowtide._memory.profile.document import Document, write_text
+from lowtide._memory.profile.verdict import rate
+from lowtide._memory.samples import thin
+from lowtide._pages import escape, fill
+from lowtide._sizes import format_size
+from lowtide.errors import MissingExtraError
+
+_POINTS = 900  # drawn at most: more than a screen has columns for
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
+_HINT = 'the HTML report needs Vega-Lite; pip install "lowtide[report]"'
+
+_ADVICE = {
+    "heap": "The program allocates more and more memory: look for lists, caches or arrays "
+    "that only ever get longer.",
+    "file-mapped": "Pages of a mapped file stay resident once touched. Read the file in chunks "
+    "instead of through one kept mapping, or release pages after use.",
+    "page cache": "Page cache that the container is charged for grows with what is read. Drop it "
+    "after each read, or raise the limit.",
+}
+
+
+def require() -> None:
+    """Raise if what the report needs is not installed, before a long command is run for it."""
+    try:
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(_HINT) from error
+
+
+def render(document: Document) -> str:
+    """The page for a document."""
+    require()
+    parts = {
+        "title": escape(f"{document['verdict'].split(':')[0]} – {_command(document)[:60]}"),
+        "command": escape(_command(document)),
+        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(document.get("started") or 0)),
+        "state": "grows" if document.get("grows") else "bounded",
+        "verdict": escape(document["verdict"]),
+        "words": escape(_words(document)),
+        "tiles": _tiles(document),
+        "mappings": _table(document),
+        "not_seen": "".join(f"<li>{escape(line)}</li>" for line in document.get("not_seen") or []),
+        "library": _library(),
+        "data": _script_json(_chart_data(document)),
+    }
+    return fill(_TEMPLATE, parts)
+
+
+@functools.cache
+def _library() -> str:
+    """Vega-Lite with all that it needs; takes a second."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
+
+
+def save(path: str, document: Document) -> None:
+    """Write the page for a document."""
+    write_text(path, render(document))
+
+
+def _command(document: Document) -> str:
+    return " ".join(map(str, document["command"])) or "(unknown command)"
+
+
+def _words(document: Document) -> str:
+    """The verdict for somebody who has not read the manual."""
+    peak = document["peak_mib"] - document["base_mib"]
+    if not document["grows"]:
+        text = f"Memory stayed within {peak:.0f} MiB of where it was when reading started"
+        was_read = document.get("mib_per_gib_read") is not None
+        text += f", over {format_size(document['bytes_read'])} read." if was_read else "."
+        if (document.get("page_cache_growth_mib") or 0) >= 64:
+            text += " Page cache filled up beside it; the kernel reclaims that when memory is needed."
+        return text
+    return _ADVICE.get(
+        document.get("cause") or "",
+        "Memory rises all the way. Run the command with `lowtide profile` to see what grows.",
+    )
+
+
+def _tiles(document: Document) -> str:
+    status = document.get("status")
+    ended = "–" if status is None else f"signal {-status}" if status < 0 else f"status {status}"
+    slope = document.get("mib_per_gib_read")
+    split = document.get("split", True)
+    duration = _duration(document.get("seconds") or 0)
+    tiles = [
+        ("peak", f"{document['peak_mib']:,.0f} MiB", "highest memory of all processes"),
+        ("base", f"{document['base_mib']:,.0f} MiB", "when reading started" if split else "at the start"),
+        ("per GiB read", "–" if slope is None else rate(slope / 1024), "slope of memory over bytes read"),
+        ("read", format_size(document["bytes_read"]) if split else "–", "calls and mappings"),
+        ("time", duration, f"ended with {ended}" if status is not None else ""),
+        ("processes", str(document.get("processes") or 1), "at once, at most"),
+    ]
+    return "".join(
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}</dd>'
+        f"<small>{escape(note)}</small></div>"
+        for name, value, note in tiles
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _table(document: Document) -> str:
+    rows = document["mappings"][:12]
+    if not rows:
+        return '<tr><td colspan="4" class="none">no data file was seen mapped or open</td></tr>'
+    largest = max(max(row.get("resident") or 0, 1) for row in rows)
+    cells = []
+    for row in rows:
+        path, resident = str(row["path"]), row.get("resident") or 0
+        folder, name = os.path.split(path)
+        cells.append(
+            f'<tr><td class="path" title="{escape(path)}"><b>{escape(name)}</b>'
+            f"<span>{escape(folder)}</span></td>"
+            f'<td class="bar"><i style="width:{100 * resident / largest:.1f}%"></i>'
+            f"<em>{format_size(resident) if resident else '–'}</em></td>"
+            f"<td>{_size(row.get('page_cache'))}</td><td>{_size(row.get('size'))}</td></tr>"
+        )
+    return "".join(cells)
+
+
+def _size(size: int | None) -> str:
+    return "–" if size is None else format_size(size)
+
+
+def _chart_data(document: Document) -> dict[str, Any]:
+    samples = thin(document["samples"], _POINTS, lambda sample: float(sample["heap"] + sample["mapped"]))
+    rows = []
+    for before, now in zip([None, *samples], samples, strict=False):
+        row = {name: now[name] for name in ("time", "bytes_read", "heap", "mapped", "page_cache")}
+        span = now["time"] - before["time"] if before else 0.0
+        # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
+        rated = before is not None and span > 1e-6
+        row["rate"] = (now["bytes_read"] - before["bytes_read"]) / span if before and rated else 0.0
+        row["faults"] = (now["major_faults"] - before["major_faults"]) / span if before and rated else 0.0
+        rows.append(row)
+    return {
+        "rows": rows,
+        "budget": document.get("budget"),
+        "limit": document.get("cgroup_limit"),
+        "split": document.get("split", True),
+    }
+
+
+def _script_json(data: Any) -> str:
+    """JSON that is safe in a script element, whatever names are in it."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,267 @@
+"""A worker: the text of a task to tokens, in the files of that task, in bounded memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import _permutation as orders
+from lowtide import errors
+from lowtide._prepare import sealed, tokenizers
+from lowtide._prepare.inputs.kind import ReadOptions, Skip, Unit
+from lowtide._prepare.inputs.pieces import Piece
+from lowtide._prepare.jobs import Record, Task
+from lowtide._prepare.tokenizers import Ids, Tokenizer
+from lowtide.errors import FormatError
+
+TRAIN, VAL = SPLITS = ("train", "val")
+
+_BATCH = 2**20  # characters that are passed to a tokenizer together
+_COMPLAINTS = 5  # per task, to be shown
+_END = np.dtype("<u8")
+
+_Source = tuple[Unit, Piece]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a run share. It is sent to other processes and machines."""
+
+    folder: str  # for the files of tasks
+    tokenizer: str  # the file to load it from
+    key: str  # of the plan and the tokenizer: seals records, and distinguishes the tokenizers of two runs
+    dtype: str  # of the ids in the files of tasks
+    eos: int | None  # written after each document
+    options: ReadOptions
+    val_fraction: float = 0.0
+    seed: int = 0
+    skip: bool = False
+
+
+def encode(task: Task, job: Job) -> Record:
+    """Encode a task and write its files to the job's folder, the record last.
+
+    Every attempt writes to names that no other uses, without a lock, and renames them at the end: a task may
+    run twice at once on a cluster that lost the connection to a worker, and both attempts write the same.
+    Nothing is forced to disk, since the files exist for seconds.
+    """
+    if not os.path.isdir(job.folder):
+        raise errors.NotFoundError(
+            errno.ENOENT,
+            "the worker does not see the output folder; with Dask, put sources and output on a file system "
+            "that every worker sees under the same path",
+            job.folder,
+        )
+    tokenizer = _load(job.tokenizer, job.key)
+    attempt = uuid.uuid4().hex
+    outputs = {split: _Output(files_of(job.folder, task.index, split), attempt) for split in SPLITS}
+    complaints: list[str] = []
+    skipped = 0
+
+    def skip(error: Exception) -> None:
+        nonlocal skipped
+        skipped += 1
+        if len(complaints) < _COMPLAINTS:
+            complaints.append(str(error))
+
+    try:
+        for batch in _batches(task, job, skip if job.skip else None):
+            try:
+                _encode_batch(batch, tokenizer, job, outputs)
+            except FormatError as error:  # the tokenizer does not know the position of the text
+                raise FormatError(f"{_where(batch)}: {error}") from error
+        record = Record(
+            task.index,
+            {split: output.tokens for split, output in outputs.items()},
+            {split: output.documents for split, output in outputs.items()},
+            skipped,
+            complaints,
+            {name: sums for output in outputs.values() for name, sums in output.files().items()},
+        )
+        for output in outputs.values():
+            output.finish()
+        path = record_path(job.folder, task.index)
+        _replace(path, attempt, sealed.seal(path, dataclasses.asdict(record), job.key))
+    except BaseException:
+        for output in outputs.values():
+            output.abort()
+        raise
+    return record
+
+
+def files_of(folder: str, task: int, split: str) -> tuple[str, str]:
+    """The tokens and the document ends that a task wrote for a split; absent if it has none."""
+    path = os.path.join(folder, f"{task:08}.{split}")
+    return path + ".bin", path + ".ends"
+
+
+def record_path(folder: str, task: int) -> str:
+    return os.path.join(folder, f"{task:08}.json")
+
+
+def held_out(
+    files: npt.NDArray[np.uint64], documents: npt.NDArray[np.uint64], seed: int, fraction: float
+) -> npt.NDArray[np.bool_]:
+    """Which documents are held out: by a keyed hash of the identity of a document, and nothing else.
+
+    >>> numbers = np.arange(100_000, dtype=np.uint64)
+    >>> int(held_out(numbers // np.uint64(1000), numbers, seed=0, fraction=0.1).sum())
+    10082
+    """
+    key = np.uint64(orders.key_of(seed, 0))
+    hashed = orders.mix(orders.mix(files + key) + documents)
+    return hashed < np.uint64(int(fraction * 2**64))
+
+
+class _Output:
+    """The tokens and ends of one split of one task."""
+
+    def __init__(self, paths: tuple[str, str], attempt: str) -> None:
+        self.tokens = 0
+        self.documents = 0
+        self._paths = paths
+        self._attempt = attempt
+        self._files: list[BinaryIO] = []
+        self._sizes = [0, 0]
+        self._sums = [0, 0]
+
+    def append(self, tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
+        """Write tokens, and how many of them precede the end of each document."""
+        try:
+            if not self._files:  # most tasks have no document for validation
+                for path in self._paths:
+                    self._files.append(open(f"{path}.{self._attempt}", "xb"))  # noqa: SIM115
+            self._write(0, tokens)
+            self._write(1, (ends + self.tokens).astype(_END))
+        except OSError as error:
+            raise errors.writing(self._paths[0], error) from error
+        self.tokens += len(tokens)
+        self.documents += len(ends)
+
+    def _write(self, which: int, values: npt.NDArray[Any]) -> None:
+        data = values.view(np.uint8).data
+        self._files[which].write(data)
+        self._sizes[which] += len(data)
+        # Not SHA-256, which would add a third to the time of the tokenizer 'byte'.
+        self._sums[which] = zlib.crc32(data, self._sums[which])
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Size and CRC-32 of each file."""
+        names = [os.path.basename(path).partition(".")[2] for path in self._paths]
+        sums = zip(names, self._sizes, self._sums, strict=True)
+        return {name: (size, total) for name, size, total in sums} if self._files else {}
+
+    def finish(self) -> None:
+        for file, path in zip(self._files, self._paths, strict=False):
+            try:
+                file.close()
+                os.replace(f"{path}.{self._attempt}", path)
+            except OSError as error:
+                raise errors.writing(path, error) from error
+        self._files.clear()
+
+    def abort(self) -> None:
+        for file, path in zip(self._files, self._paths, strict=False):
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
+                os.unlink(f"{path}.{self._attempt}")
+        self._files.clear()
+
+
+def _replace(path: str, attempt: str, data: bytes) -> None:
+    """Write a small file under a name of this attempt, then rename it."""
+    try:
+        with open(f"{path}.{attempt}", "xb") as file:
+            file.write(data)
+        os.replace(f"{path}.{attempt}", path)
+    except OSError as error:
+        raise errors.writing(path, error) from error
+
+
+def _batches(task: Task, job: Job, skip: Skip | None) -> Iterator[list[_Source]]:
+    held: list[_Source] = []
+    size = 0
+    for unit in task.units:
+        for piece in _pieces(unit, job, skip):
+            held.append((unit, piece))
+            size += len(piece.text) + 16  # so that a million empty documents fill a batch as well
+            if size >= _BATCH:
+                yield held
+                held, size = [], 0
+    if held:
+        yield held
+
+
+def _pieces(unit: Unit, job: Job, skip: Skip | None) -> Iterator[Piece]:
+    """The pieces of a unit. If reading cannot continue and errors are skipped, the rest of the unit is."""
+    last = None
+    try:
+        for piece in unit.read(job.options, skip):
+            last = piece
+            yield piece
+    except FormatError as error:
+        if skip is None:
+            raise
+        skip(error)
+        if last is not None and not last.ends:
+            yield Piece("", True, last.document, last.position)
+
+
+def _encode_batch(
+    batch: Sequence[_Source], tokenizer: Tokenizer, job: Job, outputs: dict[str, _Output]
+) -> None:
+    ids = tokenizer.encode_batch([piece.text for _, piece in batch])
+    ends = np.fromiter((piece.ends for _, piece in batch), bool, len(batch))
+    if not job.val_fraction:
+        _append(ids, ends, tokenizer, job, outputs[TRAIN])
+        return
+    files = np.fromiter((unit.number for unit, _ in batch), np.uint64, len(batch))
+    documents = np.fromiter((piece.document for _, piece in batch), np.uint64, len(batch))
+    val = held_out(files, documents, job.seed, job.val_fraction)
+    for split, mask in ((TRAIN, ~val), (VAL, val)):
+        if mask.any():
+            part = ids if mask.all() else [ids[i] for i in np.flatnonzero(mask).tolist()]
+            _append(part, ends[mask], tokenizer, job, outputs[split])
+
+
+def _append(
+    ids: Sequence[Ids],
+    ends: npt.NDArray[np.bool_],
+    tokenizer: Tokenizer,
+    job: Job,
+    output: _Output,
+) -> None:
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    parts = ids
+    if job.eos is not None:
+        lengths += ends
+        # The dtype of the ids may be too small for the end of text.
+        eos: Ids = np.array([job.eos], job.dtype)
+        pairs = zip(ids, ends.tolist(), strict=True)
+        parts = [part for one, last in pairs for part in ((one, eos) if last else (one,))]
+    tokens = np.concatenate(parts) if len(parts) != 1 else parts[0]
+    tokens = tokenizers.checked(tokens, tokenizer)
+    output.append(tokens, np.cumsum(lengths)[ends])
+
+
+def _where(batch: Sequence[_Source]) -> str:
+    (first, start), (last, stop) = batch[0], batch[-1]
+    if first.path == last.path:
+        return f"{first.path}: between positions {start.position} and {stop.position}"
+    return f"{first.path} to {last.path}"
+
+
+@lru_cache(maxsize=1)
+def _load(path: str, key: str) -> Tokenizer:  # noqa: ARG001 - the key makes it another cache entry
+    return tokenizers.load(path, trusted=True)

@@ -1,0 +1,307 @@
+"""lowtide._gpt.loop: the loop, in this process; what kills it is in test_runs.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.config import Settings, resolve
+from lowtide._gpt.data import Data
+from lowtide._gpt.loop import Outcome, Trainer
+from lowtide._gpt.ranks import Ranks
+from lowtide._gpt.train import run as train
+from lowtide._memory import proc
+from lowtide.errors import ArgumentError, DivergedError, FormatError, MemoryBudgetExceeded, StateError
+from tests.support.training import ALPHABET, corpus, lines, losses, tiny
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def resumed(out: Path, **changes: Any) -> Outcome:
+    saved = checkpoint.load(str(out / "checkpoint.pt"))
+    return train(resolve(changes, base=saved.settings), str(out), saved=saved)
+
+
+def test_a_run_learns_and_leaves_its_folder(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    found = train(tiny(data, max_iters=60, eval_interval=20), str(out))
+    assert sorted(os.listdir(out)) == [
+        "best.pt", "checkpoint.pt", "metrics.jsonl", "settings.json", "tokenizer.json", "training.png",
+    ]  # fmt: skip
+    seen = lines(out)
+    assert len(losses(out)) == 60
+    assert np.mean(losses(out)[-10:]) < np.mean(losses(out)[:10]) - 0.3
+    assert [line["step"] for line in seen if line["val_loss"] is not None] == [20, 40, 60]
+    assert (found.step, found.end, found.val_loss) == (60, "done", seen[-1]["val_loss"])
+    assert found.best_val_loss == min(line["val_loss"] for line in seen if line["val_loss"] is not None)
+    assert seen[-1]["tokens"] == 60 * 4 * 8
+    assert all(0 < line["loader_ms"] < line["step_ms"] and line["rss_mib"] > 10 for line in seen)
+    assert folder.load_model(out).config.vocab_size == len(ALPHABET)
+    tokenizer = folder.load_tokenizer(out)
+    assert tokenizer.decode(tokenizer.encode_batch(["low tide"])[0]) == "low tide"
+
+
+@pytest.mark.parametrize("preset", ["modern", "nanogpt"])
+def test_stopping_and_going_on_gives_the_same_losses_bit_for_bit(
+    data: Path, tmp_path: Path, preset: str
+) -> None:
+    settings = tiny(data, preset=preset, dropout=0.2, gradient_accumulation_steps=2, max_iters=9)
+    train(settings, str(tmp_path / "whole"))
+    train(dataclasses.replace(settings, max_iters=5), str(tmp_path / "parts"))
+    found = resumed(tmp_path / "parts", max_iters=9)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    whole, parts = (checkpoint.load(str(tmp_path / name / "checkpoint.pt")) for name in ("whole", "parts"))
+    assert all(torch.equal(whole.model[name], parts.model[name]) for name in whole.model)
+    assert found.best_val_loss is not None
+
+
+def test_accumulation_is_the_same_batch_in_smaller_parts(data: Path, tmp_path: Path) -> None:
+    together = tiny(data, batch_size=8, max_iters=6, optimiser="adamw", grad_clip=0.5)
+    parts = dataclasses.replace(together, batch_size=2, gradient_accumulation_steps=4)
+    train(together, str(tmp_path / "together"))
+    train(parts, str(tmp_path / "parts"))
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "together"), rel=1e-4)
+
+
+def test_the_same_seed_is_the_same_run_and_another_is_another(data: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(tiny(data, seed=seed, max_iters=3), str(tmp_path / name))
+    assert losses(tmp_path / "a") == losses(tmp_path / "b") != losses(tmp_path / "c")
+
+
+def test_evaluation_is_on_fixed_batches_whatever_the_seed(data: Path) -> None:
+    seen = []
+    for seed in (1, 2):
+        with Ranks("cpu") as ranks:
+            found = Data(tiny(data, seed=seed), ranks)
+            seen.append([x.tolist() for x, _ in found.validation()])
+            assert seen[-1] == [x.tolist() for x, _ in found.validation()]
+            found.close()
+    assert len(seen[0]) == 3
+    assert seen[0] == seen[1]
+
+
+def test_the_best_weights_are_kept_apart(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([3.0, 2.0, 2.5, 2.2])
+
+    def validation(self: Data) -> Any:
+        yield from ()
+
+    monkeypatch.setattr(Data, "validation", validation)
+    real = Ranks.sum
+    monkeypatch.setattr(
+        Ranks, "sum", lambda self, *values: [next(told) * 3] if len(values) == 1 else real(self, *values)
+    )
+    found = train(tiny(data, max_iters=8, eval_interval=2), str(tmp_path / "run"))
+    assert found.best_val_loss == 2.0
+    assert found.val_loss == pytest.approx(2.2)
+    assert checkpoint.load(str(tmp_path / "run" / "best.pt")).step == 4
+
+
+def test_documents_are_masked_on_request(data: Path, tmp_path: Path) -> None:
+    train(tiny(data, max_iters=3, eos=0), str(tmp_path / "open"))
+    train(tiny(data, max_iters=3, eos=0, document_mask=True), str(tmp_path / "masked"))
+    assert losses(tmp_path / "open")[2] != losses(tmp_path / "masked")[2]
+
+
+class TestEnds:
+    def test_time(self, data: Path, tmp_path: Path) -> None:
+        found = train(tiny(data, max_iters=100_000, max_minutes=0.01), str(tmp_path / "run"))
+        assert found.end == "time"
+        assert 0 < found.step < 100_000
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == found.step
+        assert (tmp_path / "run" / "training.png").exists()
+
+    def test_a_signal(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        real = Trainer.update
+
+        def update(self: Trainer, *wishes: bool) -> Any:
+            if self.step == 6:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(self, *wishes)
+
+        monkeypatch.setattr(Trainer, "update", update)
+        found = train(tiny(data, max_iters=50), str(tmp_path / "run"))
+        assert (found.end, found.signal) == ("signal", signal.SIGTERM)
+        assert found.step == 8  # heard before the next step, and that one is finished
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 8
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_the_memory_budget(self, data: Path, tmp_path: Path) -> None:
+        budget = str(proc.status().rss // 2)
+        with pytest.raises(MemoryBudgetExceeded, match=r"(?s)resident memory reached .*what grew"):
+            train(tiny(data, memory_budget=budget), str(tmp_path / "run"))
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 1
+
+    def test_the_memory_budget_as_a_warning(
+        self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        budget = str(proc.status().rss // 2)
+        found = train(tiny(data, memory_budget=budget, over_budget="warn"), str(tmp_path / "run"))
+        assert (found.step, found.end) == (12, "done")
+        assert capsys.readouterr().out.count("warning: step 0: memory exceeds") == 1
+
+    @pytest.mark.parametrize("broken", ["loss", "gradient"])
+    def test_a_loss_that_is_no_number(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    ) -> None:
+        """A weight that becomes infinite, or a gradient that does while the loss looks well."""
+        real = Trainer.update
+
+        def update(self: Trainer, *wishes: bool) -> Any:
+            if self.step == 6 and broken == "loss":
+                with torch.no_grad():
+                    self.model.embedding.weight[:] = float("inf")
+            elif self.step == 6:
+                self.model.embedding.weight.register_hook(  # type: ignore[no-untyped-call]
+                    lambda grad: grad * float("nan")
+                )
+            return real(self, *wishes)
+
+        monkeypatch.setattr(Trainer, "update", update)
+        with pytest.raises(DivergedError, match=r"step 7: the loss is .*nan.*keeps the last good state"):
+            train(tiny(data), str(tmp_path / "run"))
+        saved = checkpoint.load(str(tmp_path / "run" / "checkpoint.pt"))
+        assert saved.step == 4
+        assert all(torch.isfinite(one).all() for one in saved.model.values())
+        assert len(losses(tmp_path / "run")) == 6
+
+
+class TestBadInput:
+    def run(self, settings: Settings, tmp_path: Path) -> None:
+        train(settings, str(tmp_path / "run"))
+
+    def test_ids_beyond_the_vocabulary_are_found_before_training(self, data: Path, tmp_path: Path) -> None:
+        corpus(tmp_path / "c", meta=False)
+        with pytest.raises(FormatError, match=r"train\.bin: holds .*\(30, expected 0 to 19\)"):
+            self.run(tiny(tmp_path / "c", vocab_size=20), tmp_path)
+        assert not (tmp_path / "run").exists()
+        with pytest.raises(ArgumentError, match=r"vocab_size is too small .*\(20, expected at least 31"):
+            self.run(tiny(data, vocab_size=20), tmp_path)
+
+    def test_or_when_they_come(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One id in a million is in no sample; its batch is refused before the model sees it."""
+        import lowtide
+
+        folder = corpus(tmp_path / "c", meta=False)
+        monkeypatch.setattr(lowtide.Corpus, "largest", lambda self: 3)
+        with pytest.raises(FormatError, match=r"train\.bin: holds a token .*\(\d+, expected 0 to 19"):
+            self.run(tiny(folder, vocab_size=20), tmp_path)
+
+    def test_a_corpus_that_does_not_tell_its_vocabulary(self, tmp_path: Path) -> None:
+        folder = corpus(tmp_path / "c", meta=False)
+        with pytest.raises(
+            ArgumentError, match="largest id of a sample is 30\\); pass --vocab-size, such as 50304"
+        ):
+            self.run(tiny(folder), tmp_path)
+        self.run(tiny(folder, vocab_size=64, max_iters=1), tmp_path)
+
+    def test_no_validation_split(self, tmp_path: Path) -> None:
+        folder = corpus(tmp_path / "c")
+        (folder / "val.bin").unlink()
+        with pytest.raises(ArgumentError, match=r"validation split 'val' .*--eval-interval 0"):
+            self.run(tiny(folder), tmp_path)
+        self.run(tiny(folder, eval_interval=0), tmp_path)
+        assert not (tmp_path / "run" / "best.pt").exists()
+        assert len(losses(tmp_path / "run")) == 12
+
+    def test_a_file_is_no_validation_split_of_itself(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(ArgumentError, match=r"has a single split.*--eval-interval 0"):
+            self.run(tiny(data / "train.bin"), tmp_path)
+
+    def test_a_validation_split_that_is_too_short(self, tmp_path: Path) -> None:
+        folder = corpus(tmp_path / "c")
+        np.zeros(8, np.uint16).tofile(folder / "val.bin")
+        with pytest.raises(
+            ArgumentError,
+            match=r"'val' is too short \(8 tokens, expected more than .* 8\)",
+        ):
+            self.run(tiny(folder), tmp_path)
+
+    def test_a_training_split_that_is_too_short(self, data: Path, tmp_path: Path) -> None:
+        with pytest.raises(ArgumentError, match="has 5000 tokens, too few for one window of 6000"):
+            self.run(tiny(data, length=6000, eval_interval=0), tmp_path)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test says it has not")
+    def test_a_device_that_is_not_there(self, data: Path, tmp_path: Path) -> None:
+        for device in ("cuda", "cuda:3", "nonsense"):
+            with pytest.raises(
+                ArgumentError, match=rf"device '{device}' cannot be used here \(.*\); use cpu"
+            ):
+                self.run(tiny(data, device=device), tmp_path)
+
+    def test_a_folder_that_holds_a_run(self, data: Path, tmp_path: Path) -> None:
+        self.run(tiny(data, max_iters=2), tmp_path)
+        with pytest.raises(ArgumentError, match="already holds a run; pass --resume"):
+            self.run(tiny(data, max_iters=2), tmp_path)
+
+    def test_going_on_with_another_corpus(self, data: Path, tmp_path: Path) -> None:
+        self.run(tiny(data, max_iters=2), tmp_path)
+        other = corpus(tmp_path / "other", tokens=6000)
+        with pytest.raises(StateError, match="corpus_tokens was 5000 and is 6000"):
+            resumed(tmp_path / "run", data=str(other), max_iters=4)
+
+
+class TestCompile:
+    def test_falls_back_with_a_word(
+        self,
+        data: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def compile(model: Any) -> Any:
+            def broken(*_: Any) -> Any:
+                raise RuntimeError("no C++ compiler\nand a long story")
+
+            return broken
+
+        monkeypatch.setattr(torch, "compile", compile)
+        train(tiny(data, max_iters=2, compile=True), str(tmp_path / "run"))
+        said = "torch.compile does not work here, training without it: no C++ compiler\n"
+        assert said in capsys.readouterr().out
+        assert len(losses(tmp_path / "run")) == 2
+
+    def test_checkpoints_are_those_of_the_bare_model(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        used = []
+
+        def compile(model: Any) -> Any:
+            class Wrapped(torch.nn.Module):
+                def __init__(self) -> None:
+                    super().__init__()
+                    self._orig_mod = model
+
+                def forward(self, *ids: Any) -> Any:
+                    used.append(ids)
+                    return self._orig_mod(*ids)
+
+            return Wrapped()
+
+        monkeypatch.setattr(torch, "compile", compile)
+        train(tiny(data, max_iters=2, compile=True), str(tmp_path / "run"))
+        assert len(used) > 2
+        monkeypatch.undo()
+        assert folder.load_model(tmp_path / "run").config.n_layer == 1
+        train(tiny(data, max_iters=2), str(tmp_path / "plain"))
+        assert losses(tmp_path / "run") == losses(tmp_path / "plain")
+
+
+def test_bfloat16_trains(data: Path, tmp_path: Path) -> None:
+    train(tiny(data, dtype="bfloat16", max_iters=3), str(tmp_path / "half"))
+    train(tiny(data, max_iters=3), str(tmp_path / "full"))
+    assert losses(tmp_path / "half") != losses(tmp_path / "full")
+    assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), abs=0.05)

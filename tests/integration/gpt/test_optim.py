@@ -1,0 +1,166 @@
+"""The optimisers: who gets which parameters, what Muon does, and going on from a saved state."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+
+from lowtide._gpt.model import GPT
+from lowtide._gpt.optim import Muon, Optimiser, make, orthogonal
+from lowtide.errors import StateError
+from tests.support.models import ids, model
+from tests.support.training import tiny
+
+
+def optimiser(gpt: GPT, name: Any, rate: float = 1e-2) -> Optimiser:
+    return make(gpt, tiny("corpus", optimiser=name, learning_rate=rate, beta2=0.99))
+
+
+def train(gpt: GPT, made: Optimiser, steps: range) -> list[float]:
+    losses = []
+    for step in steps:
+        loss = gpt(ids(2, 8, seed=step), ids(2, 8, seed=step + 1))[1]
+        loss.backward()
+        made.step()
+        made.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def names(gpt: GPT, group: dict[str, Any]) -> set[str]:
+    mine = {id(parameter) for parameter in group["params"]}
+    return {name for name, parameter in gpt.named_parameters() if id(parameter) in mine}
+
+
+def test_adamw_decays_matrices_and_nothing_else() -> None:
+    gpt = model("gpt2")
+    (adamw,) = optimiser(gpt, "adamw").parts
+    assert isinstance(adamw, torch.optim.AdamW)
+    decay = {name: group["weight_decay"] for group in adamw.param_groups for name in names(gpt, group)}
+    assert decay == {name: 0.1 if p.ndim == 2 else 0.0 for name, p in gpt.named_parameters()}
+    assert all(group["betas"] == (0.9, 0.99) for group in adamw.param_groups)
+    assert all(group["lr"] == 1e-2 for group in adamw.param_groups)
+
+
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
+    gpt = model("modern")
+    adamw, muon = optimiser(gpt, "muon").parts
+    matrices = set().union(*(names(gpt, group) for group in muon.param_groups))
+    kinds = ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.down")
+    assert matrices == {f"blocks.{number}.{kind}.weight" for number in range(2) for kind in kinds}
+    rest = set().union(*(names(gpt, group) for group in adamw.param_groups))
+    assert rest == {name for name, _ in gpt.named_parameters()} - matrices
+    assert "embedding.weight" in rest
+    assert "head.weight" in rest
+
+
+def test_orthogonal_brings_all_singular_values_near_one() -> None:
+    torch.manual_seed(0)
+    shapes = (3, 24, 24), (3, 24, 60), (3, 60, 24)
+    values = torch.logspace(0, -2, 24) * torch.tensor([1e-6, 1.0, 1e4])[:, None]
+    parts = [torch.linalg.svd(torch.randn(shape), full_matrices=False) for shape in shapes]
+    stacks = [left * values[:, None] @ right for left, _, right in parts]
+    for halved, (left, _, right) in zip(orthogonal(stacks), parts, strict=True):
+        made = halved.float()
+        found = torch.linalg.svdvals(made)
+        assert found.max() < 2.6
+        assert found[:, :12].min() > 0.5  # the largest half, down to a tenth of the largest
+        nearest = left @ right
+        assert ((made * nearest).sum((1, 2)) / made.norm(dim=(1, 2)) / nearest.norm(dim=(1, 2))).min() > 0.9
+    zeros = [torch.zeros(shape) for shape in shapes]
+    assert all(not made.any() for made in orthogonal(zeros))
+
+
+def test_muon_goes_the_way_of_pytorchs_own() -> None:
+    torch.manual_seed(0)
+    mine = [torch.nn.Parameter(torch.randn(16, 48)) for _ in range(3)]
+    theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in mine]
+    start = torch.stack([matrix.detach().clone() for matrix in mine])
+    settings: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95}
+    muons = (Muon([{"params": mine}], **settings), torch.optim.Muon(theirs, **settings))
+    for _ in range(5):
+        for one, other in zip(mine, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for muon in muons:
+            muon.step()
+    moved, expected = torch.stack([*mine]) - start, torch.stack([*theirs]) - start
+    assert torch.cosine_similarity(moved.flatten(1), expected.flatten(1)).min() > 0.9
+    assert (moved.norm() / expected.norm()).item() == pytest.approx(1, abs=0.35)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_it_learns(name: str, tied: bool) -> None:
+    gpt = model("modern", tied=tied)
+    tokens = ids(2, 8)
+    made = optimiser(gpt, name, 2e-3)
+    first = gpt(tokens, tokens)[1].item()
+    for _ in range(40):
+        gpt(tokens, tokens)[1].backward()
+        made.step()
+        made.zero_grad()
+    assert gpt(tokens, tokens)[1].item() < first / 2
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_saved_state_goes_on_bit_for_bit(name: str) -> None:
+    gpt = model("modern")
+    made = optimiser(gpt, name)
+    train(gpt, made, range(4))
+    file = io.BytesIO()
+    torch.save(made.state_dict(), file)
+    again = copy.deepcopy(gpt)
+    expected = train(gpt, made, range(4, 8))
+    file.seek(0)
+    resumed = optimiser(again, name, rate=1.0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert train(again, resumed, range(4, 8)) == expected
+
+
+def test_the_learning_rate_reaches_every_part_by_its_scale() -> None:
+    made = optimiser(model("modern"), "muon", 1.0)
+    before = [group["lr"] for part in made.parts for group in part.param_groups]
+    made.set_learning_rate(0.5)
+    assert [group["lr"] for part in made.parts for group in part.param_groups] == [
+        rate / 2 for rate in before
+    ]
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda part: part["state"].update({99: {}}),
+        lambda part: part["state"].update({0: 1}),
+        lambda part: part["state"][0].update(more=torch.ones(1)),
+        lambda part: part["state"][0].update(dict.fromkeys(part["state"][0], torch.ones(3))),
+        lambda part: part["state"][0].update(dict.fromkeys(part["state"][0], "x")),
+        lambda part: part.update(state=[]),
+        lambda part: part.update(param_groups=[]),
+        lambda part: part["param_groups"][0].update(lr=float("nan")),
+        lambda part: part["param_groups"][0].update(lr="fast"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(name: str, damage: Any) -> None:
+    gpt = model("modern")
+    made = optimiser(gpt, name)
+    train(gpt, made, range(2))
+    state = made.state_dict()
+    damage(state["parts"][-1])
+    with pytest.raises(StateError):
+        optimiser(gpt, name).load_state_dict(state)
+
+
+def test_a_step_that_is_not_a_number_is_refused() -> None:
+    gpt = model("modern")
+    made = optimiser(gpt, "adamw")
+    train(gpt, made, range(2))
+    state = made.state_dict()
+    state["parts"][0]["state"][0]["step"] = torch.tensor(float("nan"))
+    with pytest.raises(StateError, match="step of parameter 0 is nan"):
+        made.load_state_dict(state)

@@ -1,0 +1,52 @@
+"""Cuts: where they lie, and that nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide._prepare.inputs.pieces import cut, pieces, reach
+
+TEXTS = st.text(alphabet="ab \n\r\té漢😀", max_size=200)
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "expected"),
+    [
+        ("the low tide", 9, 7),  # before the last single space
+        ("the low tide", 7, 7),
+        ("one  two\tx\ny", 11, 11),  # no single space: behind the newline
+        ("aaaaaaaaaaaa", 9, 9),
+        ("aaaaaaaa\r\naa", 9, 8),  # never between \r and \n
+        ("aaaaaaaaé", 9, 8),  # nor inside a character
+        ("aaaaaaa😀aa", 10, 7),
+    ],
+)
+def test_where_a_cut_lies(text: str, mark: int, expected: int) -> None:
+    data = text.encode()
+    assert cut(data, mark, len(data), size=16) == expected
+
+
+@given(TEXTS, st.integers(8, 40))
+def test_pieces_make_up_the_text_and_are_bounded(text: str, size: int) -> None:
+    made = list(pieces(text, size))
+    assert "".join(made) == text
+    assert all(len(piece.encode()) < size + reach(size) for piece in made)
+    if len(text.encode()) <= size:
+        assert made == [text]
+    else:
+        assert all(made), "a piece is empty"
+
+
+@given(TEXTS, TEXTS, st.integers(8, 40))
+def test_a_cut_is_known_from_the_bytes_around_it(before: str, after: str, size: int) -> None:
+    data = (before + after).encode()
+    for mark in range(size, len(data), size):
+        low, high = mark - reach(size), min(mark + 2, len(data))
+        seen = b"\0" * low + data[low:high] + b"\0" * (len(data) - high)
+        assert cut(seen, mark, len(data), size) == cut(data, mark, len(data), size)
+
+
+def test_bytes_that_are_no_utf8_are_cut_at_the_mark() -> None:
+    assert cut(b"\x80" * 20, 12, 20, size=16) == 12

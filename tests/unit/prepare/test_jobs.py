@@ -1,0 +1,118 @@
+"""Tasks on an executor: bounded in number, tried again, named when they fail."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import pytest
+
+from lowtide._prepare.executors import Processes
+from lowtide._prepare.inputs.kind import Unit
+from lowtide._prepare.inputs.tables import Parquet
+from lowtide._prepare.inputs.text import Text
+from lowtide._prepare.jobs import ATTEMPTS, Task, group, run
+from lowtide.errors import ClusterError, DiskFullError, FormatError, TaskError
+
+TASKS = [Task(i, (Unit(i, 0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) for i in range(9)]
+
+
+class Recorded:
+    """Runs what it is given at once, keeps count, and breaks when told."""
+
+    def __init__(self, errors: dict[int, list[BaseException]]) -> None:
+        self.errors = errors
+        self.given: list[int] = []
+        self.renewed = 0
+
+    def submit(self, function: Any, task: Task) -> Future[Any]:
+        self.given.append(task.index)
+        future: Future[Any] = Future()
+        if self.errors.get(task.index):
+            future.set_exception(self.errors[task.index].pop(0))
+        else:
+            future.set_result(function(task))
+        return future
+
+    def slots(self) -> int:
+        return 2
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def close(self) -> None:
+        pass
+
+
+def results(executor: Recorded) -> list[int]:
+    return sorted(found for _, found in run(TASKS, lambda task: task.index, executor))
+
+
+def test_each_task_once() -> None:
+    executor = Recorded({})
+    assert results(executor) == list(range(9))
+    assert executor.given == list(range(9))
+
+
+def test_no_more_at_once_than_keep_the_places_busy() -> None:
+    executor = Recorded({})
+    next(run(TASKS, lambda task: task.index, executor))
+    assert len(executor.given) == 4
+
+
+def test_what_may_pass_is_tried_again() -> None:
+    executor = Recorded({3: [OSError(5, "I/O")] * (ATTEMPTS - 1)})
+    assert results(executor) == list(range(9))
+    assert executor.given.count(3) == ATTEMPTS
+    with pytest.raises(TaskError, match=r"a\.txt: from 30 to 40: failed 3 times.*I/O") as caught:
+        results(Recorded({3: [OSError(5, "I/O")] * ATTEMPTS}))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    "error", [FormatError("bad line"), DiskFullError(28, "full", "x"), ClusterError(104, "gone", "tcp://x")]
+)
+def test_what_cannot_pass_is_not(error: Exception) -> None:
+    executor = Recorded({3: [error]})
+    with pytest.raises(type(error), match=str(error)):
+        results(executor)
+    assert executor.given.count(3) == 1
+
+
+def test_a_broken_pool_is_renewed_once() -> None:
+    executor = Recorded({i: [BrokenProcessPool("killed")] for i in range(4)})
+    assert results(executor) == list(range(9))
+    assert executor.renewed == 1
+    with pytest.raises(TaskError, match="killed: memory ran out"):
+        results(Recorded({2: [BrokenProcessPool("killed")] * (1 + ATTEMPTS)}))
+
+
+def dies_of_the_fifth(task: Task) -> int:
+    if task.index == 5:
+        os.abort()
+    return task.index
+
+
+def test_the_task_that_kills_its_process_is_named_and_no_other() -> None:
+    pool = Processes(2)
+    done: list[int] = []
+    try:
+        with pytest.raises(TaskError, match=r"a\.txt: from 50 to 60: failed 3 times.*killed"):
+            for _, found in run(TASKS, dies_of_the_fifth, pool):
+                done.append(found)
+    finally:
+        pool.close()
+    assert done
+    assert 5 not in done
+
+
+def test_units_are_grouped_by_their_part_of_the_source() -> None:
+    rows = [Unit(i, 0, "a.parquet", Parquet(), None, i, i + 1) for i in range(4)]
+    files = [Unit(4 + i, 1 + i, f"{i}.txt", Text(), None, 0, 5) for i in range(3)]
+    tasks = group([*rows, *files], [4 * 6 * 2**20, 5, 5, 5])
+    assert [len(task.units) for task in tasks] == [1, 1, 1, 4]
+    assert [task.index for task in tasks] == [0, 1, 2, 3]
+    assert sum(task.weight for task in tasks) == 4 * 6 * 2**20 + 15
+    assert [unit for task in tasks for unit in task.units] == [*rows, *files]
