@@ -7,7 +7,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from lowtide._memory import document, report
+from lowtide._memory.profile import document, report
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lowtide._prepare.prepare import prepare as prepare
     from lowtide._prepare.tokenizers import load_tokenizer as load_tokenizer
     from lowtide._tokens.batches import Batches as Batches
-    from lowtide._tokens.corpora import Corpus as Corpus
-    from lowtide._tokens.corpora import corpus as corpus
+    from lowtide._tokens.corpus import Corpus as Corpus
+    from lowtide._tokens.corpus import corpus as corpus
     from lowtide._tokens.mixture import Mixture as Mixture
     from lowtide._tokens.mixture import mix as mix
     from lowtide.dask import to_dask as to_dask
@@ -46,7 +46,7 @@ _NAMES = {
     "Batches": "lowtide._tokens.batches",
     "BudgetError": "lowtide.errors",
     "Chunks": "lowtide._arrays.chunks",
-    "Corpus": "lowtide._tokens.corpora",
+    "Corpus": "lowtide._tokens.corpus",
     "FileChangedError": "lowtide.errors",
     "FormatError": "lowtide.errors",
     "LowtideError": "lowtide.errors",
@@ -55,7 +55,7 @@ _NAMES = {
     "TruncatedFileError": "lowtide.errors",
     "Watch": "lowtide._memory.watch",
     "Writer": "lowtide._arrays.writer",
-    "corpus": "lowtide._tokens.corpora",
+    "corpus": "lowtide._tokens.corpus",
     "create": "lowtide._arrays.writer",
     "dask": "lowtide.dask",
     "errors": "lowtide.errors",

@@ -22,12 +22,19 @@ def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
     """A Dask array over ``array``: each block is read when its task runs, by whoever runs it.
 
     A task carries the path and a few integers, so the workers must see the file under the same path; the
-    scheduler need not. ``array`` may be closed afterwards. The name follows from the path, the size, the time
-    of the last change and the layout: the same file gives the same keys in any process.
+    scheduler need not. The name follows from the path, the size, the time of the last change and the layout:
+    the same file gives the same keys in any process.
 
-    ``chunks`` is what ``dask.array.from_array`` takes. ``"auto"`` (Dask's own ``array.chunk-size``) and sizes
-    such as ``"64 MiB"`` make blocks that lie in one piece in the file: whole rows, as many as fit.
+    Parameters
+    ----------
+    array
+        An array of :func:`lowtide.open`. It may be closed afterwards.
+    chunks
+        What ``dask.array.from_array`` takes. ``"auto"`` (Dask's own ``array.chunk-size``) and sizes such as
+        ``"64 MiB"`` make blocks that are contiguous in the file: whole rows, as many as fit.
 
+    Examples
+    --------
     >>> lazy = lowtide.to_dask(a, chunks=(2, 3))
     >>> lazy.chunks
     ((2, 2), (3,))
@@ -51,14 +58,14 @@ def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
         chunks = _pieces(array, dask.config.get("array.chunk-size") if chunks == "auto" else chunks)
     source = _Unopened(array)
     blocks = dask.array.core.normalize_chunks(chunks, array.shape, dtype=array.dtype)
-    made: DaskArray = dask.array.from_array(
+    result: DaskArray = dask.array.from_array(
         source,
         chunks=blocks,
         name=f"lowtide-{tokenize(source, blocks)}",
         meta=np.empty((0,) * array.ndim, array.dtype),
-        inline_array=True,  # else a task of its own, and its few hundred bytes go from worker to worker
+        inline_array=True,  # else it is a separate task, and its few hundred bytes go from worker to worker
     )
-    return made
+    return result
 
 
 class _Unopened:

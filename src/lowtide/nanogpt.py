@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from lowtide._io.reader import Cache
 from lowtide._sizes import whole
-from lowtide._tokens.corpora import Corpus, corpus
+from lowtide._tensors import Destination, Pair
+from lowtide._tokens.corpus import Corpus, corpus
 from lowtide.errors import ArgumentError
-from lowtide.torch import Destination, Pair, torch
+from lowtide.torch import torch
 
 GetBatch = Callable[[str], Pair]
 
@@ -33,12 +35,29 @@ def get_batch_for(
 ) -> GetBatch:
     """A ``get_batch(split)`` for the folder that nanoGPT calls ``data_dir``.
 
-    ``order="random"`` draws offsets by the same calls of PyTorch's generator as nanoGPT, so that for the same
-    ``torch.manual_seed`` the same ``x`` and ``y`` come. ``order="shuffle"`` gives every token once an epoch
-    instead, in the order of ``seed``, read ahead by a thread.
+    Errors in ``train.bin`` are raised immediately, and those in ``val.bin`` too if there is one.
 
-    What is wrong with ``train.bin`` is told at once, and with ``val.bin`` too if there is one.
+    Parameters
+    ----------
+    data_dir
+        The folder with ``train.bin`` and ``val.bin``; any other corpus if these are not there.
+    block_size
+        nanoGPT's name for the ``length`` of a window, in tokens.
+    batch_size
+        Windows in a batch.
+    device
+        The device of the tensors.
+    order
+        ``"random"`` draws offsets by the same calls of PyTorch's generator as nanoGPT, so that for the same
+        ``torch.manual_seed`` the same ``x`` and ``y`` come. ``"shuffle"`` gives every token once per epoch
+        instead, prefetched by a thread.
+    seed
+        Selects the permutation of ``order="shuffle"``.
+    cache
+        ``"keep"`` leaves the page cache to the kernel, ``"drop"`` leaves nothing of the files in it.
 
+    Examples
+    --------
     >>> get_batch = get_batch_for(tmp / "given", block_size=8, batch_size=4)
     >>> _ = torch.manual_seed(0)
     >>> x, y = get_batch("train")
@@ -76,7 +95,7 @@ def _drawn(
     def draw() -> Pair:
         # Nothing else here may draw from PyTorch's generator, or the batches would no longer be nanoGPT's.
         starts = torch.randint(len(tokens) - block_size, (batch_size,)).cpu().numpy()
-        return to.take(to.submit(batch_size, lambda out: tokens.shards.submit_windows(starts, out)).wait())
+        return to.take(to.submit(batch_size, partial(tokens._segments.submit_windows, starts)).wait())
 
     return draw
 

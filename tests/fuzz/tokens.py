@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import lowtide
-from lowtide._tokens import scanning
-from lowtide._tokens.batches import OrderName
+from lowtide._tokens import documents
 from lowtide._tokens.formats import checksums, llmc
 from lowtide.errors import LowtideError
 from tests.fuzz.arrays import newest, show
@@ -44,7 +43,7 @@ _DATATROVE: Files = {
     "x.ds.metadata": f"gpt2|2\n{_COUNT}\n60.00 T".encode(),
 }
 _ITEMS = [[list(range(i, i + 10)) for i in range(4)], [list(range(i)) for i in range(5, 9)]]
-_ORDERS: tuple[OrderName, ...] = ("random", "packed")  # the quick ones on tiny corpora
+_ORDERS = ("random", "packed")  # the quick ones on tiny corpora
 _MDS_ROWS = [{"tokens": _TOKENS[:8], "name": "a"}, {"tokens": _TOKENS[:10], "name": "bc"}]
 
 
@@ -91,7 +90,7 @@ def _make_own(folder: Path) -> None:
 def _make_documents(folder: Path) -> None:
     _TOKENS.tofile(folder / "train.bin")
     with lowtide.corpus(folder, eos=7) as corpus:
-        scanning.scan(corpus)
+        documents.scan(corpus)
     [index] = folder.glob(".lowtide-documents-*.npy")
     index.rename(folder / "documents.npy")
 
@@ -131,7 +130,7 @@ def _read_own(folder: Path) -> None:
 
 def _read_scanned(folder: Path) -> None:
     with lowtide.corpus(folder / "train.bin", eos=7) as corpus:
-        name = f".lowtide-documents-{scanning._digest(corpus)}.npy"
+        name = f".lowtide-documents-{documents._digest(corpus)}.npy"
     with suppress(FileNotFoundError):
         os.replace(folder / "documents.npy", folder / name)
     _read(folder / "train.bin", eos=7)

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import lowtide
-from lowtide._tokens.batches import Batches, OrderName
+from lowtide._tokens.batches import Batches
 from lowtide.errors import ArgumentError, IndexingError, StateError
 from lowtide.torch import IterableDataset, MapDataset
 from tests.support.corpora import numbered
@@ -99,7 +99,7 @@ def test_iterable_batches_come_in_the_order_of_steps(
 
 @forks
 @pytest.mark.parametrize("order", ["blocks", "documents"])
-def test_workers_forked_while_the_callers_thread_reads(tmp_path: Path, order: OrderName) -> None:
+def test_workers_forked_while_the_callers_thread_reads(tmp_path: Path, order: str) -> None:
     """These orders hold locks while they read; a fork that copies a held one would hang its worker."""
     tokens = np.arange(50_000, dtype=np.uint16) % 1000
     tokens.tofile(tmp_path / "train.bin")
@@ -200,7 +200,7 @@ def test_map_windows_in_order_are_the_batches(
 @counts
 @pytest.mark.parametrize("order", ["shuffle", "blocks", "sequential", "random"])
 def test_map_windows_shuffled_by_the_loader_come_once_each(
-    corpus: lowtide.Corpus, num_workers: int, order: OrderName
+    corpus: lowtide.Corpus, num_workers: int, order: str
 ) -> None:
     dataset = MapDataset(corpus.batches(4, LENGTH, order=order, seed=1))
     expected = [dataset[number][0].tolist() for number in range(len(dataset))]
@@ -216,14 +216,14 @@ def test_map_windows_are_one_read_whatever_the_sampler_asks(
 ) -> None:
     dataset = MapDataset(corpus.batches(4, LENGTH, seed=1))
     asked: list[int] = []
-    shards: Any = dataset._batches._source._corpus.shards  # type: ignore[attr-defined]
-    read = shards.submit_windows
+    segments: Any = dataset._batches._samples._corpus._segments  # type: ignore[attr-defined]
+    submit = segments.submit_windows
 
-    def counted(starts: Any, out: Any, *more: Any) -> None:
+    def counted(starts: Any, out: Any, *more: Any) -> Any:
         asked.append(len(starts))
-        read(starts, out, *more)
+        return submit(starts, out, *more)
 
-    monkeypatch.setattr(shards, "submit_windows", counted)
+    monkeypatch.setattr(segments, "submit_windows", counted)
     numbers = [250, 3, 4, 5, 100, 3]
     items = dataset.__getitems__(numbers)
     assert asked == [6]
@@ -234,7 +234,7 @@ def test_map_windows_are_one_read_whatever_the_sampler_asks(
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks", "sequential", "random", "documents", "packed"])
 @pytest.mark.parametrize("tokens", [3_000, 300_000])
-def test_windows_by_number_are_those_in_order(tmp_path: Path, order: OrderName, tokens: int) -> None:
+def test_windows_by_number_are_those_in_order(tmp_path: Path, order: str, tokens: int) -> None:
     """In several epochs, in any order and twice; by table, and by network for many windows."""
     where = np.arange(1, tokens + 1, dtype="<u4")  # a token says where it stands, but 0 ends a document
     np.where(where % 47, where, 0).astype("<u4").tofile(tmp_path / "part.bin")
@@ -290,7 +290,7 @@ def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential", "documents", "packed"])
-def test_batches_and_data_sets_pickle_as_settings_and_step(tmp_path: Path, order: OrderName) -> None:
+def test_batches_and_data_sets_pickle_as_settings_and_step(tmp_path: Path, order: str) -> None:
     """Also when a thread has read ahead and a buffer of blocks is held."""
     (np.arange(2**20, dtype="<u4") % 5000).tofile(tmp_path / "part.bin")
     corpus = lowtide.corpus(tmp_path / "part.bin", dtype="<u4", eos=4999)

@@ -6,17 +6,18 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 import lowtide
+from lowtide._tensors import Destination, _numpy_dtype
 from lowtide.errors import ArgumentError, ClosedError, StateError
-from lowtide.torch import Destination, TorchBatches, _numpy_dtype
+from lowtide.torch import TorchBatches
 from tests.support.corpora import numbered
 from tests.support.process import output
 
@@ -136,6 +137,111 @@ def test_tensors_are_the_callers_own(corpus: lowtide.Corpus) -> None:
         assert all((x.numpy() == old).all() for x, old in zip(kept, expected, strict=True))
 
 
+# Documents
+
+
+def documents(folder: Path) -> lowtide.Corpus:
+    np.array([1, 1, 0, 2, 2, 2, 0] * 40, "<u2").tofile(folder / "t.bin")
+    return lowtide.corpus(folder / "t.bin", dtype="<u2", eos=0)
+
+
+@pytest.mark.parametrize("kind", ["ids", "cu_seqlens"])
+@pytest.mark.parametrize("order", ["shuffle", "packed"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_documents_and_tensors_compose_in_both_orders(
+    tmp_path: Path, kind: Literal["ids", "cu_seqlens"], order: str, prefetch: int
+) -> None:
+    batches = documents(tmp_path).batches(4, 16, order=order, seed=1, prefetch=prefetch)
+    arrays = batches.with_documents(kind)
+    with arrays.torch() as first, batches.torch().with_documents(kind) as second:
+        for step in range(4):
+            expected, one, other = arrays[step], next(first), next(second)
+            for batch in (one, other, first[step]):
+                x, y, third = batch
+                assert (x.dtype, y.dtype, third.dtype) == (torch.int64, torch.int64, torch.int32)
+                assert batch.position_ids.dtype == torch.int64
+                assert batch.position_ids.shape == x.shape
+                assert batch.max_seqlen == expected.max_seqlen
+                assert type(batch.max_seqlen) is int
+                for tensor, array in zip(
+                    (*batch, batch.position_ids), (*expected, expected.position_ids), strict=True
+                ):
+                    assert tensor.tolist() == array.tolist()
+        assert first.step == second.step == 4
+        assert first.state_dict() == {**batches.state_dict(), "step": 4}
+        second.load_state_dict({**second.state_dict(), "step": 1})
+        assert torch.equal(next(second)[2], first[1][2])
+
+
+def test_position_ids_and_max_seqlen_are_those_of_cu_seqlens(tmp_path: Path) -> None:
+    """What kernels for sequences of different lengths need: positions restart at each border."""
+    batch = documents(tmp_path).batches(4, 16, seed=1).torch().with_documents("cu_seqlens")[0]
+    borders = batch[2].tolist()
+    lengths = np.diff(borders).tolist()
+    assert batch.max_seqlen == max(lengths)
+    assert batch.position_ids.view(-1).tolist() == [at for length in lengths for at in range(length)]
+
+
+def test_documents_with_tensors_start_at_the_step_of_the_tensors(tmp_path: Path) -> None:
+    tensors = documents(tmp_path).batches(4, 16, seed=1).torch()
+    next(tensors)
+    marked = tensors.with_documents()
+    assert marked.step == 1
+    assert torch.equal(next(marked)[0], next(tensors)[0])
+    marked.close()
+    tensors.close()
+    with pytest.raises(ArgumentError, match="kind must be 'ids' or 'cu_seqlens', got 'mask'"):
+        tensors.with_documents("mask")  # type: ignore[arg-type]
+
+
+def test_documents_are_computed_in_the_prefetch_thread_and_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer only moves tensors, without waiting; nothing comes back from the GPU."""
+    calls: list[tuple[str, str]] = []
+    empty, to = torch.empty, torch.Tensor.to
+
+    def record(what: str) -> None:
+        calls.append((what, threading.current_thread().name.partition("_")[0]))
+
+    def pinned(*arguments: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
+        if pin_memory:
+            record("pin")
+        return empty(*arguments, **more)
+
+    def move(tensor: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
+        record("move" if more.get("non_blocking") else "widen")
+        return to(tensor, *arguments, **more)
+
+    batches = documents(tmp_path).batches(4, 16, order="blocks", seed=1, prefetch=1)
+    expected = batches.with_documents()[1]
+    tensors = batches.torch().with_documents()
+    monkeypatch.setattr(tensors._to, "_pinned", True)
+    monkeypatch.setattr(torch, "empty", pinned)
+    monkeypatch.setattr(torch.Tensor, "to", move)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    next(tensors)
+    for name in ("cpu", "numpy", "tolist", "item"):
+        monkeypatch.setattr(torch.Tensor, name, _only_in_the_thread(getattr(torch.Tensor, name)))
+    batch = next(tensors)
+    tensors.close()
+    monkeypatch.undo()
+    assert ("pin", "lowtide-prefetch") in calls
+    consumer = [what for what, thread in calls if thread == "MainThread"]
+    assert consumer[-5:] == ["move", "widen", "widen", "move", "move"]
+    assert consumer.count("pin") <= 1  # of the first batch, which is submitted before there is a thread
+    for tensor, array in zip((*batch, batch.position_ids), (*expected, expected.position_ids), strict=True):
+        assert tensor.tolist() == array.tolist()
+
+
+def _only_in_the_thread(method: Any) -> Any:
+    def checked(*arguments: Any, **more: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread(), "the consumer waits for the GPU"
+        return method(*arguments, **more)
+
+    return checked
+
+
 # The way to a GPU, as far as it can go without one
 
 
@@ -145,19 +251,19 @@ def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
     tmp_path: Path, kind: str, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pinned memory is filled in the prefetch thread, for the right GPU; the rest is the consumer's."""
-    done: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     empty, to = torch.empty, torch.Tensor.to
 
-    def said(what: str) -> None:
-        done.append((what, threading.current_thread().name.partition("_")[0]))
+    def record(what: str) -> None:
+        calls.append((what, threading.current_thread().name.partition("_")[0]))
 
     def pinned(*arguments: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
         if pin_memory:
-            said(f"pinned for {current[-1]}")
+            record(f"pinned for {current[-1]}")
         return empty(*arguments, **more)
 
     def moved(tensor: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
-        said("moved, not waiting" if more.get("non_blocking") else "widened")
+        record("moved, not waiting" if more.get("non_blocking") else "widened")
         return to(tensor, *arguments, **more)
 
     current = ["none"]
@@ -168,22 +274,24 @@ def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
         yield
         current.pop()
 
-    batches = extreme(tmp_path, kind).batches(4, 16, prefetch=1)
+    batches = extreme(tmp_path, kind).batches(4, 16, order="blocks", prefetch=1)
     tensors = TorchBatches(batches, "cpu", dtype, prefetch=1)
     monkeypatch.setattr(tensors._to, "_pinned", True)
     monkeypatch.setattr(torch, "empty", pinned)
     monkeypatch.setattr(torch.Tensor, "to", moved)
     monkeypatch.setattr(torch.cuda, "device", gpu)
+    next(tensors)
     x, y = next(tensors)
     tensors.close()
     assert x.dtype == y.dtype == torch.int64
     assert x.is_contiguous()
     assert y.is_contiguous()
-    assert (x.numpy() == batches[0][0].astype(np.int64)).all()
-    assert (y.numpy() == batches[0][1].astype(np.int64)).all()
-    assert done[0] == ("pinned for cpu", "lowtide-prefetch")
-    mine = [what for what, thread in done if thread == "MainThread"]
-    assert mine == ["moved, not waiting", "widened", "widened"]
+    assert (x.numpy() == batches[1][0].astype(np.int64)).all()
+    assert (y.numpy() == batches[1][1].astype(np.int64)).all()
+    assert ("pinned for cpu", "lowtide-prefetch") in calls
+    consumer = [what for what, thread in calls if thread == "MainThread"]
+    assert consumer[-3:] == ["moved, not waiting", "widened", "widened"]
+    assert sum("pinned" in what for what in consumer) <= 1  # of the batch before there is a thread
 
 
 def test_a_gpu_without_a_number_is_the_callers_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +357,7 @@ def gone(before: int) -> bool:
 
 def test_closing_dropping_and_loading_leave_no_thread(corpus: lowtide.Corpus) -> None:
     before = len(threads())
-    tensors = corpus.batches(4, 16).torch()
+    tensors = corpus.batches(4, 16, order="blocks").torch()
     next(tensors)
     assert len(threads()) == before + 1
     tensors.load_state_dict(tensors.state_dict())
@@ -262,7 +370,7 @@ def test_closing_dropping_and_loading_leave_no_thread(corpus: lowtide.Corpus) ->
         next(tensors)
     assert len(threads()) == before
 
-    tensors = corpus.batches(4, 16).torch()
+    tensors = corpus.batches(4, 16, order="blocks").torch()
     next(tensors)
     del tensors
     assert gone(before)

@@ -17,7 +17,7 @@ import pytest
 
 import lowtide
 from lowtide._io import pagecache
-from lowtide._tokens.samplers import BUFFER
+from lowtide._tokens.blocks import BUFFER
 from lowtide.memory import drop_page_cache
 from tests.support.process import output
 from tests.support.variants import Variant

@@ -89,7 +89,7 @@ def assert_honest_corpus(path: Path, **options: Any) -> None:
 
 
 def written_by(package: str, script: str, folder: Path) -> Path:
-    """What ``script`` makes in ``folder`` with the real writer, in a process of its own."""
+    """What ``script`` makes in ``folder`` with the real writer, in a separate process."""
     if importlib.util.find_spec(package) is None:
         reason = f"{package} is not installed: pip install 'lowtide[peers]'"
         if os.environ.get("CI"):

@@ -13,8 +13,10 @@ from lowtide._arrays import targets
 from lowtide._arrays.array import Array
 from lowtide._arrays.array import open as open_array
 from lowtide._arrays.formats import npy
-from lowtide._io import publish
+from lowtide._io.atomic import Partial
 from lowtide._io.extents import Ints
+from lowtide._io.pagecache import evict
+from lowtide._io.system import read_at, sync_data, write_at
 from lowtide._permutation import Shuffled
 from lowtide._sizes import format_size, parse_size
 from lowtide.errors import ArgumentError, BudgetError
@@ -72,10 +74,10 @@ def shuffle(
     target, is_npy = targets.resolve(path)
     header = npy.make_header(array.dtype, array.shape) if is_npy else b""
     targets.recover(target)
-    partial = publish.Partial(target)
+    partial = Partial(target)
     try:
         job = _Shuffle(array, partial.fd, len(header), seed, parse_size(budget), progress)
-        publish.write_all(partial.fd, memoryview(header), 0)
+        write_at(partial.fd, memoryview(header), 0)
         if job.width and len(array):
             os.ftruncate(partial.fd, len(header) + array.nbytes)
             job.deal()
@@ -124,7 +126,7 @@ class _Shuffle:
             ends = [*firsts[1:].tolist(), len(chunk)]
             for bucket, first, end in zip(numbers.tolist(), firsts.tolist(), ends, strict=True):
                 at = bucket * self._bucket + int(filled[bucket])
-                publish.write_all(self._fd, dealt[first * self.width : end * self.width], self._place(at))
+                write_at(self._fd, dealt[first * self.width : end * self.width], self._place(at))
                 filled[bucket] += end - first
             self._settle()
             row += len(chunk)
@@ -140,7 +142,7 @@ class _Shuffle:
             rows: Ints = self._order(first, last)
             ordered = np.empty_like(dealt)
             ordered[np.argsort(rows)] = dealt
-            publish.write_all(self._fd, ordered.reshape(-1).data, self._place(first))
+            write_at(self._fd, ordered.reshape(-1).data, self._place(first))
             self._settle()
             self._progress(ordered.nbytes)
 
@@ -149,13 +151,12 @@ class _Shuffle:
 
     def _read(self, offset: int, into: memoryview) -> None:
         while len(into):
-            got = os.preadv(self._fd, [into], offset)
+            got = read_at(self._fd, into, offset)
             if not got:
                 raise OSError(errno.EIO, "another program truncated the file while it was being written")
             into, offset = into[got:], offset + got
 
     def _settle(self) -> None:
         """Onto the disk and out of the page cache, so that neither piles up."""
-        os.fdatasync(self._fd)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        sync_data(self._fd)
+        evict(self._fd)

@@ -14,7 +14,8 @@ import numpy as np
 from lowtide import errors
 from lowtide._arrays import formats
 from lowtide._arrays.formats import npy
-from lowtide._io import journal, publish
+from lowtide._io import atomic, journal
+from lowtide._io.system import bytes_at, write_at
 from lowtide.errors import ArgumentError, LowtideError, UnsupportedError, WriteError
 
 _READ_ONLY = (".npz", ".safetensors", ".h5", ".hdf5", ".parquet")
@@ -22,7 +23,7 @@ _READ_ONLY = (".npz", ".safetensors", ".h5", ".hdf5", ".parquet")
 
 def resolve(path: str | os.PathLike[str]) -> tuple[str, bool]:
     """The file to write for ``path``, through links, and whether it is NPY; else it is raw."""
-    real = publish.resolve(path)
+    real = atomic.resolve(path)
     # Either name may say it: a link of any name to x.npy, and x.npy as a link to a blob in some store.
     suffixes = {os.path.splitext(name)[1].lower() for name in (os.fspath(path), real)}
     for suffix in suffixes.intersection(_READ_ONLY):
@@ -46,13 +47,13 @@ def recover(path: str) -> None:
     except OSError as error:
         raise errors.writing(path, error) from None
     try:
-        locked = publish.lock(fd)
+        locked = atomic.lock(fd)
     except OSError as error:
         os.close(fd)
         raise errors.writing(path, error) from None
     if not locked:
         os.close(fd)
-        raise publish.busy(path)
+        raise atomic.busy(path)
     with suppress(LowtideError):  # the header of an NPY file counts what is published, if it is a sound one
         layout = formats.inspect(path)
         if layout.format == "npy":
@@ -60,7 +61,7 @@ def recover(path: str) -> None:
     _undo(fd, b"", size, path + journal.SUFFIX)
 
 
-class Fresh(publish.Partial):
+class Fresh(atomic.Partial):
     """A new file, renamed into place when complete."""
 
     def __init__(self, path: str, is_npy: bool, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
@@ -74,13 +75,13 @@ class Fresh(publish.Partial):
         """Publish the file with this number of rows."""
         try:
             header = _header(self._is_npy, self.dtype, (rows, *self.row_shape))
-            publish.write_all(self.fd, memoryview(header), 0)
+            write_at(self.fd, memoryview(header), 0)
         except OSError as error:
             raise errors.writing(self.path, error) from error
         self.publish()
 
 
-class Appended(publish.Held):
+class Appended(atomic.Held):
     """An old file that grows in place. Its journal says how much of it counts until the end is on disk."""
 
     def __init__(
@@ -91,14 +92,14 @@ class Appended(publish.Held):
         except OSError as error:
             raise errors.writing(path, error) from None
         try:
-            if not publish.lock(fd):
-                raise publish.busy(path)
+            if not atomic.lock(fd):
+                raise atomic.busy(path)
             # What an append that died left behind is cut off before the new rows come.
             find = _published_npy if is_npy else _published_raw
             self.dtype, self.row_shape, self._rows, self.end = find(path, dtype, row_shape)
             self._is_npy = is_npy
-            before = os.pread(fd, len(_header(is_npy, self.dtype, (self._rows, *self.row_shape))), 0)
-            publish.write_file(path + journal.SUFFIX, json.dumps({"size": self.end}).encode())
+            before = bytes_at(fd, len(_header(is_npy, self.dtype, (self._rows, *self.row_shape))), 0)
+            atomic.write_file(path + journal.SUFFIX, json.dumps({"size": self.end}).encode())
             if os.fstat(fd).st_size > self.end:  # else readers of the old rows would take it for rewritten
                 os.ftruncate(fd, self.end)
         except BaseException as error:
@@ -113,7 +114,7 @@ class Appended(publish.Held):
         try:
             os.fsync(self.fd)
             size = os.fstat(self.fd).st_size
-            if size != self.end or not publish.is_at(self.fd, self.path):
+            if size != self.end or not atomic.is_at(self.fd, self.path):
                 raise WriteError(
                     errno.ESTALE,
                     f"another program wrote to the file or replaced it meanwhile ({size} bytes, expected "
@@ -121,7 +122,7 @@ class Appended(publish.Held):
                     self.path,
                 )
             header = _header(self._is_npy, self.dtype, (self._rows + rows, *self.row_shape))
-            publish.write_all(self.fd, memoryview(header), 0)
+            write_at(self.fd, memoryview(header), 0)
             os.fsync(self.fd)
             os.unlink(self.path + journal.SUFFIX)
         except LowtideError:
@@ -130,7 +131,7 @@ class Appended(publish.Held):
             raise errors.writing(self.path, error) from error
         self.release()
         try:
-            publish.sync_folder(os.path.dirname(self.path))
+            atomic.sync_folder(os.path.dirname(self.path))
         except OSError as error:
             raise errors.writing(self.path, error) from error
 
@@ -178,7 +179,7 @@ def _header(is_npy: bool, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes
 def _undo(fd: int, header: bytes, size: int, journal_path: str) -> None:
     try:
         # Publishing may have failed after the new header was written.
-        publish.write_all(fd, memoryview(header), 0)
+        write_at(fd, memoryview(header), 0)
         os.ftruncate(fd, min(size, os.fstat(fd).st_size))  # never longer: that would make up rows of zeros
         os.fsync(fd)
         os.unlink(journal_path)

@@ -21,14 +21,16 @@ from lowtide import errors
 from lowtide._arrays import casting as _casting
 from lowtide._arrays import targets
 from lowtide._arrays.casting import Casting
-from lowtide._io import publish
+from lowtide._io.atomic import Pace
+from lowtide._io.system import write_at
 from lowtide._readonly import ReadOnly
 from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
 
 _AT_ONCE = 4 * 2**20  # bytes converted and written at once
 
-_State = Literal["open", "closed", "aborted", "failed", "replaced", "forked"]
+_State = Literal["open", "closing", "closed", "aborted", "failed", "replaced", "forked"]
 _REASONS: dict[_State, str] = {
+    "closing": "the writer is being closed; lowtide.create(..., append=True) adds more",
     "closed": "the writer was closed; lowtide.create(..., append=True) adds more",
     "aborted": "the writer was aborted, and its rows were discarded; create the file again",
     "failed": "writing failed before, and the rows of this writer were discarded; create the file again",
@@ -123,7 +125,7 @@ class Writer(ReadOnly):
         self._casting: Casting = casting
         # Held while the descriptor is used: a newer writer that takes over may get the same number.
         self._lock = threading.RLock()
-        self._pace = publish.Pace(target.fd, target.end)
+        self._pace = Pace(target.fd, target.end)
         self._rows = 0
         self._appending = False
         self._state = "open"
@@ -188,7 +190,7 @@ class Writer(ReadOnly):
         for first in range(0, len(array) if width else 0, step):
             some = _casting.convert(self.path, array[first : first + step], self.dtype, self._casting, first)
             self._check_open()  # a signal handler may have closed it
-            publish.write_all(self._target.fd, some.reshape(-1).view(np.uint8).data, self._target.end)
+            write_at(self._target.fd, some.reshape(-1).view(np.uint8).data, self._target.end)
             self._target.end += some.nbytes
             self._pace.wrote(self._target.end)
 
@@ -202,7 +204,7 @@ class Writer(ReadOnly):
             self._end("failed")
             return
         self._target.end, self._rows = start, rows
-        self._pace = publish.Pace(self._target.fd, start)
+        self._pace = Pace(self._target.fd, start)
 
     def close(self) -> None:
         """Publish what was appended; idempotent, and an error when it cannot be published any more."""
@@ -212,11 +214,11 @@ class Writer(ReadOnly):
         with self._lock:
             self._check_open()
             self._check_idle()
-            self._state = "failed"  # unless it succeeds
+            self._state = "closing"
             try:
                 self._target.finish(self.rows)
             except BaseException:
-                self._target.abort()
+                self._end("failed")
                 raise
             self._state = "closed"
             _LOST.pop(self.path, None)
@@ -227,6 +229,9 @@ class Writer(ReadOnly):
 
     def _discard(self, state: _State) -> bool:
         """End it without publishing; whether it was open."""
+        if self._state == "closing" and self._target.held:
+            with self._lock:  # another thread publishes it, and has the path until that is done
+                return False
         if not self._is_open():  # before the lock, which a fork may have left locked
             return False
         with self._lock:

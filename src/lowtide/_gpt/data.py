@@ -8,6 +8,7 @@ divides the accumulation steps, this is what nanoGPT does.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,9 @@ import lowtide
 from lowtide._gpt.config import Settings
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
-from lowtide._io.pending import Pending
-from lowtide._tokens.batches import Batches, Source, source_of
+from lowtide._tokens.batches import Batches, samples_of
 from lowtide.errors import ArgumentError, FormatError, LowtideError
-from lowtide.torch import TorchBatches
+from lowtide.torch import TorchBatches, TorchDocumentBatches
 
 _VALIDATION_SEED = 0  # for every run, so that losses of different runs can be compared
 
@@ -61,29 +61,6 @@ class Vocabulary:
             )
 
 
-class Checked:
-    """A source whose tokens are checked in the thread that reads them."""
-
-    def __init__(self, source: Source, vocabulary: Vocabulary, name: str) -> None:
-        self._source, self._vocabulary, self._name = source, vocabulary, name
-        self.epoch, self.dropped_tokens, self.dtype = source.epoch, source.dropped_tokens, source.dtype
-
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        def check(_: Any) -> None:
-            self._vocabulary.check(self._name, out)
-
-        return self._source.submit(first, out).then(check)
-
-    def samples(self, token: int, epoch: int) -> list[int]:
-        return self._source.samples(token, epoch)
-
-    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        return self._source.document_ids(first, x)
-
-    def settings(self) -> dict[str, Any]:
-        return self._source.settings()
-
-
 class Data:
     """The batches of a run, for one rank."""
 
@@ -97,7 +74,10 @@ class Data:
         self._batches = self._make(
             self.corpus, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
-        self.stream = TorchBatches(self._batches, ranks.device)
+        tensors = TorchBatches(self._batches, ranks.device)
+        self.stream: TorchBatches | TorchDocumentBatches = (
+            tensors.with_documents() if settings.document_mask else tensors
+        )
         self._fixed: TorchBatches | None = None
         self.evaluations = 0
         if self._validation is not None:
@@ -109,16 +89,14 @@ class Data:
         self, corpus: lowtide.Corpus, rows: int, order: Any, seed: int, rank: int, world_size: int
     ) -> Batches:
         length = self._settings.length
-        source = Checked(source_of(corpus, length, order, seed), self.vocabulary, corpus.name)
-        return Batches(source, rows, length, rank=rank, world_size=world_size)
+        check = partial(self.vocabulary.check, corpus.name)
+        samples = samples_of(corpus, length, order, seed)
+        return Batches(samples, rows, length, rank=rank, world_size=world_size, check=check)
 
     def next(self) -> list[Micro]:
         """This rank's micro-batches of the next step."""
-        step = self.stream.step
-        x, y = next(self.stream)
-        ids = None
-        if self._settings.document_mask:
-            ids = torch.from_numpy(self._batches.document_ids(step, x.cpu().numpy())).to(x.device)
+        x, y, *documents = next(self.stream)
+        ids = documents[0] if documents else None
         size = self._settings.batch_size
         return [
             Micro(x[row : row + size], y[row : row + size], None if ids is None else ids[row : row + size])
@@ -154,8 +132,7 @@ def _validation(settings: Settings, training: lowtide.Corpus) -> lowtide.Corpus:
             f"{corpus.name}: the split {settings.val_split!r} is too short ({len(corpus)} tokens, expected "
             f"more than the --length of {settings.length}); {remedy}"
         )
-    paths, training_paths = ([segment.path for segment in one.found.segments] for one in (corpus, training))
-    if paths == training_paths:
+    if corpus.paths == training.paths:
         raise ArgumentError(
             f"{settings.data}: has a single split, which would be both trained and evaluated on; {remedy}"
         )

@@ -26,7 +26,7 @@ from lowtide._io import jsonfiles
 from lowtide._io.publish import write_file
 from lowtide._io.store import opened
 from lowtide._printable import brief
-from lowtide._tokens.corpora import Corpus
+from lowtide._tokens.corpus import Corpus
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ def read_settings(run: str | os.PathLike[str]) -> Settings:
 def keep_tokenizer(run: str, corpus: Corpus) -> None:
     """Copy the corpus' tokenizer into the folder, if it has one."""
     path = os.path.join(run, TOKENIZER)
-    record = corpus.found.metadata.get("tokenizer")
+    record = corpus.metadata.get("tokenizer")
     if isinstance(record, dict) and record.get("file"):
-        source_path = os.path.join(os.path.dirname(corpus.found.segments[0].path), record["file"])
+        source_path = os.path.join(os.path.dirname(corpus.paths[0]), record["file"])
         with opened(source_path) as source:
             write_file(path, source.read(0, source.size, "tokenizer"))
     elif characters := _characters(corpus):
@@ -111,7 +111,7 @@ def keep_tokenizer(run: str, corpus: Corpus) -> None:
 
 def _characters(corpus: Corpus) -> str | None:
     """The alphabet of nanoGPT's ``meta.pkl``, if ids are positions in it."""
-    ids = corpus.found.metadata.get("stoi")
+    ids = corpus.metadata.get("stoi")
     if not isinstance(ids, dict) or not all(isinstance(key, str) and len(key) == 1 for key in ids):
         return None
     characters = "".join(sorted(ids))

@@ -13,6 +13,8 @@ import os
 from typing import NamedTuple
 from zlib import crc32
 
+from lowtide._io.system import bytes_at
+
 SAMPLE = 512  # bytes at each end of an array that tell an append from a rewrite
 
 
@@ -49,10 +51,10 @@ class Identity(NamedTuple):
 
     def only_grew(self, fd: int, status: os.stat_result, size: int) -> bool:
         """Whether a file of which ``size`` bytes counted was only appended to, as far as samples show."""
-        if self.samples is None or status.st_size <= size or not hasattr(os, "pread"):
+        if self.samples is None or status.st_size <= size:
             return False
         return all(
-            crc32(os.pread(fd, sample.length, sample.offset)) == sample.checksum for sample in self.samples
+            crc32(bytes_at(fd, sample.length, sample.offset)) == sample.checksum for sample in self.samples
         )
 
 

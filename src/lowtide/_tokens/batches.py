@@ -1,14 +1,16 @@
 """Batches: ``batches[step]`` is a pure function of the seed, the step and the corpus.
 
-It does not depend on ranks, workers, prefetch or restarts. Iterating gives the same batches, made ahead by
-one thread, without end.
+It does not depend on ranks, workers, prefetch or restarts. Iterating gives the same batches without end,
+prefetched by one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,73 +20,80 @@ from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
-from lowtide._tokens.document_ids import DocumentBatches, Kind, by_index, by_mark
-from lowtide._tokens.packing import PackedSource
-from lowtide._tokens.samplers import (
-    BlockSampler,
-    DocumentSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    ShuffleSampler,
-)
-from lowtide._tokens.windows import BlockWindows, Windows
+from lowtide._tokens.blocks import Blocks
+from lowtide._tokens.documents import DocumentBatches, DocumentKind, Ids
+from lowtide._tokens.packing import Packed
+from lowtide._tokens.sampling import DocumentStarts, Order, Random, Samples, Sequential, Shuffle
 from lowtide.errors import ArgumentError, ClosedError, StateError
 
 if TYPE_CHECKING:
-    from lowtide._tokens.corpora import Corpus
+    from lowtide._tokens.corpus import Corpus
     from lowtide.torch import TorchBatches
 
-OrderName = Literal["shuffle", "random", "blocks", "sequential", "documents", "packed"]
 Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Check = Callable[[npt.NDArray[Any]], None]
 
 _FOREVER = 2**62
 
+ORDERS: list[type[Order]] = [Shuffle, Random, Blocks, Sequential, DocumentStarts, Packed]
 
-class Source(Protocol):
-    """What batches are made from: a corpus, or a mixture of several."""
 
-    epoch: int
-    """Samples in an epoch."""
-    dropped_tokens: int
-    """Tokens that an epoch leaves out."""
-    dtype: np.dtype[Any]
+def samples_of(corpus: Corpus, length: int, order: str, seed: int) -> Samples:
+    """The samples of a corpus in the order of that name."""
+    length = whole("length", length, 1)
+    for kind in ORDERS:
+        if kind.name == order:
+            return kind(corpus, length, seed)
+    *names, last = [kind.name for kind in ORDERS]
+    raise ArgumentError(f"order must be {', '.join(names)} or {last}, got {order!r}")
 
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        """Start to fill each row of ``out`` with one sample, from number ``first`` on."""
 
-    def samples(self, token: int, epoch: int) -> list[int]:
-        """The samples of an epoch in which a token is seen."""
+@dataclass(frozen=True)
+class Steps:
+    """The rows of one rank at each step. It has no position, so that a thread can read from it."""
 
-    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """Which document each token of samples from ``first`` on belongs to, counted within its row."""
+    samples: Samples
+    batch_size: int
+    length: int
+    rows: tuple[int, int]
+    check: Check | None
+    """Called with the tokens of each batch once they are read; raises for those that must not be used."""
 
-    def settings(self) -> dict[str, Any]:
-        """What the samples depend on, to be compared when a state is loaded."""
+    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
+        """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
+        first, last = self.rows
+        buffer = np.empty((last - first, self.length + 1), self.samples.dtype) if out is None else out
+        return self.samples.submit(step * self.batch_size + first, buffer).then(partial(self._finish, buffer))
+
+    def _finish(self, buffer: npt.NDArray[Any], _: object) -> npt.NDArray[Any]:
+        if self.check is not None:
+            self.check(buffer)
+        return buffer
+
+    def document_ids(self, step: int, x: npt.NDArray[Any]) -> Ids:
+        """The document of each token of a step's ``x``, counted within its row."""
+        return self.samples.document_ids(step * self.batch_size + self.rows[0], x)
 
 
 class Batches(ReadOnly, Iterator[Pair]):
     """Pairs ``(x, y)`` of ``batch_size`` windows of ``length`` tokens, ``y`` one token later.
 
     Both are views of one buffer in the corpus' own dtype. With ``world_size`` ranks each reads its rows of
-    the same global batch, so a run may stop on two ranks and go on with three.
+    the same global batch, so a run may stop on two ranks and resume on three.
 
+    Examples
+    --------
     >>> batches = corpus.batches(batch_size=2, length=4, seed=1)
     >>> x, y = batches[10**9]
     >>> x.shape, bool((x[:, 1:] == y[:, :-1]).all())
     ((2, 4), True)
-    >>> state = batches.state_dict()
-    >>> first = next(batches)
-    >>> batches.load_state_dict(state)
-    >>> bool((next(batches)[0] == first[0]).all())
-    True
     """
 
     _remedy = "ask the corpus for other batches, as in corpus.batches(...)"
 
     def __init__(
         self,
-        source: Source,
+        samples: Samples,
         batch_size: int,
         length: int,
         *,
@@ -92,35 +101,33 @@ class Batches(ReadOnly, Iterator[Pair]):
         world_size: int = 1,
         start: int = 0,
         prefetch: int = 2,
+        check: Check | None = None,
     ) -> None:
-        self._batch_size = whole("batch_size", batch_size, 1)
-        self._length = length
+        batch_size, length = whole("batch_size", batch_size, 1), whole("length", length, 1)
         self._rank, self._world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
         if self.rank >= self.world_size:
             raise ArgumentError(f"rank must be below world_size, got rank {rank} of {world_size}")
-        if self.batch_size < self.world_size:
+        if batch_size < self.world_size:
             raise ArgumentError(
                 f"batch_size is the global batch and must hold a row for each rank, got {batch_size} for "
                 f"{world_size} ranks"
             )
         self._prefetch = whole("prefetch", prefetch, 0)
-        self._source = source
-        self._rows = (
-            self.rank * self.batch_size // self.world_size,
-            (self.rank + 1) * self.batch_size // self.world_size,
-        )
+        rows = (self.rank * batch_size // self.world_size, (self.rank + 1) * batch_size // self.world_size)
+        self._samples = samples
+        self._steps = Steps(samples, batch_size, length, rows, check)
         self._closed = False
-        self._go_to(whole("start", start, 0))
+        self._seek(whole("start", start, 0))
 
     @property
     def batch_size(self) -> int:
         """Windows in the global batch, of which each rank has its part."""
-        return self._batch_size
+        return self._steps.batch_size
 
     @property
     def length(self) -> int:
         """Tokens in a window."""
-        return self._length
+        return self._steps.length
 
     @property
     def rank(self) -> int:
@@ -134,164 +141,220 @@ class Batches(ReadOnly, Iterator[Pair]):
 
     @property
     def step(self) -> int:
-        """The step whose batch ``next`` will give."""
+        """The step of the batch that ``next`` will give."""
         return self._ahead.position
 
     @property
     def epoch_steps(self) -> int:
-        """Whole steps in an epoch."""
-        return self._source.epoch // self.batch_size
+        """Complete steps in an epoch."""
+        return self.epoch_samples // self.batch_size
 
     @property
     def epoch_samples(self) -> int:
         """Windows in an epoch."""
-        return self._source.epoch
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._source.dtype
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of this rank's ``x`` and ``y``."""
-        return self._rows[1] - self._rows[0], self.length
-
-    def __getitem__(self, step: int) -> Pair:
-        return self.pair(self.read(step))
-
-    def read(self, step: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """The ``length + 1`` tokens of each of this rank's windows of a step, into ``out`` if given."""
-        if out is None:
-            out = np.empty((self.shape[0], self.length + 1), self.dtype)
-        self._submit(step, out).wait()
-        return out
-
-    def _submit(self, step: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        return self._source.submit(whole("step", step, 0) * self.batch_size + self._rows[0], out)
-
-    def read_samples(self, numbers: Ints, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """The ``length + 1`` tokens of windows by their numbers, counted through all epochs."""
-        if out is None:
-            out = np.empty((len(numbers), self.length + 1), self.dtype)
-        borders = np.flatnonzero(np.diff(numbers) != 1) + 1
-        if len(borders) and isinstance(self._source, CorpusSource):
-            self._source.gather(numbers, out)
-            return out
-        at = 0
-        # Neighbours in number are one read.
-        for run in np.split(numbers, borders):
-            if len(run):
-                self._source.submit(int(run[0]), out[at : at + len(run)]).wait()
-                at += len(run)
-        return out
-
-    def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchBatches:
-        """The batches as contiguous tensors on ``device``, of ``dtype`` (int64 unless said), made ahead."""
-        from lowtide.torch import TorchBatches
-
-        return TorchBatches(self, device, dtype, self._prefetch)
-
-    def with_documents(self, kind: Kind = "ids") -> DocumentBatches:
-        """These batches with a third array: document ids like ``x``, or ``cu_seqlens``, for attention masks.
-
-        >>> bounds = lowtide.corpus(tmp / "given" / "train.bin", eos=7).batches(1, 6, order="sequential")
-        >>> x, y, ids = bounds.with_documents()[1]
-        >>> x.tolist(), ids.tolist()
-        ([[6, 7, 8, 9, 10, 11]], [[0, 0, 1, 1, 1, 1]])
-        """
-        return DocumentBatches(self, kind)
-
-    def document_ids(self, step: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """Which document each token of a step's ``x`` belongs to, counted within its row."""
-        return self._source.document_ids(step * self.batch_size + self._rows[0], x)
+        return self._samples.epoch_samples
 
     @property
     def dropped_tokens(self) -> int:
         """Tokens that are in no window of an epoch; for ``order="packed"`` those that packing drops."""
-        return self._source.dropped_tokens
+        return self._samples.dropped_tokens
 
-    @staticmethod
-    def pair(buffer: npt.NDArray[Any]) -> Pair:
-        """``x`` and ``y`` as views of one buffer."""
-        return buffer[:, :-1], buffer[:, 1:]
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the tokens."""
+        return self._samples.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of this rank's ``x`` and ``y``."""
+        first, last = self._steps.rows
+        return last - first, self.length
+
+    def __getitem__(self, step: int) -> Pair:
+        return pair(self.read(step))
+
+    def read(self, step: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Read the ``length + 1`` tokens of each of this rank's windows of a step, as one array.
+
+        Parameters
+        ----------
+        step
+            The number of the batch.
+        out
+            Array to read into, of shape ``(rows, length + 1)`` and the corpus' dtype; a new one without it.
+
+        Examples
+        --------
+        >>> corpus.batches(batch_size=2, length=4, order="sequential").read(1)
+        array([[ 8,  9, 10, 11, 12],
+               [12, 13, 14, 15, 16]], dtype=uint16)
+        """
+        return self._steps.submit(whole("step", step, 0), out).wait()
+
+    def read_samples(self, numbers: Ints, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Read the ``length + 1`` tokens of windows by their numbers.
+
+        Parameters
+        ----------
+        numbers
+            Which windows, in any order, counted through all epochs.
+        out
+            Array to read into, of shape ``(len(numbers), length + 1)``; a new one without it.
+
+        Examples
+        --------
+        >>> corpus.batches(batch_size=2, length=4, order="sequential").read_samples(np.array([7, 0]))
+        array([[28, 29, 30, 31, 32],
+               [ 0,  1,  2,  3,  4]], dtype=uint16)
+        """
+        if out is None:
+            out = np.empty((len(numbers), self.length + 1), self.dtype)
+        self._samples.gather(numbers, out)
+        return out
+
+    def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchBatches:
+        """These batches as contiguous tensors, prefetched by a thread.
+
+        Parameters
+        ----------
+        device
+            The device of the tensors.
+        dtype
+            Their type; ``torch.int64`` by default.
+
+        Examples
+        --------
+        >>> x, y = corpus.batches(batch_size=2, length=4).torch("cpu")[0]
+        >>> x.shape, x.dtype
+        (torch.Size([2, 4]), torch.int64)
+        """
+        from lowtide.torch import TorchBatches
+
+        return TorchBatches(self, device, dtype, self._prefetch)
+
+    def with_documents(self, kind: DocumentKind = "ids") -> DocumentBatches:
+        """These batches with the documents of ``x``, for attention masks.
+
+        Parameters
+        ----------
+        kind
+            ``"ids"`` for an array like ``x``, in which tokens of a row have the same number if they are of
+            the same document; ``"cu_seqlens"`` for the borders of the documents in ``x.ravel()``, from 0 to
+            its size, as kernels for sequences of different lengths take them. No document crosses a row.
+
+        Examples
+        --------
+        >>> batches = lowtide.corpus(tmp / "given" / "train.bin", eos=7).batches(1, 6, order="sequential")
+        >>> batch = batches.with_documents()[1]
+        >>> x, y, ids = batch
+        >>> x.tolist(), ids.tolist(), batch.position_ids.tolist(), batch.max_seqlen
+        ([[6, 7, 8, 9, 10, 11]], [[0, 0, 1, 1, 1, 1]], [[0, 1, 0, 1, 2, 3]], 4)
+        """
+        return DocumentBatches(self, kind)
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> Pair:
-        return self.next_numbered()[1]
+        return self._next_numbered()[1]
 
-    def next_numbered(self) -> tuple[int, Pair]:
+    def _next_numbered(self) -> tuple[int, Pair]:
         """The next batch and its step: threads may share these batches."""
         if self._closed:
             raise ClosedError("the batches were closed; ask the corpus for new ones")
         step, tokens = self._ahead.next_numbered()
-        return step, self.pair(tokens)
+        return step, pair(tokens)
 
     def when(self, token: int, epoch: int = 0) -> list[int]:
         """The steps of an epoch at which a token of the corpus is seen, from the inverse permutation.
 
+        Parameters
+        ----------
+        token
+            Position of the token in the corpus.
+        epoch
+            The number of the epoch.
+
+        Examples
+        --------
         >>> batches = corpus.batches(batch_size=2, length=4, seed=1)
         >>> step = batches.when(17)[0]
         >>> 17 in batches[step][0] or 17 in batches[step][1]
         True
         """
-        samples = self._source.samples(whole("token", token, 0), whole("epoch", epoch, 0))
-        return sorted({sample // self.batch_size for sample in samples})
+        if whole("token", token, 0) >= self._samples.tokens:
+            raise ArgumentError(f"token {token} is out of bounds for {self._samples.tokens} tokens")
+        numbers = self._samples.containing(token, whole("epoch", epoch, 0))
+        return sorted({number // self.batch_size for number in numbers})
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, and a fingerprint of the corpus and the settings."""
+        """The step, and a fingerprint of the corpus and the settings.
+
+        Examples
+        --------
+        >>> batches = corpus.batches(batch_size=2, length=4, seed=1)
+        >>> state = batches.state_dict()
+        >>> first = next(batches)
+        >>> batches.load_state_dict(state)
+        >>> bool((next(batches)[0] == first[0]).all())
+        True
+        """
         return {"step": self.step, "settings": self._settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at the state's step; an error says what differs when it is of other data or settings."""
-        self._go_to(self.check_state(state))
+        """Resume at the step of a state; an error lists what differs if it is of other data or settings.
 
-    def check_state(self, state: Mapping[str, Any]) -> int:
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned.
+
+        Examples
+        --------
+        >>> batches = corpus.batches(batch_size=2, length=4, seed=1)
+        >>> batches.load_state_dict({**batches.state_dict(), "step": 12345})
+        >>> batches.step
+        12345
+        """
+        self._seek(self._check_state(state))
+
+    def _check_state(self, state: Mapping[str, Any]) -> int:
         """The step of a state, if it is of this corpus and these settings."""
         step, saved, now = state.get("step"), state.get("settings"), self._settings()
         if not isinstance(step, int) or step < 0 or not isinstance(saved, Mapping):
             raise StateError(
-                f"no state of batches: expected 'step' and 'settings', got {sorted(map(str, state))}"
+                f"not a state of batches (expected 'step' and 'settings', got {sorted(map(str, state))}); "
+                f"pass what state_dict() returned"
             )
-        wrong = [
+        differences = [
             f"{name} was {saved.get(name)!r} and is {now.get(name)!r}"
             for name in sorted({*saved, *now})
             if saved.get(name) != now.get(name)
         ]
-        if wrong:
-            raise StateError(f"the state was saved with another corpus or other settings: {'; '.join(wrong)}")
+        if differences:
+            raise StateError(
+                f"the state was saved with another corpus or other settings: {'; '.join(differences)}"
+            )
         return step
 
     def _settings(self) -> dict[str, Any]:
-        return {"batch_size": self.batch_size, "length": self.length, **self._source.settings()}
+        return {"batch_size": self.batch_size, "length": self.length, **self._samples.settings()}
 
-    def _go_to(self, step: int) -> None:
+    def _seek(self, step: int) -> None:
         if hasattr(self, "_ahead"):
             self._ahead.close()
-        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(
-            self._submitter(), step, _FOREVER, self._prefetch
-        )
-
-    def _submitter(self) -> Callable[[int], Pending[npt.NDArray[Any]]]:
-        """What submits a step, without a reference to these batches: dropping them ends the thread."""
-        source, rows, shape = self._source, self._rows, (self.shape[0], self.length + 1)
-        batch_size, dtype = self.batch_size, self.dtype
-
-        def submit(step: int) -> Pending[npt.NDArray[Any]]:
-            out = np.empty(shape, dtype)
-            return source.submit(step * batch_size + rows[0], out).then(lambda _: out)
-
-        return submit
+        # It has no reference to these batches: dropping them ends the thread.
+        submit = self._steps.submit
+        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(submit, step, _FOREVER, self._prefetch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Settings and the step, no more: what was made ahead can be made again."""
+        """Settings and the step, no more: what was prefetched can be read again."""
         return {**self.__dict__, "_ahead": self.step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         step = state.pop("_ahead")
         self.__dict__.update(state)
-        self._go_to(step)
+        self._seek(step)
 
     def close(self) -> None:
         """End the prefetch thread; idempotent."""
@@ -307,76 +370,6 @@ class Batches(ReadOnly, Iterator[Pair]):
         self.close()
 
 
-class CorpusSource:
-    """Samples of one corpus in one order."""
-
-    def __init__(self, corpus: Corpus, length: int, order: OrderName, seed: int) -> None:
-        self._corpus = corpus
-        self.dtype = corpus.dtype
-        self._order, self._seed, self._length = order, seed, length
-        self._sampler = _sampler(corpus, length, order, seed)
-        self.epoch = self._sampler.epoch
-        self.dropped_tokens = max(0, len(corpus) - self.epoch * length)
-        windows: Windows | BlockWindows = Windows(corpus.shards, self._sampler)
-        if isinstance(self._sampler, BlockSampler):
-            windows = BlockWindows(corpus.shards, self._sampler)
-        self._windows = windows
-
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        return self._windows.submit(first, out)
-
-    def starts(self, first: int, last: int) -> Ints:
-        """Where the windows of samples begin."""
-        return self._sampler.starts(first, last)
-
-    def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
-        """Samples from here and there, in one read."""
-        self._corpus.shards.submit_windows(self._sampler.starts_at(numbers), out).wait()
-
-    def samples(self, token: int, epoch: int) -> list[int]:
-        if token >= len(self._corpus):
-            raise ArgumentError(f"token {token} is beyond the corpus of {len(self._corpus)} tokens")
-        return self._sampler.samples(token, epoch)
-
-    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        found = self._corpus.found
-        if self._corpus.eos is not None and found.documents is None:
-            return by_mark(x, self._corpus.eos, found.marks)
-        return by_index(self._corpus.documents, self.starts(first, first + len(x)), x.shape[1])
-
-    def settings(self) -> dict[str, Any]:
-        return {"order": self._order, "seed": self._seed, **self._corpus.fingerprint()}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The windows hold a lock, and perhaps a buffer of blocks.
-        return CorpusSource, (self._corpus, self._length, self._order, self._seed)
-
-
-def source_of(corpus: Corpus, length: int, order: OrderName, seed: int) -> Source:
-    """The samples of a corpus in an order."""
-    length = whole("length", length, 1)
-    if order == "packed":
-        return PackedSource(corpus, length, seed)
-    return CorpusSource(corpus, length, order, seed)
-
-
-def _sampler(corpus: Corpus, length: int, order: OrderName, seed: int) -> Sampler:
-    tokens = len(corpus)
-    if tokens < length + 1:
-        raise ArgumentError(
-            f"{corpus.name}: has {tokens} tokens, too few for one window of {length} and its target; "
-            f"use a length of at most {max(0, tokens - 1)}"
-        )
-    if order == "shuffle":
-        return ShuffleSampler(tokens, length, seed)
-    if order == "random":
-        return RandomSampler(tokens, length, seed)
-    if order == "blocks":
-        return BlockSampler(tokens, length, seed, corpus.dtype.itemsize)
-    if order == "sequential":
-        return SequentialSampler(tokens, length)
-    if order == "documents":
-        return DocumentSampler(corpus.documents, tokens, length, seed)
-    raise ArgumentError(
-        f"order must be shuffle, random, blocks, sequential, documents or packed, got {order!r}"
-    )
+def pair(buffer: npt.NDArray[Any]) -> Pair:
+    """``x`` and ``y`` as views of one buffer."""
+    return buffer[:, :-1], buffer[:, 1:]

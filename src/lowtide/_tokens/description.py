@@ -9,7 +9,7 @@ from typing import Any
 from lowtide._arrays.formats import inspect, members
 from lowtide._arrays.formats.layout import Member
 from lowtide._io import pagecache, store
-from lowtide._tokens.corpora import corpus
+from lowtide._tokens.corpus import corpus
 from lowtide._tokens.formats import find
 from lowtide.errors import FormatError, LowtideError
 
@@ -153,16 +153,14 @@ def _is_corpus(path: str, *, split: str = "train", dtype: str | None = None) -> 
 
 def _corpus(path: str, split: str, dtype: str | None, eos: int | None, scan: bool) -> CorpusSummary:
     with corpus(path, split=split, dtype=dtype, eos=eos) as opened:
-        tokens = opened.found
-        known = tokens.documents is not None or opened.eos is not None or tokens.index is not None
         return CorpusSummary(
             path=store.absolute(path),
             format=opened.format,
             tokens=len(opened),
-            shards=len(tokens.segments),
+            shards=len(opened.paths),
             dtype=str(opened.dtype),
             bytes=len(opened) * opened.dtype.itemsize,
-            documents=opened.documents.count if known else None,
+            documents=opened.documents.count if opened.has_documents else None,
             eos=opened.eos,
             vocab_size=opened.vocab_size,
             largest_id=opened.largest(scan=scan),

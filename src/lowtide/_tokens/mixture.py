@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,32 @@ from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending, every
 from lowtide._permutation import key_of
 from lowtide._readonly import ReadOnly
-from lowtide._tokens.batches import Batches, OrderName, Source, source_of
-from lowtide._tokens.corpora import Corpus
+from lowtide._tokens.batches import Batches, samples_of
+from lowtide._tokens.corpus import Corpus
+from lowtide._tokens.documents import Ids
+from lowtide._tokens.sampling import Samples
 from lowtide.errors import ArgumentError
 
-_FINEST = 10**5  # of so many parts: then one table of at most this length repeats for ever
+_FINEST = 10**5  # parts of a weight: so one table of at most this length repeats for ever
 
 Weights = Mapping[str, float]
 
 
 def mix(corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights]) -> Mixture:
-    """Several corpora as one, sampled by weight.
+    """Mix several corpora by weight.
 
-    ``weights`` maps names to numbers (they need not sum to one), or steps to such maps: then the weights
-    change at these steps, the first of which is 0. After any number of samples each corpus' share is within
-    one sample of its weight.
+    After any number of samples each corpus' share is within one sample of its weight.
 
+    Parameters
+    ----------
+    corpora
+        The corpora by name.
+    weights
+        A number for each name (they need not sum to one), or such a map for each step at which the weights
+        change, the first of which is 0.
+
+    Examples
+    --------
     >>> mixed = lowtide.mix({"web": corpus, "code": corpus}, {"web": 0.7, "code": 0.3})
     >>> mixed.batches(batch_size=10, length=4).shares(0)
     {'web': 7, 'code': 3}
@@ -40,7 +51,14 @@ def mix(corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights])
 
 
 class Mixture(ReadOnly):
-    """Corpora and their weights."""
+    """Corpora and their weights. :func:`lowtide.mix` makes one.
+
+    Examples
+    --------
+    >>> mixed = lowtide.mix({"web": corpus, "code": corpus}, {"web": 3, "code": 1})
+    >>> mixed.weights
+    {0: {'web': Fraction(3, 4), 'code': Fraction(1, 4)}}
+    """
 
     _remedy = "make another mixture with lowtide.mix"
 
@@ -57,12 +75,13 @@ class Mixture(ReadOnly):
             by_step = {0: weights}
         if min(by_step) != 0 or not all(isinstance(step, int) for step in by_step):
             raise ArgumentError(
-                f"weights that change must begin at step 0, got steps {sorted(by_step, key=str)}"
+                f"weights that change must start at step 0, got steps {sorted(by_step, key=str)}"
             )
         self._weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The type of the tokens: one that holds those of every corpus."""
         return self._dtype
 
     @property
@@ -80,17 +99,44 @@ class Mixture(ReadOnly):
         batch_size: int,
         length: int,
         *,
-        order: OrderName = "shuffle",
+        order: str = "shuffle",
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
         start: int = 0,
         prefetch: int = 2,
     ) -> MixedBatches:
-        """As :meth:`Corpus.batches`; each corpus has an order of its own."""
-        source = MixedSource(self, batch_size, length, order, seed)
+        """Batches of the mixture, as :meth:`lowtide.Corpus.batches`; each corpus has its own order.
+
+        Parameters
+        ----------
+        batch_size
+            Windows in the global batch, of which each rank reads its rows.
+        length
+            Tokens in a window.
+        order
+            The order within each corpus, as in :meth:`lowtide.Corpus.batches`.
+        seed
+            Selects the permutations, or the random windows.
+        rank
+            Which of the ``world_size`` ranks this is.
+        world_size
+            Number of ranks that share the global batch.
+        start
+            The first step.
+        prefetch
+            Batches that a thread reads ahead; 0 reads each when it is needed, without a thread.
+
+        Examples
+        --------
+        >>> mixed = lowtide.mix({"web": corpus, "code": corpus}, {"web": 0.7, "code": 0.3})
+        >>> x, y = mixed.batches(batch_size=10, length=4)[0]
+        >>> x.shape
+        (10, 4)
+        """
+        samples = MixedSamples(self, batch_size, length, order, seed)
         return MixedBatches(
-            source, batch_size, length, rank=rank, world_size=world_size, start=start, prefetch=prefetch
+            samples, batch_size, length, rank=rank, world_size=world_size, start=start, prefetch=prefetch
         )
 
 
@@ -101,39 +147,41 @@ class _Phase:
     first: int
     table: npt.NDArray[np.int16]
     before: npt.NDArray[np.int64]
-    """How many samples of its own corpus come before each place of the table."""
+    """Samples of the same corpus before each place of the table."""
     each: Ints
     """Samples of each corpus in one round of the table."""
     used: Ints
     """Samples of each corpus before this phase."""
 
 
-class MixedSource:
+class MixedSamples(Samples):
     """Samples of a mixture."""
 
-    def __init__(self, mixture: Mixture, batch_size: int, length: int, order: OrderName, seed: int) -> None:
+    def __init__(self, mixture: Mixture, batch_size: int, length: int, order: str, seed: int) -> None:
         self.dtype = mixture.dtype
         self._names = list(mixture.corpora)
-        # Each corpus has a seed of its own, or two copies of one corpus would come in the same order.
-        self._sources: list[Source] = [
-            source_of(corpus, length, order, key_of(seed, nth))
+        # Each corpus has its own seed, or two copies of one corpus would come in the same order.
+        self._parts = [
+            samples_of(corpus, length, order, key_of(seed, nth))
             for nth, corpus in enumerate(mixture.corpora.values())
         ]
         self._seed = seed
         self._weights = {
-            step: {name: str(share) for name, share in told.items()} for step, told in mixture.weights.items()
+            step: {name: str(share) for name, share in shares.items()}
+            for step, shares in mixture.weights.items()
         }
         self._phases: list[_Phase] = []
         used = np.zeros(len(self._names), np.int64)
         firsts = [step * batch_size for step in mixture.weights]
-        for nth, told in enumerate(mixture.weights.values()):
-            phase = _phase(firsts[nth], [told[name] for name in self._names], used)
+        for nth, shares in enumerate(mixture.weights.values()):
+            phase = _phase(firsts[nth], [shares[name] for name in self._names], used)
             self._phases.append(phase)
             if nth + 1 < len(firsts):
                 used = used + _counts(phase, firsts[nth + 1] - firsts[nth])
         self._firsts = firsts
-        self.epoch = sum(source.epoch for source in self._sources)
-        self.dropped_tokens = sum(source.dropped_tokens for source in self._sources)
+        self.tokens = sum(part.tokens for part in self._parts)
+        self.epoch_samples = sum(part.epoch_samples for part in self._parts)
+        self.dropped_tokens = sum(part.dropped_tokens for part in self._parts)
 
     def assign(self, first: int, last: int) -> tuple[npt.NDArray[np.int16], Ints]:
         """For each sample, the number of its corpus and the sample's number there."""
@@ -149,44 +197,43 @@ class MixedSource:
             first = until
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        which, numbers = self.assign(first, first + len(out))
-        parts: list[tuple[Ints, npt.NDArray[Any]]] = []
-        pendings: list[Pending[Any]] = []
-        for nth, source in enumerate(self._sources):
-            rows = np.flatnonzero(which == nth)
-            if len(rows):  # a corpus' samples of one batch are neighbours in its own order
-                part = np.empty((len(rows), out.shape[1]), source.dtype)
-                parts.append((rows, part))
-                pendings.append(source.submit(int(numbers[rows[0]]), part))
+    def _rows(self, first: int, last: int) -> Iterator[tuple[Samples, Ints, int]]:
+        """The samples of each corpus, the rows that they fill and the number of the first of them.
 
-        def merge(_: Any) -> None:
-            for rows, part in parts:
-                out[rows] = part
-
-        return every(pendings).then(merge)
-
-    def document_ids(self, first: int, x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        which, numbers = self.assign(first, first + len(x))
-        ids = np.zeros(x.shape, np.int32)
-        for nth, source in enumerate(self._sources):
+        A corpus' samples of one batch are neighbours in its own order.
+        """
+        which, numbers = self.assign(first, last)
+        for nth, part in enumerate(self._parts):
             rows = np.flatnonzero(which == nth)
             if len(rows):
-                ids[rows] = source.document_ids(int(numbers[rows[0]]), x[rows])
+                yield part, rows, int(numbers[rows[0]])
+
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        reads: list[Pending[Any]] = []
+        for part, rows, number in self._rows(first, first + len(out)):
+            tokens = np.empty((len(rows), out.shape[1]), part.dtype)
+            reads.append(part.submit(number, tokens).then(partial(_place, out, rows, tokens)))
+        return every(reads)
+
+    def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
+        ids = np.zeros(x.shape, np.int32)
+        for part, rows, number in self._rows(first, first + len(x)):
+            ids[rows] = part.document_ids(number, x[rows])
         return ids
 
-    def samples(self, token: int, epoch: int) -> list[int]:
+    def containing(self, token: int, epoch: int) -> list[int]:
         raise ArgumentError(
-            "a token's place in a mixture depends on its corpus; ask that corpus' own batches"
+            "the steps of a token of a mixture depend on its corpus; call when() of that corpus' own batches"
         )
 
     def settings(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"mixture_seed": self._seed, "weights": self._weights}
-        for name, source in zip(self._names, self._sources, strict=True):
-            told |= {f"{name}.{key}": value for key, value in source.settings().items()}
-        return told
+        settings: dict[str, Any] = {"mixture_seed": self._seed, "weights": self._weights}
+        for name, part in zip(self._names, self._parts, strict=True):
+            settings |= {f"{name}.{key}": value for key, value in part.settings().items()}
+        return settings
 
     def shares(self, first: int, last: int) -> dict[str, int]:
+        """The number of samples from each corpus."""
         counts = np.bincount(self.assign(first, last)[0], minlength=len(self._names))
         return dict(zip(self._names, counts.tolist(), strict=True))
 
@@ -194,11 +241,29 @@ class MixedSource:
 class MixedBatches(Batches):
     """Batches of a mixture."""
 
-    _source: MixedSource
+    _samples: MixedSamples
 
     def shares(self, step: int) -> dict[str, int]:
-        """How many rows of a step's global batch come from each corpus."""
-        return self._source.shares(step * self.batch_size, (step + 1) * self.batch_size)
+        """The number of rows of a step's global batch that come from each corpus.
+
+        Parameters
+        ----------
+        step
+            The number of the batch.
+
+        Examples
+        --------
+        >>> weights = {0: {"web": 1, "code": 0}, 100: {"web": 1, "code": 1}}
+        >>> mixed = lowtide.mix({"web": corpus, "code": corpus}, weights)
+        >>> batches = mixed.batches(batch_size=4, length=8)
+        >>> batches.shares(99), batches.shares(100)
+        ({'web': 4, 'code': 0}, {'web': 2, 'code': 2})
+        """
+        return self._samples.shares(step * self.batch_size, (step + 1) * self.batch_size)
+
+
+def _place(out: npt.NDArray[Any], rows: Ints, tokens: npt.NDArray[Any], _: object) -> None:
+    out[rows] = tokens
 
 
 def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fraction]:
@@ -206,7 +271,7 @@ def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fractio
         raise ArgumentError(f"weights are for {sorted(weights)}, and the corpora are {sorted(corpora)}")
     for name, weight in weights.items():
         if not math.isfinite(weight) or weight < 0:
-            raise ArgumentError(f"the weight of {name!r} must be a number from 0, got {weight!r}")
+            raise ArgumentError(f"the weight of {name!r} must be a number >= 0, got {weight!r}")
     total = sum(Fraction(str(weight)) for weight in weights.values())
     if not total:
         raise ArgumentError("all weights are 0, so nothing can be sampled")
@@ -244,8 +309,8 @@ def _phase(first: int, shares: list[Fraction], used: Ints) -> _Phase:
         due[chosen] = -(-(part - 1 + given[chosen] * part) * length // (part * each[chosen]))
     before = np.empty(length, np.int64)
     for nth in range(len(shares)):
-        mine = table == nth
-        before[mine] = np.arange(int(mine.sum()))
+        places = table == nth
+        before[places] = np.arange(int(places.sum()))
     return _Phase(first, table, before, np.array(each, np.int64), used)
 
 

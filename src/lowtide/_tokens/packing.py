@@ -1,9 +1,9 @@
-"""Packing: rows made of whole documents, as full as they will go, with what is dropped stated.
+"""Packing: rows of whole documents, as full as possible, for ``order="packed"``.
 
 Documents are packed group by group, neighbours together: pieces of at most one row, the largest first, each
 row filled up by the largest piece that still fits (best fit). Where none fits any more, the smallest of the
-others is cut to fill the row and its tail is dropped. So every row is full, no row needs padding, and few
-documents are cut.
+others is truncated to fill the row and its tail is dropped. So every row is full, no row needs padding, and
+few documents are truncated; ``dropped_tokens`` counts what is lost.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import numpy.typing as npt
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
-from lowtide._tokens.document_ids import Ids
+from lowtide._tokens.documents import Ids
+from lowtide._tokens.sampling import Epochs, Order
 from lowtide.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lowtide._tokens.corpora import Corpus
+    from lowtide._tokens.corpus import Corpus
 
 _GROUP = 1024  # documents packed together
 _KEPT = 64  # groups whose packing is remembered: more than a window of the shuffle touches
@@ -32,27 +33,23 @@ Row = list[tuple[int, int]]
 """Pieces of a row: (first token, tokens)."""
 
 
-class PackedSource:
-    """Samples that are packed rows, for ``order="packed"``."""
+class Packed(Order):
+    """Rows of whole documents, each once per epoch, in a new order every epoch."""
+
+    name = "packed"
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
-        self._corpus = corpus
+        super().__init__(corpus, length, seed)
         self._documents = corpus.documents
-        self._length, self._seed = length, seed
-        self.dtype = corpus.dtype
         self._firsts, self.dropped_tokens = self._plan()
-        self.epoch = int(self._firsts[-1])
-        if not self.epoch:
+        count = self.epoch_samples = int(self._firsts[-1])
+        if not count:
             raise ArgumentError(
                 f"{corpus.name}: its documents do not fill one row of {length + 1} tokens; "
                 f"use a smaller length"
             )
         self._packed: OrderedDict[int, list[Row]] = OrderedDict()
-        self._orders: dict[int, BlockShuffled] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what can be packed again, and a thread may be packing at the moment."""
-        return {**self.__dict__, "_packed": OrderedDict(), "_orders": {}}
+        self._epochs = Epochs(count, lambda epoch: BlockShuffled(count, _BLOCK, _WINDOW, key_of(seed, epoch)))
 
     def _plan(self) -> tuple[Ints, int]:
         """First row of each group, from one pass over the documents' lengths; and the tokens dropped."""
@@ -76,52 +73,33 @@ class PackedSource:
                 self._packed.popitem(last=False)
         return rows
 
-    def _order(self, epoch: int) -> BlockShuffled:
-        order = self._orders.get(epoch)  # once: another thread may put that of its own epoch there
-        if order is None:
-            order = BlockShuffled(self.epoch, _BLOCK, _WINDOW, key_of(self._seed, epoch))
-            self._orders = {epoch: order}
-        return order
-
-    def pieces(self, first: int, last: int) -> list[Row]:
-        """What the rows of samples ``first`` to ``last`` are made of."""
-        found: list[Row] = []
-        while first < last:
-            epoch, place = divmod(first, self.epoch)
-            until = min(last, (epoch + 1) * self.epoch)
-            for row in self._order(epoch)(place, place + until - first).tolist():
-                group = int(np.searchsorted(self._firsts, row, side="right")) - 1
-                found.append(self._rows(group)[row - int(self._firsts[group])])
-            first = until
-        return found
+    def _pieces(self, first: int, last: int) -> list[Row]:
+        """The pieces of the rows of samples ``first`` to ``last``."""
+        rows = np.concatenate([rows for _, rows in self._epochs.split(first, last)])
+        groups = np.searchsorted(self._firsts, rows, side="right") - 1
+        within = rows - self._firsts[groups]
+        return [self._rows(group)[row] for group, row in zip(groups.tolist(), within.tolist(), strict=True)]
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        flat = [piece for row in self.pieces(first, first + len(out)) for piece in row]
-        starts = np.array([start for start, _ in flat], np.int64)
-        lengths = np.array([length for _, length in flat], np.int64)
-        return self._corpus.shards.submit_spans(starts, lengths, np.cumsum(lengths) - lengths, out)
+        pieces = [piece for row in self._pieces(first, first + len(out)) for piece in row]
+        starts, lengths = np.array(pieces, np.int64).T
+        return self._corpus._segments.submit(starts, lengths, np.cumsum(lengths) - lengths, out)
 
     def document_ids(self, first: int, x: npt.NDArray[Any]) -> Ids:
         ids = np.zeros(x.shape, np.int32)
-        for row, pieces in zip(ids, self.pieces(first, first + len(x)), strict=True):
+        for row, pieces in zip(ids, self._pieces(first, first + len(x)), strict=True):
             lengths = [length for _, length in pieces]
             row[:] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[: len(row)]
         return ids
 
-    def samples(self, token: int, epoch: int) -> list[int]:
+    def containing(self, token: int, epoch: int) -> list[int]:
         group = self._documents.at(token) // _GROUP
         rows = [
             int(self._firsts[group]) + nth
             for nth, row in enumerate(self._rows(group))
             if any(start <= token < start + length for start, length in row)
         ]
-        return sorted((self._order(epoch).places(np.array(rows, np.int64)) + epoch * self.epoch).tolist())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PackedSource, (self._corpus, self._length, self._seed)
-
-    def settings(self) -> dict[str, Any]:
-        return {"order": "packed", "seed": self._seed, **self._corpus.fingerprint()}
+        return self._epochs.numbers(np.array(rows, np.int64), epoch)
 
 
 def pack(bounds: Ints, capacity: int) -> tuple[list[Row], int]:

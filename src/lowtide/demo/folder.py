@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lowtide._io.publish import write_file
+from lowtide._io.atomic import write_file
 from lowtide.errors import ArgumentError, writing
 
 _KEY = "lowtide_demo"

@@ -15,7 +15,7 @@ import psutil
 
 from lowtide import __version__
 from lowtide._compare.runs import Run
-from lowtide._io.publish import write_file
+from lowtide._io.atomic import write_file
 from lowtide._memory import cgroup
 from lowtide._pages import escape, fill
 from lowtide._prepare.summary import Summary

@@ -15,7 +15,7 @@ from rich.text import Text
 
 import lowtide
 from lowtide._compare.runs import Run
-from lowtide._io.publish import write_file
+from lowtide._io.atomic import write_file
 from lowtide._prepare.summary import Summary
 from lowtide._printable import printable
 from lowtide._sizes import format_size

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide._io import publish
+from lowtide._arrays import writer as writer_module
+from lowtide._io import atomic, system
 from lowtide.errors import (
     ArgumentError,
     BusyError,
@@ -358,6 +361,27 @@ class TestUnclosed:
         assert all("took over" in message for message in refused)
         assert os.listdir(tmp_path) == ["out.npy"]
 
+    def test_a_path_that_another_thread_is_publishing_is_waited_for(self, tmp_path: Path) -> None:
+        path = tmp_path / "out.npy"
+        publishing, ready = atomic.Partial.publish, threading.Event()
+
+        def slow(partial: atomic.Partial) -> None:
+            ready.set()
+            time.sleep(0.2)
+            publishing(partial)
+
+        out = lowtide.create(path, "i8")
+        out.append([1])
+        with mock.patch.object(atomic.Partial, "publish", slow):
+            thread = threading.Thread(target=out.close)
+            thread.start()
+            assert ready.wait(10)
+            with lowtide.create(path, "i8", append=False) as other:
+                thread.join()
+                assert np.load(path).tolist() == [1]
+                other.append([2])
+        assert np.load(path).tolist() == [2]
+
 
 @pytest.mark.parametrize("append", [False, True])
 class TestFork:
@@ -473,7 +497,7 @@ def test_the_mode_of_a_replaced_file_is_kept(tmp_path: Path, mode: int) -> None:
         out.append([1.0])
         assert (tmp_path / ".out.npy.partial").stat().st_mode & 0o777 == mode | 0o600
     assert path.stat().st_mode & 0o777 == mode
-    publish.write_file(str(path), b"report")
+    atomic.write_file(str(path), b"report")
     assert path.stat().st_mode & 0o777 == mode
 
 
@@ -536,7 +560,7 @@ class TestAfterAFailure:
         before = len(os.listdir("/proc/self/fd"))
         monkeypatch.setattr(os, call, self.refuse)
         with pytest.raises(DiskFullError) as caught:
-            publish.write_file(str(tmp_path / "report"), b"data")
+            atomic.write_file(str(tmp_path / "report"), b"data")
         monkeypatch.undo()
         assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "report"))
         assert "report" not in os.listdir(tmp_path)
@@ -547,15 +571,15 @@ class TestAfterAFailure:
     ) -> None:
         with lowtide.create(tmp_path / "out.npy", "f8") as out:
             out.append([1.0])
-            real = publish.Pace.wrote
+            real = atomic.Pace.wrote
 
-            def interrupt(pace: publish.Pace, end: int) -> NoReturn:
+            def interrupt(pace: atomic.Pace, end: int) -> NoReturn:
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr(publish.Pace, "wrote", interrupt)
+            monkeypatch.setattr(atomic.Pace, "wrote", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 out.append(np.zeros(2**20))
-            monkeypatch.setattr(publish.Pace, "wrote", real)
+            monkeypatch.setattr(atomic.Pace, "wrote", real)
             out.append([2.0])
         assert np.load(tmp_path / "out.npy").tolist() == [1.0, 2.0]
 
@@ -654,7 +678,7 @@ def test_a_writer_shows_what_it_is_and_cannot_be_pickled(tmp_path: Path) -> None
 def test_a_path_that_this_process_writes_is_said_to_be_its_own(tmp_path: Path) -> None:
     with lowtide.create(tmp_path / "out.npy", "f4"):
         with pytest.raises(WriteError, match="this process is already writing it") as caught:
-            publish.write_file(str(tmp_path / "out.npy"), b"data")
+            atomic.write_file(str(tmp_path / "out.npy"), b"data")
     assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, str(tmp_path / "out.npy"))
 
 
@@ -688,7 +712,7 @@ def test_rows_of_a_killed_writer_can_be_read_as_raw(tmp_path: Path) -> None:
     """
     _python(code, tmp_path / "out.npy")
     left = tmp_path / ".out.npy.partial"
-    assert publish.leftovers(str(tmp_path)) == [(str(left), left.stat().st_size)]
+    assert atomic.leftovers(str(tmp_path)) == [(str(left), left.stat().st_size)]
     with lowtide.open(left, dtype="f8", shape=(-1, 2), offset=128) as rows:
         assert rows[:].tolist() == np.arange(10.0).reshape(5, 2).tolist()
 
@@ -724,19 +748,19 @@ def test_masked_values_are_refused(tmp_path: Path) -> None:
 def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write_all = publish.write_all
+    write_at = system.write_at
     with lowtide.create(tmp_path / name, "<i8") as out:
 
         def interrupted(fd: int, data: memoryview, offset: int) -> None:
-            write_all(fd, data, offset)
-            monkeypatch.setattr(publish, "write_all", write_all)
+            write_at(fd, data, offset)
+            monkeypatch.setattr(writer_module, "write_at", write_at)
             with pytest.raises(BusyError, match="signal handler"):
                 out.append(range(100, 105))
             with pytest.raises(BusyError, match="set a flag"):
                 out.close()
 
         out.append([1, 2])
-        monkeypatch.setattr(publish, "write_all", interrupted)
+        monkeypatch.setattr(writer_module, "write_at", interrupted)
         out.append([3, 4])
         out.append([5])
     assert lowtide.open(tmp_path / name, None if name == "x.npy" else "<i8")[:].tolist() == [1, 2, 3, 4, 5]

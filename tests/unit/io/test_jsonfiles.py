@@ -60,6 +60,6 @@ def test_values_that_would_take_too_much_memory_are_refused(element: bytes) -> N
         jsonfiles.parse(b"[" + element * 4_000_000 + b"0]", "x.json", "index")
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")

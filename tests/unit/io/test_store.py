@@ -105,7 +105,7 @@ def test_no_permission(tmp_path: Path, arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", [b"a.npy", 3, None, 1.5, ["a.npy"]], ids=repr)
-def test_what_is_no_path(path: Any) -> None:
+def test_invalid_path_types_raise(path: Any) -> None:
     with refused(ArgumentError, repr(path), "str or os.PathLike", "os.fsdecode"):
         inspect(path)
 

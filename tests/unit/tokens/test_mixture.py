@@ -33,7 +33,7 @@ def test_shares_never_stray_by_more_than_one_sample(
         return
     names = list(corpora)[: len(weights)]
     mixed = lowtide.mix({name: corpora[name] for name in names}, dict(zip(names, weights, strict=True)))
-    source: Any = mixed.batches(batch_size, 16)._source
+    source: Any = mixed.batches(batch_size, 16)._samples
     which, numbers = source.assign(0, 3000)
     shares = mixed.weights[0]
     assert abs(float(sum(shares.values())) - 1) < 1e-12
@@ -80,7 +80,7 @@ def test_weights_may_change_at_stated_steps(corpora: dict[str, lowtide.Corpus]) 
         {"a": 2, "b": 6},
         {"a": 0, "b": 8},
     ]
-    source: Any = batches._source
+    source: Any = batches._samples
     which, numbers = source.assign(0, 8 * 40)
     for nth in range(2):  # no sample of a corpus is left out or comes twice where the weights change
         assert (numbers[which == nth] == np.arange(int((which == nth).sum()))).all()
@@ -92,7 +92,7 @@ def test_weights_may_change_at_stated_steps(corpora: dict[str, lowtide.Corpus]) 
 def test_two_copies_of_one_corpus_come_in_different_orders(corpora: dict[str, lowtide.Corpus]) -> None:
     batches = lowtide.mix({"one": corpora["a"], "two": corpora["a"]}, {"one": 1, "two": 1}).batches(64, 16)
     x = batches[0][0][:, 0]
-    source: Any = batches._source
+    source: Any = batches._samples
     which = source.assign(0, 64)[0]
     assert set(x[which == 0].tolist()) != set(x[which == 1].tolist())
 
@@ -108,11 +108,11 @@ def test_a_state_says_which_corpus_differs(corpora: dict[str, lowtide.Corpus]) -
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        pytest.param({"a": 1, "b": -0.1}, "weight of 'b' must be a number from 0, got -0.1", id="negative"),
-        pytest.param({"a": 1, "b": float("nan")}, "must be a number from 0, got nan", id="nan"),
+        pytest.param({"a": 1, "b": -0.1}, "weight of 'b' must be a number >= 0, got -0.1", id="negative"),
+        pytest.param({"a": 1, "b": float("nan")}, "must be a number >= 0, got nan", id="nan"),
         pytest.param({"a": 0, "b": 0}, "all weights are 0", id="nothing"),
         pytest.param({"a": 1}, r"weights are for \['a'\], and the corpora are \['a', 'b'\]", id="missing"),
-        pytest.param({5: {"a": 1, "b": 1}}, "must begin at step 0", id="late"),
+        pytest.param({5: {"a": 1, "b": 1}}, "must start at step 0", id="late"),
     ],
 )
 def test_weights_that_make_no_sense(corpora: dict[str, lowtide.Corpus], weights: Any, said: str) -> None:

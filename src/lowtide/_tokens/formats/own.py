@@ -184,7 +184,7 @@ def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
     >>> read(tmp / "corpus.json").splits["train"][0].tokens
     3
     """
-    from lowtide._io.publish import write_file
+    from lowtide._io.atomic import write_file
 
     write_file(os.path.join(os.fspath(folder), NAME), manifest.to_json().encode())
 

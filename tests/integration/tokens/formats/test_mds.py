@@ -1,7 +1,7 @@
 """MosaicML Streaming's MDS shards: from the bytes that its MDSWriter writes, and damaged.
 
 mosaicml-streaming 0.13.0 asks for numpy < 2.2 and transformers < 5, so it cannot be installed beside the
-other writers. ``REAL`` has the digests of shards that it wrote, in an environment of its own, from the same
+other writers. ``REAL`` has the digests of shards that it wrote, in a separate environment, from the same
 samples that are written here from the format's description: the bytes are the same.
 """
 

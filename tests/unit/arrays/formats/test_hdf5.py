@@ -203,7 +203,7 @@ def test_a_group_inside_itself_is_listed_once(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["g/x"] = np.arange(5)
         file["g/again"] = file["g"]
-        file["type"] = np.dtype("<f4")  # a named type is no array
+        file["type"] = np.dtype("<f4")  # a named type, not an array
     assert [member.name for member in members(path)] == ["g/x"]
 
 

@@ -138,7 +138,7 @@ class Order:
     ],
     ids=lambda case: f"{case.shape}",
 )
-def test_fortran_order_is_said_only_where_the_bytes_differ(tmp_path: Path, case: Order) -> None:
+def test_fortran_order_only_where_the_bytes_differ(tmp_path: Path, case: Order) -> None:
     data = np.arange(int(np.prod(case.shape, dtype=int)), dtype="<i2").tobytes()
     path = write(tmp_path / "a.npy", npy(described("'<i2'", "True", repr(case.shape)), data=data))
     layout = inspect(path)

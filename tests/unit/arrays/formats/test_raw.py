@@ -97,7 +97,7 @@ def test_order_and_mode_are_checked(path: Path) -> None:
             lowtide.open(path, "<i4", mode=mode)  # type: ignore[arg-type]
 
 
-def test_the_third_argument_of_memmap_is_told_from_a_shape(path: Path) -> None:
+def test_mode_as_the_third_argument_raises(path: Path) -> None:
     with refused(ArgumentError, path, "'r'", "mode third", "by name"):
         lowtide.open(path, "<i4", "r")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""lowtide._tokens.corpora and lowtide._tokens.scanning: tokens and documents, over any number of shards."""
+"""lowtide._tokens.corpus: tokens and documents, over any number of shards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,11 +47,33 @@ def test_slices_are_those_of_one_long_array(
     assert len(corpus) == tokens
 
 
-def test_single_tokens(tmp_path: Path) -> None:
+def test_single_tokens_are_numpy_scalars(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 100, 3)
-    assert [int(corpus[i]) for i in (0, 57, -1, -100)] == [0, 57, 99, 0]
-    with pytest.raises(IndexingError, match="token 100 is out of bounds for 100 tokens"):
-        corpus[100]
+    whole = np.arange(100, dtype="<u4")
+    for index in (0, 57, -1, -100, np.int64(5), np.uint8(7)):
+        assert corpus[index] == whole[index]
+        assert type(corpus[index]) is type(whole[index])
+        assert hash(corpus[index]) == hash(whole[index])
+
+
+@pytest.mark.parametrize("index", [100, -101, 1.5, "a", None, True, (1,), [1, 2], ...], ids=repr)
+def test_other_indexes_raise(tmp_path: Path, index: Any) -> None:
+    corpus = numbered(tmp_path, 100, 3)
+    with pytest.raises(IndexingError, match=r"100 is out|-101 is out|takes an integer or a slice"):
+        corpus[index]
+
+
+@pytest.mark.parametrize("step", [2, 7, 1023, 1500, 50_000, -3, -1500])
+def test_strided_slice_reads_a_part_at_a_time(
+    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lowtide._tokens.corpus._PART", 10_000)
+    corpus = numbered(tmp_path, 100_003, 3)
+    index = slice(17, 100_000, step) if step > 0 else slice(100_000, 17, step)
+    tokens, expected = corpus[index], np.arange(100_003, dtype="<u4")[index]
+    assert tokens.dtype == expected.dtype
+    assert tokens.tolist() == expected.tolist()
+    assert tokens.base is None
 
 
 def test_streaming_gives_every_token_once(tmp_path: Path) -> None:
@@ -171,7 +194,7 @@ def test_where_the_folder_may_not_be_written_the_users_cache_is_used(
     data.mkdir()
     paths, _ = text(data, [[1, 2], [3]], eos=0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from lowtide._tokens import scanning
+    from lowtide._tokens import documents
 
     real = lowtide.create
 
@@ -180,7 +203,7 @@ def test_where_the_folder_may_not_be_written_the_users_cache_is_used(
             raise PermissionError(13, "read-only")
         return real(path, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(scanning, "create", refused)
+    monkeypatch.setattr(documents, "create", refused)
     assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 2
     assert os.listdir(data) == ["p0.bin"]
     assert len(os.listdir(tmp_path / "cache" / "lowtide")) == 1
@@ -188,7 +211,7 @@ def test_where_the_folder_may_not_be_written_the_users_cache_is_used(
 
 def test_without_an_end_there_are_no_documents(tmp_path: Path) -> None:
     paths, _ = text(tmp_path, [[1]], eos=0)
-    with pytest.raises(ArgumentError, match="does not say where its documents end; open it with eos="):
+    with pytest.raises(ArgumentError, match="does not record where its documents end; open it with eos="):
         _ = lowtide.corpus(paths, dtype="<u2").documents
     corpus = lowtide.corpus(paths, dtype="<u2", eos=0)
     with pytest.raises(IndexingError, match="document 1 is out of bounds for 1 documents"):
@@ -230,5 +253,5 @@ def test_the_largest_id_and_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
     assert corpus.largest() in (0, 999)
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 50, "stoi": {"a": 1}}))
     np.full(600_000, 70, "<u2").tofile(tmp_path / "train.bin")
-    with pytest.raises(FormatError, match=r"holds token 70, and its vocabulary has 50 ids \(0 to 49\)"):
+    with pytest.raises(FormatError, match=r"token 70 is not in its vocabulary of 50 ids \(0 to 49\)"):
         lowtide.corpus(tmp_path).batches(4, 16)

@@ -1,4 +1,4 @@
-"""Shards: tokens that lie in one file or in ten thousand, read as one long array."""
+"""Segments: tokens in one file or in ten thousand, read as one long array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowtide._tokens.formats.tokens import Segment
 _READERS = 1024  # readers kept; each is small, but there may be many shards
 
 
-class Shards:
+class Segments:
     """Segments of tokens, one after another; positions count tokens from the first one's start."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Shards:
     def submit_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Pending[Outcome]:
         """Start to fill each row of ``out`` with the tokens from one of ``starts`` on.
 
-        A row that passes the end continues at the beginning, so that windows of any phase cover every token.
+        A row that passes the end continues at the start, so that windows of any phase cover every token.
         """
         item = self.dtype.itemsize
         width = out.shape[1] * item
@@ -54,12 +54,12 @@ class Shards:
             return self._reader(0).submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead)
         targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
         lengths = np.full(len(starts), out.shape[1], np.int64)
-        return self.submit_spans(starts, lengths, targets, out, ahead)
+        return self.submit(starts, lengths, targets, out, ahead)
 
-    def submit_spans(
+    def submit(
         self, starts: Ints, lengths: Ints, targets: Ints, out: npt.NDArray[Any], ahead: int = AHEAD
     ) -> Pending[Outcome]:
-        """Start to put ``lengths[i]`` tokens from ``starts[i]`` on at ``targets[i]`` of ``out``, flat."""
+        """Start to read ``lengths[i]`` tokens from ``starts[i]`` on to ``targets[i]`` of the flat ``out``."""
         if not len(starts):
             return Pending.of(Outcome())
         which, extents = self._locate(starts, lengths, targets)
@@ -70,7 +70,7 @@ class Shards:
         """The segment of each part of each span, and the parts: a span may cross borders."""
         item = self.dtype.itemsize
         position, left, target = starts.astype(np.int64), lengths, targets * item
-        found: list[tuple[Ints, Ints, Ints, Ints]] = []
+        parts: list[tuple[Ints, Ints, Ints, Ints]] = []
         while len(position):
             position %= len(self)
             which = np.searchsorted(self.borders, position, side="right") - 1
@@ -79,21 +79,21 @@ class Shards:
             offset = self._offsets[which] + within * item
             record = self._records[which]
             if record.any():
-                # Tokens in records: the rest of one record, which begins `stride` bytes after the last.
+                # Tokens in records: the rest of one record, which starts `stride` bytes after the last.
                 size = np.maximum(record, 1)
                 in_records = (
                     self._offsets[which] + within // size * self._strides[which] + within % size * item
                 )
                 offset = np.where(record > 0, in_records, offset)
                 take = np.where(record > 0, np.minimum(take, size - within % size), take)
-            found.append((which, offset, target, take * item))
+            parts.append((which, offset, target, take * item))
             more = left > take
             position, left, target = (
                 (position + take)[more],
                 (left - take)[more],
                 (target + take * item)[more],
             )
-        which, offsets, places, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        which, offsets, places, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         return which, Extents(offsets, places, sizes)
 
     def stream(self, start: int, out: npt.NDArray[Any]) -> None:
@@ -113,13 +113,8 @@ class Shards:
                 self._readers.popitem(last=False)[1].close()
         return reader
 
-    @property
-    def how(self) -> str:
-        """The reader in use, and what the platform gave it."""
-        reader = self._reader(0)
-        return f"{reader.name} ({reader.how})"
-
     def close(self) -> None:
+        """Close every file; a later read would open it again."""
         while self._readers:
             self._readers.popitem()[1].close()
 

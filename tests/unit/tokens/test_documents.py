@@ -1,4 +1,4 @@
-"""lowtide._tokens.document_ids: which tokens of a row belong together."""
+"""lowtide._tokens.documents: which tokens of a row belong together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide._tokens.batches import Batches
-from lowtide._tokens.document_ids import by_index, by_mark, cu_seqlens
+from lowtide._tokens.documents import cu_seqlens, ids_from_index, ids_from_marks
 from lowtide._tokens.formats.documents import Documents, Listed
 from lowtide.errors import ArgumentError
 
@@ -32,7 +32,7 @@ def slow_ids(row: list[int], mark: int, marks: str) -> list[int]:
 @given(rows=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=1, max_size=4))
 @pytest.mark.parametrize("marks", ["end", "start"])
 def test_by_the_token_that_marks_them(rows: list[list[int]], marks: Literal["end", "start"]) -> None:
-    found = by_mark(np.array(rows, "u2"), 0, marks)
+    found = ids_from_marks(np.array(rows, "u2"), 0, marks)
     assert found.tolist() == [slow_ids(row, 0, marks) for row in rows]
 
 
@@ -46,7 +46,7 @@ def test_by_the_index_is_the_same_as_by_the_mark(lengths: list[int], data: st.Da
     starts = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=5)))
     ring = np.concatenate((whole, whole))
     rows = np.stack([ring[start : start + length] for start in starts])
-    assert by_index(documents, starts, length).tolist() == by_mark(rows, 0, "end").tolist()
+    assert ids_from_index(documents, starts, length).tolist() == ids_from_marks(rows, 0, "end").tolist()
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1, max_size=4))
@@ -70,7 +70,7 @@ def test_batches_with_documents(tmp_path: Path) -> None:
             assert (batches[step][0] == x).all()
             assert (batches[step][1] == y).all()
     x, _, borders = corpus.batches(4, 16, seed=1).with_documents("cu_seqlens")[3]
-    assert borders.tolist() == cu_seqlens(by_mark(x, 0, "end")).tolist()
+    assert borders.tolist() == cu_seqlens(ids_from_marks(x, 0, "end")).tolist()
     with pytest.raises(ArgumentError, match="kind must be 'ids' or 'cu_seqlens', got 'mask'"):
         corpus.batches(4, 16).with_documents("mask")  # type: ignore[arg-type]
 

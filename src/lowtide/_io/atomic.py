@@ -1,0 +1,335 @@
+"""Files that are complete and on disk, or not there.
+
+A ``Partial`` is written next to its final name, as ``.NAME.partial``, and renamed over it when everything is
+on disk. It is locked meanwhile, so that two writers cannot mix; what a killed writer left behind is not
+locked, and the next one overwrites it. ``write_file`` does that for small files; ``replace_file`` is for
+files that no other program writes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import errno
+import os
+import re
+import stat
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
+
+from lowtide import errors
+from lowtide._io.pagecache import evict
+from lowtide._io.store import absolute
+from lowtide._io.system import write_at
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: no advisory locks, and no two writers expected
+    fcntl = None
+
+write_all = write_at  # the former name
+_HELD: weakref.WeakSet[Held] = weakref.WeakSet()
+_PARTIAL = re.compile(r"\..+\.partial")
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+_PACE = 8 * 2**20  # bytes written before the kernel is set to write them out
+_WAIT_WRITE_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
+_WRITE = 2
+
+
+class Held:
+    """A locked descriptor through which this process writes ``path``, and what undoes it.
+
+    It is undone when dropped and when the interpreter exits. A forked child has no part in it: its copy of
+    the descriptor is closed, so that it can neither end what its parent writes nor keep it locked.
+    """
+
+    def __init__(self, path: str, fd: int, undo: Callable[..., None], *arguments: object) -> None:
+        self.path = path
+        self.fd = fd
+        self._undo = weakref.finalize(self, undo, fd, *arguments)
+        self._undo.atexit = False  # the module's own exit handler runs after that of the writers
+        _HELD.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still to be published or undone, by this process."""
+        return self._undo.alive
+
+    def abort(self) -> None:
+        """Undo what was written; idempotent."""
+        undo = self._undo.detach()
+        if undo is not None:  # called here, since finalizers do nothing late in the interpreter's exit
+            undo[1](*undo[2])
+
+    def release(self) -> None:
+        """Close the descriptor and leave what was written."""
+        if self._undo.detach():
+            with suppress(OSError):  # it is on disk, or nothing to this process
+                os.close(self.fd)
+
+
+class Partial(Held):
+    """A file that is being written.
+
+    It replaces what ``path`` leads to, through symbolic links, and takes over that file's mode and, where the
+    system allows it, owner and group. Extended attributes and access lists are those of a new file.
+    """
+
+    def __init__(self, path: str) -> None:
+        path = resolve(path)
+        folder, name = os.path.split(path)
+        self._temporary = os.path.join(folder, f".{name}.partial")
+        super().__init__(path, _open_locked(self._temporary, path), _remove, self._temporary)
+
+    def publish(self) -> None:
+        """Put everything on disk, then under its final name."""
+        if not self.held:
+            raise errors.ClosedError(
+                f"{self.path}: was already published or aborted, or belongs to a parent process"
+            )
+        try:
+            _keep_mode(self.fd, self.path)
+            os.fsync(self.fd)
+            if not is_at(self.fd, self._temporary):
+                raise errors.WriteError(
+                    errno.ENOENT,
+                    f"{self._temporary} was removed or replaced while it was being written; write it again",
+                    self.path,
+                )
+            if os.name == "nt":  # an open file cannot be renamed there
+                os.close(self.fd)
+            os.replace(self._temporary, self.path)
+        except errors.LowtideError:
+            self.abort()
+            raise
+        except OSError as error:
+            self.abort()
+            raise errors.writing(self.path, error) from error
+        # From here on the temporary name may be that of another writer.
+        self.release()
+        try:
+            sync_folder(os.path.dirname(self.path))
+        except OSError as error:
+            raise errors.writing(self.path, error) from error
+
+
+def resolve(path: str | os.PathLike[str]) -> str:
+    """The file to write for ``path``: links are followed, also to a file that does not exist yet."""
+    given = absolute(path)
+    try:
+        status = os.stat(given)
+    except FileNotFoundError:
+        return os.path.realpath(given)
+    except OSError as error:
+        raise errors.writing(given, error) from None
+    if stat.S_ISDIR(status.st_mode):
+        raise errors.NotAFileError(errno.EISDIR, "is a folder; pass the path of a file", given)
+    if not stat.S_ISREG(status.st_mode):
+        raise errors.UnsupportedError(f"{given}: is a device, a pipe or a socket; pass the path of a file")
+    return os.path.realpath(given)
+
+
+def leftovers(path: str) -> list[tuple[str, int]]:
+    """Files that killed writers left of ``path``, or in the folder ``path``, and their sizes."""
+    folder, name = (path, "") if os.path.isdir(path) else os.path.split(os.path.realpath(path))
+    files = []
+    try:
+        for entry in sorted(os.scandir(folder or "."), key=lambda entry: entry.name):
+            partial = entry.name == f".{name}.partial" if name else _PARTIAL.fullmatch(entry.name)
+            if partial and entry.is_file(follow_symlinks=False) and not _is_locked(entry.path):
+                files.append((entry.path, entry.stat().st_size))
+    except OSError:  # what cannot be looked at cannot be listed
+        pass
+    return files
+
+
+def write_file(path: str, data: bytes) -> None:
+    """A small file, whole or not at all."""
+    partial = Partial(path)
+    try:
+        write_at(partial.fd, memoryview(data), 0)
+        partial.publish()
+    except BaseException as error:
+        partial.abort()
+        if isinstance(error, OSError) and not isinstance(error, errors.LowtideError):
+            raise errors.writing(path, error) from error
+        raise
+
+
+class Pace:
+    """Keeps what is written but not yet on disk small, however much is written.
+
+    Without it the kernel lets dirty pages pile up to a fifth of memory, all charged to the container.
+    """
+
+    def __init__(self, fd: int, start: int = 0) -> None:
+        self._fd = fd
+        self._started = start  # set to be written out up to here
+        self._done = start  # on disk up to here
+
+    def wrote(self, end: int) -> None:
+        """Everything before ``end`` has been written."""
+        while end - self._started >= _PACE:
+            _sync_range(self._fd, self._started, _PACE, _WRITE)
+            if self._started > self._done:
+                self._settle(self._started)
+            self._started += _PACE
+
+    def _settle(self, end: int) -> None:
+        _sync_range(self._fd, self._done, end - self._done, _WAIT_WRITE_WAIT)
+        evict(self._fd, self._done, end - self._done)
+        self._done = end
+
+
+def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool = False) -> None:
+    """A small file that only one process writes, whole or not at all.
+
+    It is written to ``path + suffix`` first. With ``durable`` it also outlasts a loss of power.
+    """
+    try:
+        with open(path + suffix, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(path + suffix, path)
+        if durable:
+            sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise errors.writing(path, error) from error
+
+
+def lock(fd: int) -> bool:
+    """Take the file for this process; false when another one has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # some network file systems have no locks
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def busy(path: str) -> errors.WriteError:
+    """The error for a file that another process, or this one, has locked."""
+    own = any(held.held and held.path == path for held in list(_HELD))
+    problem = (
+        "this process is already writing it; close or abort that writer first"
+        if own
+        else "is being written by another process; wait for it to end"
+    )
+    return errors.WriteError(errno.EBUSY, problem, path)
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether ``path`` is still the file that ``fd`` was opened on."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def sync_folder(folder: str) -> None:
+    """Put a folder's entries on disk: without it a rename may be lost with the power."""
+    if os.name == "nt":
+        return
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written and not listed
+        return
+    try:
+        os.fsync(fd)
+    except OSError as error:  # some network file systems cannot, and need not
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def _open_locked(temporary: str, final: str) -> int:
+    while True:
+        try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        except OSError as error:
+            raise errors.writing(final, error) from None
+        try:
+            if not lock(fd):
+                raise busy(final)
+            if is_at(fd, temporary):  # else its last owner published or removed it between our two calls
+                os.ftruncate(fd, 0)
+                _keep_mode(fd, final, stat.S_IRUSR | stat.S_IWUSR)
+                return fd
+        except OSError as error:
+            os.close(fd)
+            if isinstance(error, errors.LowtideError):
+                raise
+            raise errors.writing(final, error) from None
+        os.close(fd)
+
+
+def _keep_mode(fd: int, path: str, extra: int = 0) -> None:
+    """Give a new file the mode and owner of the one that it replaces: what was private stays private."""
+    try:
+        old = os.stat(path)
+    except FileNotFoundError:
+        return
+    if hasattr(os, "fchmod"):
+        for uid, gid in ((-1, old.st_gid), (old.st_uid, -1)):
+            with suppress(OSError):  # only root may change the owner
+                os.fchown(fd, uid, gid)
+        with suppress(OSError):  # some file systems have no modes
+            os.fchmod(fd, old.st_mode & 0o777 | extra)
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:  # of another user, or gone: not a leftover to report
+        return True
+    try:
+        return not lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove(fd: int, temporary: str) -> None:
+    with suppress(OSError):  # cleaning up after a failure must not hide the failure
+        os.unlink(temporary)
+    with suppress(OSError):
+        os.close(fd)
+
+
+def _sync_range(fd: int, offset: int, length: int, flags: int) -> None:
+    if _SYNC_FILE_RANGE is not None:
+        _SYNC_FILE_RANGE(fd, offset, length, flags)  # errors come back from the fsync at the end
+    elif flags == _WAIT_WRITE_WAIT:
+        os.fsync(fd)
+
+
+_SYNC_FILE_RANGE = None
+if sys.platform == "linux":
+    _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if _SYNC_FILE_RANGE is not None:
+        _SYNC_FILE_RANGE.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+def _abort_all() -> None:
+    for held in list(_HELD):
+        held.abort()
+
+
+def _after_fork() -> None:
+    for held in list(_HELD):
+        held.release()
+
+
+atexit.register(_abort_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

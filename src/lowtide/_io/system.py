@@ -1,0 +1,50 @@
+"""System calls that some platforms lack, and what stands in for them.
+
+Windows has no ``pread`` and ``pwrite``, Windows and macOS no ``fdatasync``. A position and a call take their
+place: of one thread at a time, since the position belongs to the descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+_SEEKING = threading.RLock()
+
+
+def read_at(fd: int, out: memoryview, offset: int) -> int:
+    """Read into ``out`` from byte ``offset`` on; how many bytes came, 0 at the end of the file."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [out], offset)
+    data = bytes_at(fd, len(out), offset)
+    out[: len(data)] = data
+    return len(data)
+
+
+def bytes_at(fd: int, count: int, offset: int) -> bytes:
+    """At most ``count`` bytes from byte ``offset`` on."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, count, offset)
+    with _SEEKING:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, count)
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """Write every byte of ``data`` from byte ``offset`` on."""
+    while len(data):
+        if hasattr(os, "pwrite"):
+            written = os.pwrite(fd, data, offset)
+        else:
+            with _SEEKING:
+                os.lseek(fd, offset, os.SEEK_SET)
+                written = os.write(fd, data)
+        data, offset = data[written:], offset + written
+
+
+def sync_data(fd: int) -> None:
+    """Put the content of a file on disk; its times may be missing."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)

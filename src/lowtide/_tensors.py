@@ -1,0 +1,226 @@
+"""Tensors: batches on their way from a buffer of the host to a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._io.pending import Pending
+from lowtide._io.prefetch import Prefetcher
+from lowtide._readonly import ReadOnly
+from lowtide._sizes import whole
+from lowtide._tokens.batches import Batches, Steps, pair
+from lowtide._tokens.documents import DocumentBatch, DocumentKind, mark_documents
+from lowtide.errors import ArgumentError, ClosedError, MissingExtraError
+
+try:
+    import torch as torch  # other modules import it from lowtide.torch, so that one message names the extra
+    from torch.utils import data as data
+except ImportError as error:
+    raise MissingExtraError("PyTorch is not installed; pip install 'lowtide[torch]'") from error
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Pair = tuple[torch.Tensor, torch.Tensor]
+Host = torch.Tensor | Pair
+"""What the prefetch thread prepares: tokens in pinned memory for a GPU, else the complete x and y."""
+
+_FOREVER = 2**62
+
+
+class MarkedHost(NamedTuple):
+    """The same with documents."""
+
+    tokens: Host
+    documents: torch.Tensor
+    position_ids: torch.Tensor
+    max_seqlen: int
+
+
+class Destination:
+    """Where tokens go and as what, checked before any training.
+
+    ``submit`` reads into memory of the host, in whichever thread; ``take`` hands x and y over and belongs in
+    the thread that uses them: on a GPU that puts the copy into that thread's own stream, in order with the
+    work that follows, whatever stream that is.
+    """
+
+    def __init__(
+        self, device: str | torch.device, dtype: torch.dtype | None, tokens: np.dtype[Any], length: int
+    ) -> None:
+        self.device = _usable(device)
+        self.dtype = torch.int64 if dtype is None else dtype
+        self._check_dtype(tokens)
+        self._tokens, self._width = tokens, length + 1
+        self._pinned = self.device.type == "cuda"
+
+    def _check_dtype(self, tokens: np.dtype[Any]) -> None:
+        dtype: object = self.dtype  # from the caller, who may be mistaken
+        if not isinstance(dtype, torch.dtype):
+            raise ArgumentError(f"dtype must be one of PyTorch's, such as torch.int64, got {dtype!r}")
+        if dtype.is_floating_point or dtype.is_complex or dtype in (torch.bool, torch.int64):
+            if dtype is not torch.int64:
+                raise ArgumentError(f"tokens are integers, got dtype {dtype}; use torch.int64")
+            return
+        target, source = torch.iinfo(dtype), np.iinfo(tokens)
+        if target.min > source.min or target.max < source.max:
+            raise ArgumentError(f"dtype {dtype} does not hold every {tokens} of the corpus; use torch.int64")
+
+    def submit(self, rows: int, read: Callable[[npt.NDArray[Any]], Pending[Any]]) -> Pending[Host]:
+        """Start to ``read`` ``rows`` windows into a buffer in the corpus' own dtype."""
+        pinned = self._pinned_memory((rows, self._width), self._tokens) if self._pinned else None
+        tokens = np.empty((rows, self._width), self._tokens) if pinned is None else pinned.numpy()
+        return read(tokens).then(partial(self._host, tokens, pinned))
+
+    def _host(self, tokens: npt.NDArray[Any], pinned: torch.Tensor | None, _: object) -> Host:
+        if pinned is not None:
+            return pinned
+        x, y = pair(tokens)
+        return _widened(x, self.dtype), _widened(y, self.dtype)
+
+    def mark(self, steps: Steps, step: int, kind: DocumentKind, tokens: Host) -> MarkedHost:
+        """Add the documents of a step's batch, in memory of the host."""
+        x = tokens[0].numpy() if isinstance(tokens, tuple) else pair(tokens.numpy())[0]
+        batch = mark_documents(x, x, steps.document_ids(step, x), kind)
+        positions = self._staged(batch.position_ids.astype(np.int64))
+        return MarkedHost(tokens, self._staged(batch[2]), positions, batch.max_seqlen)
+
+    def _staged(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """A tensor on the host, pinned for a GPU."""
+        tensor = torch.from_numpy(array)
+        return self._pinned_memory(array.shape, array.dtype).copy_(tensor) if self._pinned else tensor
+
+    def _pinned_memory(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        # The current GPU is each thread's own. Without this, pinning would make a context on GPU 0 in the
+        # prefetch threads of all ranks: https://github.com/pytorch/pytorch/issues/58626
+        with torch.cuda.device(self.device):
+            return torch.empty(shape, dtype=kind, device="cpu", pin_memory=True)
+
+    def take(self, host: Host) -> Pair:
+        """x and y on the device, contiguous and of ``dtype``."""
+        if not isinstance(host, torch.Tensor):
+            return self.move(host[0]), self.move(host[1])
+        tokens = self.move(host)
+        return self._wide(tokens[:, :-1]), self._wide(tokens[:, 1:])
+
+    def take_marked(self, host: MarkedHost) -> DocumentBatch[torch.Tensor]:
+        """x, y and their documents on the device."""
+        items = (*self.take(host.tokens), self.move(host.documents))
+        return DocumentBatch(items, self.move(host.position_ids), host.max_seqlen)
+
+    def move(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device, without waiting for the copy if the tensor is pinned."""
+        if self.device.type == "cpu" and not self._pinned:
+            return tensor  # even a copy that is none gives way to the reading thread: 0.6 ms for 0.1
+        # PyTorch reuses pinned memory only when the copies out of it have ended.
+        return tensor.to(self.device, non_blocking=self._pinned)
+
+    def _wide(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    try:
+        result = torch.device(device)
+        torch.empty(0, device=result)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ArgumentError(f"PyTorch cannot use device {str(device)!r} here: {reason}; try 'cpu'") from error
+    # A name without a number means the current GPU, which is another one in another thread.
+    return torch.device("cuda", torch.cuda.current_device()) if result == torch.device("cuda") else result
+
+
+def _widened(tokens: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous copy as a tensor.
+
+    By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
+    """
+    return torch.from_numpy(tokens.astype(_numpy_dtype(dtype), "C"))
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype  # whatever torch.set_default_device says
+
+
+class Tensors(ReadOnly, Iterator[Item], Generic[T, Item]):
+    """Batches as tensors: ``submit`` starts to prepare a step in memory of the host, ``take`` ends it."""
+
+    _remedy = "ask for other batches, as in corpus.batches(...).torch()"
+
+    def __init__(
+        self,
+        batches: Batches,
+        destination: Destination,
+        submit: Callable[[int], Pending[T]],
+        take: Callable[[T], Item],
+        prefetch: int,
+        start: int,
+    ) -> None:
+        self._batches, self._to = batches, destination
+        self._submit, self._take = submit, take  # neither refers to self: dropping these ends the thread
+        self._prefetch = prefetch
+        self._closed = False
+        self._seek(start)
+
+    def _seek(self, step: int) -> None:
+        self._ahead: Prefetcher[T] = Prefetcher(self._submit, step, _FOREVER, self._prefetch)
+
+    def __getitem__(self, step: int) -> Item:
+        return self._take(self._submit(whole("step", step, 0)).wait())
+
+    def __next__(self) -> Item:
+        if self._closed:
+            raise ClosedError("the batches were closed; ask for new ones with batches.torch()")
+        return self._take(self._ahead.next())
+
+    @property
+    def step(self) -> int:
+        """The step of the batch that ``next`` will give."""
+        return self._ahead.position
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, and a fingerprint of the corpus and the settings; the NumPy batches have the same.
+
+        Examples
+        --------
+        >>> batches = corpus.batches(batch_size=2, length=4)
+        >>> batches.torch().state_dict() == batches.state_dict()
+        True
+        """
+        return {**self._batches.state_dict(), "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume at the step of a state; an error lists what differs if it is of other data or settings.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` of these, or of the NumPy batches, returned.
+
+        Examples
+        --------
+        >>> batches = corpus.batches(batch_size=2, length=4).torch()
+        >>> batches.load_state_dict({**batches.state_dict(), "step": 12345})
+        >>> batches.step
+        12345
+        """
+        step = self._batches._check_state(state)
+        self._ahead.close()
+        self._seek(step)
+
+    def close(self) -> None:
+        """End the thread; idempotent."""
+        self._closed = True
+        self._ahead.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,100 @@
+"""Blocks: ``order="blocks"``, for disks on which only long reads are fast."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._io.extents import Ints
+from lowtide._io.pending import Pending
+from lowtide._permutation import BlockShuffled, key_of
+from lowtide._tokens.sampling import Epochs, Shuffle
+
+if TYPE_CHECKING:
+    from lowtide._tokens.corpus import Corpus
+
+BLOCK = 2**20  # bytes of one read
+BUFFER = 16 * 2**20  # bytes that are shuffled together
+
+
+class Blocks(Shuffle):
+    """As ``Shuffle``, but blocks of neighbours are permuted, then windows within a buffer of blocks.
+
+    Whole blocks are read into the buffer, and windows are copied from there.
+    """
+
+    name = "blocks"
+
+    def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
+        super().__init__(corpus, length, seed)
+        count, item = self.epoch_samples, corpus.dtype.itemsize
+        block = max(1, min(BLOCK // (length * item), count))
+        window = max(1, BUFFER // (block * length * item))
+        self._epochs = Epochs(
+            count, lambda epoch: BlockShuffled(count, block, window, key_of(seed, 2 * epoch + 1))
+        )
+        self._unlock()
+        self._buffer: npt.NDArray[Any] = np.empty(0, self.dtype)
+        self._view: npt.NDArray[Any] = np.empty((0, 0), self.dtype)
+        self._starts: Ints = np.empty(0, np.int64)
+
+    def _unlock(self) -> None:
+        self._lock = threading.RLock()  # the prefetch thread and the caller may both use the buffer
+        self._inside = False
+        self._content = (-1, -1)  # epoch, and window of its permutation
+        self._pid = os.getpid()
+
+    def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        """All of it is left for later: most batches come from blocks that are in the buffer."""
+        return Pending(self._read, first, out)
+
+    def _read(self, first: int, out: npt.NDArray[Any]) -> None:
+        if self._pid != os.getpid():
+            self._unlock()  # a thread of the parent may have held the lock, in the middle of loading
+        with self._lock:
+            if self._inside:  # a signal handler or finalizer interrupted this very thread: not from here
+                Blocks(self._corpus, self._length, self._seed).submit(first, out).wait()
+                return
+            self._inside = True
+            try:
+                self._take(first, out)
+            finally:
+                self._inside = False
+
+    def _take(self, first: int, out: npt.NDArray[Any]) -> None:
+        row = 0
+        while row < len(out):
+            epoch, place = divmod(first + row, self.epoch_samples)
+            order: BlockShuffled = self._epochs[epoch]
+            window = order.window_at(place)
+            start, end = order.window_bounds(window)
+            count = min(len(out) - row, end - place)
+            if self._content != (epoch, window):
+                self._load(epoch, order, window)
+            out[row : row + count] = self._view[self._starts[place - start : place - start + count]]
+            row += count
+
+    def _load(self, epoch: int, order: BlockShuffled, window: int) -> None:
+        """Read each block, with the one token that its last window's target needs."""
+        length, phase = self._length, self.phase(epoch)
+        runs = order.window_runs(window)
+        size = sum(len(starts) * (run * length + 1) for starts, run in runs)
+        if len(self._buffer) != size:
+            self._buffer = np.empty(0, self.dtype)  # release the old one first
+            self._view = np.empty((0, 0), self.dtype)
+            self._buffer = np.empty(size, self.dtype)
+        self._content = (-1, -1)
+        places, at = [], 0
+        for starts, run in runs:
+            width = run * length + 1
+            part = self._buffer[at : at + len(starts) * width].reshape(len(starts), width)
+            self._corpus._segments.submit_windows((starts * length + phase) % self.tokens, part).wait()
+            places.append((at + np.arange(len(starts))[:, None] * width + np.arange(run) * length).ravel())
+            at += len(starts) * width
+        self._starts = np.concatenate(places)[order.window_shuffle(window)(0, sum(map(len, places)))]
+        self._view = np.lib.stride_tricks.sliding_window_view(self._buffer, length + 1)
+        self._content = (epoch, window)

@@ -1,0 +1,263 @@
+"""Documents: found by a scan where the format has no index, and marked in batches for attention masks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._arrays.formats import inspect
+from lowtide._arrays.writer import create
+from lowtide._io import store
+from lowtide._io.extents import Ints
+from lowtide._readonly import ReadOnly
+from lowtide._tokens.formats.documents import Column, Documents
+from lowtide.errors import ArgumentError, FormatError, LowtideError, UnsupportedError
+
+if TYPE_CHECKING:
+    from lowtide._tokens.batches import Batches
+    from lowtide._tokens.corpus import Corpus
+    from lowtide.torch import TorchDocumentBatches
+
+A = TypeVar("A")
+Ids = npt.NDArray[np.int32]
+DocumentKind = Literal["ids", "cu_seqlens"]
+
+
+class DocumentBatch(tuple[A, A, A], Generic[A]):
+    """``x``, ``y`` and the documents of ``x``: a tuple of three, with what attention kernels need besides.
+
+    The third item is ``ids`` or ``cu_seqlens``, as :meth:`lowtide.Batches.with_documents` was called.
+
+    >>> batch = mark_documents(np.array([[5, 0, 7]]), np.array([[0, 7, 8]]), np.array([[0, 0, 1]]))
+    >>> x, y, ids = batch
+    >>> batch.position_ids, batch.max_seqlen
+    (array([[0, 1, 0]], dtype=int32), 2)
+    """
+
+    position_ids: A
+    """The position of each token of ``x`` within its document (within its row, where that starts later)."""
+    max_seqlen: int
+    """Tokens of the longest document in a row: the ``max_seqlen`` of kernels that take ``cu_seqlens``."""
+
+    def __new__(cls, items: tuple[A, A, A], position_ids: A, max_seqlen: int) -> DocumentBatch[A]:
+        batch = super().__new__(cls, items)
+        batch.position_ids, batch.max_seqlen = position_ids, max_seqlen
+        return batch
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self), self.position_ids, self.max_seqlen
+
+
+class DocumentBatches(ReadOnly, Iterator[DocumentBatch[npt.NDArray[Any]]]):
+    """Batches with the documents of ``x``: each is a :class:`DocumentBatch`, a tuple of three.
+
+    :meth:`lowtide.Batches.with_documents` makes them.
+    """
+
+    _remedy = "ask for other batches, as in corpus.batches(...).with_documents()"
+
+    def __init__(self, batches: Batches, kind: DocumentKind) -> None:
+        check_kind(kind)
+        self._batches, self._kind = batches, kind
+
+    def __getitem__(self, step: int) -> DocumentBatch[npt.NDArray[Any]]:
+        return self._mark(step, *self._batches[step])
+
+    def __iter__(self) -> DocumentBatches:
+        return self
+
+    def __next__(self) -> DocumentBatch[npt.NDArray[Any]]:
+        step, pair = self._batches._next_numbered()
+        return self._mark(step, *pair)
+
+    def _mark(self, step: int, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> DocumentBatch[npt.NDArray[Any]]:
+        return mark_documents(x, y, self._batches._steps.document_ids(step, x), self._kind)
+
+    def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchDocumentBatches:
+        """These batches as tensors, as :meth:`lowtide.Batches.torch`.
+
+        Parameters
+        ----------
+        device
+            The device of the tensors.
+        dtype
+            The type of ``x``, ``y`` and ``position_ids``; ``torch.int64`` by default.
+        """
+        return self._batches.torch(device, dtype).with_documents(self._kind)
+
+    @property
+    def step(self) -> int:
+        """The step of the batch that ``next`` will give."""
+        return self._batches.step
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the batches, as :meth:`lowtide.Batches.state_dict`."""
+        return self._batches.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume at the step of a state.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned.
+        """
+        self._batches.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the prefetch thread; idempotent."""
+        self._batches.close()
+
+    def __enter__(self) -> DocumentBatches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_kind(kind: DocumentKind) -> None:
+    """Raise for a kind of documents that does not exist."""
+    if kind not in ("ids", "cu_seqlens"):
+        raise ArgumentError(f"kind must be 'ids' or 'cu_seqlens', got {kind!r}")
+
+
+def mark_documents(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], ids: Ids, kind: DocumentKind = "ids"
+) -> DocumentBatch[npt.NDArray[Any]]:
+    """A batch with its documents, from the ids of ``x``."""
+    borders = cu_seqlens(ids)
+    lengths = np.diff(borders)
+    positions = np.arange(ids.size, dtype=np.int32) - np.repeat(borders[:-1], lengths)
+    third = ids if kind == "ids" else borders
+    return DocumentBatch((x, y, third), positions.reshape(ids.shape), int(lengths.max(initial=0)))
+
+
+def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Literal["end", "start"]) -> Ids:
+    """Ids from the token that is the last of a document, or the first.
+
+    >>> ids_from_marks(np.array([[5, 0, 7, 7, 0, 3]]), mark=0, marks="end")
+    array([[0, 0, 1, 1, 1, 2]], dtype=int32)
+    """
+    count = np.cumsum(x == mark, axis=1, dtype=np.int32)
+    if marks == "start":
+        return count - count[:, :1]
+    ids = np.zeros_like(count)
+    ids[:, 1:] = count[:, :-1]
+    return ids
+
+
+def ids_from_index(documents: Documents, starts: Ints, length: int) -> Ids:
+    """Ids from the corpus' own index; a row that passes the end continues with a new document."""
+    ids = np.zeros((len(starts), length), np.int32)
+    for row, start in zip(ids, starts.tolist(), strict=True):
+        stop = min(start + length, documents.tokens)
+        borders = documents.covering(start, stop)[1][:-1, 1] - start
+        if start + length > stop:
+            rest = start + length - documents.tokens
+            behind = documents.covering(0, rest)[1][:-1, 1] + (stop - start)
+            borders = np.concatenate((borders, [stop - start], behind))
+        np.cumsum(np.bincount(borders, minlength=length)[:length] > 0, out=row)
+    return ids
+
+
+def cu_seqlens(ids: Ids) -> Ids:
+    """The borders of documents in the flattened batch, with one at each row's start.
+
+    >>> cu_seqlens(np.array([[0, 0, 1], [0, 1, 1]], np.int32))
+    array([0, 2, 3, 4, 6], dtype=int32)
+    """
+    first = np.ones(ids.shape, bool)
+    np.not_equal(ids[:, 1:], ids[:, :-1], out=first[:, 1:])
+    return np.append(np.flatnonzero(first), ids.size).astype(np.int32)
+
+
+# Documents that no index lists
+
+
+def scan(corpus: Corpus) -> Documents:
+    """The corpus' documents, from the index that an earlier scan left or from a new one.
+
+    The index is a hidden ``.npy`` of document ends beside the first shard, or in the user's cache folder
+    where that may not be written. Its name holds a digest of the shards' sizes and times: another corpus, or
+    a changed one, is scanned again.
+    """
+    name = f".lowtide-documents-{_digest(corpus)}.npy"
+    folders = [os.path.dirname(corpus.paths[0]), _cache_folder()]
+    for folder in folders:
+        documents = _open(os.path.join(folder, name), len(corpus))
+        if documents is not None:
+            return documents
+    for folder in folders:
+        path = os.path.join(folder, name)
+        try:
+            store.make_folder(folder)
+            with create(path, "<u8") as out:
+                for ends in _ends(corpus):
+                    out.append(ends.astype("<u8"))
+        except OSError:
+            if folder == folders[-1]:
+                raise
+            continue
+        documents = _open(path, len(corpus))
+        if documents is not None:
+            return documents
+    raise LowtideError(f"{corpus.name}: the index of its documents vanished as soon as it was written")
+
+
+def _open(path: str, tokens: int) -> Documents | None:
+    """The documents of an earlier scan; None if there was none, or its index is damaged."""
+    if not store.is_file(path):
+        return None
+    try:
+        layout = inspect(path)
+        if layout.dtype != np.dtype("<u8") or len(layout.shape) != 1:
+            return None
+        documents = Documents("scanned", [Column(layout, "the documents found by a scan")], [tokens])
+        documents.at(tokens - 1)  # so the last document ends where the tokens do
+    except (FormatError, UnsupportedError):
+        return None
+    return documents
+
+
+def _ends(corpus: Corpus) -> Iterator[Ints]:
+    """Blocks of document ends, the end of the corpus included."""
+    last = 0
+    index = corpus._layout.index
+    for ends in _ends_by_mark(corpus) if index is None else index():
+        if len(ends):
+            last = int(ends[-1])
+            yield ends
+    if last != len(corpus):  # the last document has no mark
+        yield np.array([len(corpus)], np.int64)
+
+
+def _ends_by_mark(corpus: Corpus) -> Iterator[Ints]:
+    """From the token that is the last of a document, or the first."""
+    behind = 0 if corpus._layout.marks == "start" else 1
+    start = 0
+    for part in corpus.stream():
+        ends = np.flatnonzero(part == corpus.eos) + start + behind
+        yield ends[ends > 0]
+        start += len(part)
+
+
+def _digest(corpus: Corpus) -> str:
+    layout = corpus._layout
+    digest = hashlib.blake2b(f"{corpus.eos} {layout.marks} {corpus.dtype}".encode(), digest_size=10)
+    for segment in layout.segments:
+        changed = segment.identity.mtime_ns if segment.identity else 0
+        digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}\n".encode())
+    return digest.hexdigest()
+
+
+def _cache_folder() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "lowtide")

@@ -1,0 +1,68 @@
+"""lowtide._tokens.sampling: orders of samples, each one class in a list."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide._io.extents import Ints
+from lowtide._tokens import batches
+from lowtide._tokens.sampling import Windows
+from lowtide.errors import ArgumentError
+from tests.support.corpora import numbered
+
+
+class Backwards(Windows):
+    """From the last window to the first: what a new order has to write."""
+
+    name = "backwards"
+
+    def starts_at(self, numbers: Ints) -> Ints:
+        return (self.epoch_samples - 1 - numbers % self.epoch_samples) * self._length
+
+    def containing(self, token: int, epoch: int) -> list[int]:
+        window, within = divmod(token, self._length)
+        windows = [window - 1, window] if within == 0 else [window]
+        return [(epoch + 1) * self.epoch_samples - 1 - one for one in windows if one < self.epoch_samples]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lowtide.Corpus:
+    monkeypatch.setattr(batches, "ORDERS", [*batches.ORDERS, Backwards])
+    return numbered(tmp_path, 1000, shards=3)
+
+
+def test_registered_order_works_everywhere(corpus: lowtide.Corpus) -> None:
+    backwards = corpus.batches(2, 10, order="backwards")
+    assert [next(backwards)[0][:, 0].tolist() for _ in range(2)] == [[990, 980], [970, 960]]
+    assert backwards.epoch_samples == 100
+    assert backwards.read_samples(np.array([99, 0]))[:, 0].tolist() == [0, 990]
+    assert backwards.when(985) == [0]
+    assert backwards.state_dict()["settings"]["order"] == "backwards"
+    assert (pickle.loads(pickle.dumps(backwards))[7][0] == backwards[7][0]).all()
+    mixed = lowtide.mix({"a": corpus, "b": corpus}, {"a": 1, "b": 1}).batches(4, 10, order="backwards")
+    assert sorted(mixed[0][0][:, 0].tolist()) == [980, 980, 990, 990]
+
+
+def test_unknown_order_lists_the_known_ones(corpus: lowtide.Corpus) -> None:
+    known = "shuffle, random, blocks, sequential, documents, packed or backwards"
+    with pytest.raises(ArgumentError, match=f"order must be {known}, got 'sorted'"):
+        corpus.batches(2, 10, order="sorted")
+
+
+def test_names_of_orders_are_unique() -> None:
+    names = [kind.name for kind in batches.ORDERS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential"])
+def test_copies_have_their_own_caches(corpus: lowtide.Corpus, order: str) -> None:
+    one = corpus.batches(2, 10, order=order, seed=5)
+    other = copy.deepcopy(one)
+    assert other._samples is not one._samples
+    assert (other[3][0] == one[3][0]).all()
