@@ -30,7 +30,7 @@ background: #fff; --ours: #1f6f8b; --theirs: #b9541a; --text: #17212b; --soft: #
 @media (prefers-color-scheme: dark) { :root {
 background: #18212a; --ours: #4fb3d1; --theirs: #f2a162; --text: #e6edf3; --soft: #9fb0bf; --line: #2a3641 } }
 </style>"""
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "lowtide",  # the same names each time
     "font.family": "sans-serif",

@@ -19,7 +19,10 @@ def lines(draw: charts.Draw) -> dict[str, list[tuple[float, float]]]:
     """The labels and points of what is drawn."""
     axes = Figure().add_subplot()
     draw(axes)
-    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
+    return {
+        str(line.get_label()): [(float(x), float(y)) for x, y in line.get_xydata()]  # type: ignore[union-attr, misc]
+        for line in axes.get_lines()
+    }
 
 
 def test_two_curves_have_every_sample_in_their_unit() -> None:
