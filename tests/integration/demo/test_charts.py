@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -17,12 +18,9 @@ MIB = 2**20
 
 def lines(draw: charts.Draw) -> dict[str, list[tuple[float, float]]]:
     """The labels and points of what is drawn."""
-    axes = Figure().add_subplot()
+    axes: Any = Figure().add_subplot()
     draw(axes)
-    return {
-        str(line.get_label()): [(float(x), float(y)) for x, y in line.get_xydata()]  # type: ignore[union-attr, misc]
-        for line in axes.get_lines()
-    }
+    return {line.get_label(): [(x, y) for x, y in line.get_xydata()] for line in axes.get_lines()}
 
 
 def test_two_curves_have_every_sample_in_their_unit() -> None:
