@@ -16,14 +16,14 @@ from unittest import mock
 import numpy as np
 
 import lowtide
-from lowtide._prepare import jobs, merge, prepare
+from lowtide._prepare import jobs, merge, run
 
 
 @contextmanager
 def small(unit: int = 4096, uncommitted: int = 10_000) -> Iterator[None]:
     """Units of so many bytes, each a task of its own, and a commit every few of them."""
     with (
-        mock.patch.object(prepare, "UNIT", unit),
+        mock.patch.object(run, "UNIT", unit),
         mock.patch.object(jobs, "_TASK_SIZE", unit),
         mock.patch.object(merge, "_UNCOMMITTED", uncommitted),
     ):

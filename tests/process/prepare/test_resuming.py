@@ -279,8 +279,8 @@ def test_a_full_disk_loses_nothing(
 FLAKY = SCRIPT.replace(
     "arguments = ",
     """
-from lowtide._prepare import prepare
-prepare.encode = __import__("importlib").import_module("tests.process.prepare.test_resuming").flaky
+from lowtide._prepare import run
+run.encode = __import__("importlib").import_module("tests.process.prepare.test_resuming").flaky
 arguments = """,
 )
 
@@ -306,6 +306,6 @@ def test_a_task_that_fails_is_tried_again(tmp_path: Path, source: Path, whole: A
 
 
 def test_and_then_named(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide._prepare.prepare.encode", always)
+    monkeypatch.setattr("lowtide._prepare.run.encode", always)
     with refused(TaskError, source, "failed 3 times", "Input/output error"):
         lowtide.prepare(source, tmp_path / "out", workers=1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import pytest
 
-from lowtide._prepare.executors import Processes
 from lowtide._prepare.inputs.kind import Unit
 from lowtide._prepare.inputs.tables import Parquet
 from lowtide._prepare.inputs.text import Text
@@ -87,25 +85,6 @@ def test_a_broken_pool_is_renewed_once() -> None:
     assert executor.renewed == 1
     with pytest.raises(TaskError, match="killed: memory ran out"):
         results(Recorded({2: [BrokenProcessPool("killed")] * (1 + ATTEMPTS)}))
-
-
-def dies_of_the_fifth(task: Task) -> int:
-    if task.index == 5:
-        os.abort()
-    return task.index
-
-
-def test_the_task_that_kills_its_process_is_named_and_no_other() -> None:
-    pool = Processes(2)
-    done: list[int] = []
-    try:
-        with pytest.raises(TaskError, match=r"a\.txt: from 50 to 60: failed 3 times.*killed"):
-            for _, found in run(TASKS, dies_of_the_fifth, pool):
-                done.append(found)
-    finally:
-        pool.close()
-    assert done
-    assert 5 not in done
 
 
 def test_units_are_grouped_by_their_part_of_the_source() -> None:

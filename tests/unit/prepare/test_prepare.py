@@ -22,7 +22,11 @@ from lowtide._tokens.formats.checksums import verify
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError, TaskError, WriteError
 from tests.support.formats import refused
 from tests.support.preparing import as_bytes, content, documents, jsonl, small
-from tests.support.process import output
+
+
+@pytest.fixture(autouse=True)
+def _one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide._prepare.prepare._cores", lambda: 1)
 
 
 @pytest.fixture
@@ -58,42 +62,6 @@ def test_a_text_of_many_units_is_one_document(tmp_path: Path) -> None:
     with small(unit=1000):
         lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", val_fraction=0, shard_tokens=10_000)
     assert documents(tmp_path / "out", "train") == [as_bytes(text)]
-
-
-@pytest.mark.parametrize("holdout", ["documents", "contiguous"])
-@pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe:300"])
-def test_the_same_bytes_whatever_the_workers_and_the_units(
-    tmp_path: Path, tokenizer: str, holdout: Any
-) -> None:
-    jsonl(tmp_path / "web.jsonl", 200)
-    (tmp_path / "sea.txt").write_text("low tide " * 1000)
-    names = [tmp_path / "sea.txt", tmp_path / "web.jsonl"]
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "val_fraction": 0.1,
-        "shard_tokens": 3000,
-        "holdout": holdout,
-    }
-    lowtide.prepare(names, tmp_path / "one", workers=1, **options)
-    if tokenizer.startswith("bpe"):  # the sample that it is trained on follows from the plan
-        lowtide.prepare(names, tmp_path / "two", workers=2, **options)
-    else:
-        with small():
-            lowtide.prepare(names, tmp_path / "two", workers=2, **options)
-    assert content(tmp_path / "one") == content(tmp_path / "two")
-
-
-def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
-    jsonl(tmp_path / "web.jsonl", 100)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\nsys.path.insert(0, sys.argv[1])\nimport lowtide\n"
-        "from tests.support.preparing import small\n"
-        "with small():\n    print(lowtide.prepare(sys.argv[2], sys.argv[3], workers=2).documents)\n"
-    )
-    code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    root = Path(__file__).parents[3]
-    assert output(code, script, root, tmp_path / "web.jsonl", tmp_path / "out") == "100\n"
 
 
 def nanogpt_shakespeare_char(text: str) -> tuple[bytes, bytes]:
@@ -290,7 +258,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise RuntimeError("stopped")
         return real(*arguments, **options)
 
-    monkeypatch.setattr("lowtide._prepare.prepare.encode", encode)
+    monkeypatch.setattr("lowtide._prepare.run.encode", encode)
 
 
 def test_an_unfinished_corpus_says_so_and_goes_on(
@@ -352,3 +320,55 @@ def test_a_tokenizer_beyond_its_vocabulary(
     monkeypatch.setattr(ByteTokenizer, "encode_batch", encode_batch)
     with refused(FormatError, source, "300", "256"):
         lowtide.prepare(source, tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("deprecated", "current"),
+    [
+        ({"split": "contiguous"}, {"holdout": "contiguous"}),
+        ({"errors": "strict"}, {}),
+        ({"errors": "replace"}, {"on_error": "replace"}),
+        ({"errors": "replace", "on_error": "skip"}, {"on_error": "replace-or-skip"}),
+    ],
+)
+def test_deprecated_argument_warns_and_means_the_same(
+    tmp_path: Path, source: Path, deprecated: dict[str, Any], current: dict[str, Any]
+) -> None:
+    old = next(iter(deprecated))
+    with pytest.warns(DeprecationWarning, match=rf"prepare\({old}=\) is deprecated.*use (holdout|on_error)="):
+        lowtide.prepare(source, tmp_path / "deprecated", val_fraction=0.1, **deprecated)
+    lowtide.prepare(source, tmp_path / "current", val_fraction=0.1, **current)
+    assert content(tmp_path / "deprecated") == content(tmp_path / "current")
+
+
+def test_replace_or_skip_replaces_bytes_and_skips_lines(tmp_path: Path) -> None:
+    (tmp_path / "web.jsonl").write_bytes(b'{"text": "low \xff"}\n{"text": \n{"text": "tide"}\n')
+    with refused(FormatError, "line 2"):
+        lowtide.prepare(tmp_path / "web.jsonl", tmp_path / "out", on_error="replace")
+    summary = lowtide.prepare(
+        tmp_path / "web.jsonl", tmp_path / "out", on_error="replace-or-skip", val_fraction=0
+    )
+    assert summary.skipped == 1
+    assert documents(tmp_path / "out", "train") == [as_bytes("low \ufffd"), as_bytes("tide")]
+
+
+@pytest.mark.parametrize("layout", ["shards", "llmc"])
+def test_same_bytes_without_calls_that_some_systems_lack(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
+) -> None:
+    """Windows has no pread, pwrite, fdatasync, fork, affinity or modes of files; macOS lacks some."""
+    options: dict[str, Any] = {"val_fraction": 0.1, "shard_tokens": 4000, "layout": layout}
+    lowtide.prepare(source, tmp_path / "whole", **options)
+    for name in (
+        *("pread", "preadv", "pwrite", "pwritev", "fdatasync", "fork", "sched_getaffinity"),
+        *("posix_fadvise", "posix_fallocate", "fchmod", "fchown", "register_at_fork"),
+    ):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr("lowtide._prepare.workdir._BOOT", str(tmp_path / "no such file"))
+    with small(), monkeypatch.context() as patched:
+        stopped(patched, 6)
+        with refused(TaskError, source, "stopped"):
+            lowtide.prepare(source, tmp_path / "out", **options)
+    with small():
+        lowtide.prepare(source, tmp_path / "out", **options)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")

@@ -17,18 +17,13 @@ import lowtide
 from lowtide._prepare.inputs import find, plan
 from lowtide._prepare.inputs.datasets import DataSet
 from lowtide._prepare.inputs.kind import ReadOptions, Unit
-from lowtide.errors import FormatError, TaskError
+from lowtide.errors import FormatError
 from tests.support.formats import refused
 from tests.support.pieces import documents, pieces_of
 
 TEXTS = st.lists(st.text(alphabet="ab é漢😀", max_size=30), min_size=1, max_size=30)
 KINDS = ["parquet", "arrow"]
 both = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
 
 
 def write(path: Path, column: Any, rows: int = 4, name: str = "text") -> Path:
@@ -41,6 +36,11 @@ def write(path: Path, column: Any, rows: int = 4, name: str = "text") -> Path:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table, rows)
     return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
 
 
 @both
@@ -127,21 +127,6 @@ def test_indices_that_point_outside_of_the_dictionary_are_refused(tmp_path: Path
     path.write_bytes(data[:at] + struct.pack("<i", 1000) + data[at + 4 :])
     with refused(FormatError, path, "not a valid file"):
         pieces_of(path, ReadOptions())
-
-
-def dies(*arguments: Any, **named: Any) -> Any:
-    os.abort()
-
-
-@both
-@pytest.mark.parametrize("step", ["inputs._ranges", "prepare.encode"])
-def test_a_crash_of_the_library_is_an_error_with_a_single_worker_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
-) -> None:
-    path = write(tmp_path / f"x.{kind}", pa.array(["low tide"]))
-    monkeypatch.setattr(f"lowtide._prepare.{step}", dies)
-    with refused((FormatError, TaskError), path, "was killed"):  # type: ignore[arg-type]
-        lowtide.prepare(path, tmp_path / "out", workers=1)
 
 
 @both

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
 
-from lowtide._prepare.tokenizers import Texts, load, make
+from lowtide._prepare.tokenizers import Texts, load, make, probe
 from lowtide._prepare.tokenizers.huggingface import BpeTokenizer, HuggingFaceTokenizer
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 from tests.support.formats import refused
@@ -23,6 +21,11 @@ TEXTS = ["", "the low tide", "漢 😀\r\n\x00", "a <|endoftext|> in the text"]
 @pytest.fixture(scope="module")
 def made() -> HuggingFaceTokenizer:
     return BpeTokenizer.create("bpe:280", Texts(SAMPLE))
+
+
+@pytest.fixture(autouse=True)
+def _no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "run", lambda path: None)
 
 
 def altered(tokenizer: HuggingFaceTokenizer, path: Path, **changes: Any) -> Path:
@@ -52,20 +55,6 @@ def test_cutting_at_a_space_changes_no_token(made: HuggingFaceTokenizer) -> None
     for at in [i for i, c in enumerate(text) if c == " " and text[i - 1] != " " and text[i + 1] != " "]:
         one, other = made.encode_batch([text[:at], text[at:]])
         assert [*one.tolist(), *other.tolist()] == whole
-
-
-def test_training_is_the_same_everywhere(made: HuggingFaceTokenizer) -> None:
-    program = (
-        "from lowtide._prepare.tokenizers import Texts, make\n"
-        "from tests.unit.prepare.tokenizers.test_huggingface import SAMPLE\n"
-        "print(make('bpe:280', Texts(iter(SAMPLE))).to_json())"
-    )
-    for parallel in ("true", "false"):
-        environment = {"TOKENIZERS_PARALLELISM": parallel, "PYTHONPATH": ":".join(sys.path)}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == made.to_json().strip()
 
 
 def test_a_file_and_what_was_saved_of_it(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
