@@ -175,9 +175,9 @@ class BlockShuffled:
         windows = np.array([self.window_at(place) for place in places.tolist()], np.int64)
         result = np.empty(len(places), np.int64)
         for window in np.unique(windows).tolist():
-            mine = windows == window
-            within = places[mine] - self.window_bounds(window)[0]
-            result[mine] = self._unshuffled(window)[self.window_shuffle(window).at(within)]
+            which = windows == window
+            within = places[which] - self.window_bounds(window)[0]
+            result[which] = self._unshuffled(window)[self.window_shuffle(window).at(within)]
         return result
 
     def places(self, rows: Ints) -> Ints:
@@ -190,14 +190,14 @@ class BlockShuffled:
         within -= np.where(behind, self._lack, 0)
         result = np.empty(len(rows), np.int64)
         for number in np.unique(window).tolist():
-            mine = window == number
-            result[mine] = self.window_bounds(number)[0] + self.window_shuffle(number).places(within[mine])
+            which = window == number
+            result[which] = self.window_bounds(number)[0] + self.window_shuffle(number).places(within[which])
         return result
 
     def window_at(self, place: int) -> int:
         """The window in which a place falls."""
         window = place // self.window_rows
-        # Windows after the one with the short block begin earlier by what it lacks.
+        # Windows after the one with the short block start earlier by what it lacks.
         return window + 1 if place >= self.window_bounds(window)[1] else window
 
     def window_bounds(self, window: int) -> tuple[int, int]:

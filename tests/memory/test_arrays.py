@@ -39,7 +39,7 @@ any_shuffle = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that begin with their own number, several times larger than any limit below."""
+    """Rows that start with their own number, several times larger than any limit below."""
     path = tmp_path_factory.mktemp("matrix") / "matrix.npy"
     with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (ROWS, WIDTH)}
@@ -54,9 +54,9 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cached(path: Path) -> int:
-    found = pagecache.resident(path)
-    assert found is not None, "the kernel must tell how much of a file is cached"
-    return found[0]
+    result = pagecache.resident(path)
+    assert result is not None, "the kernel must tell how much of a file is cached"
+    return result[0]
 
 
 def make(path: Path, state: str) -> None:
@@ -82,17 +82,17 @@ from lowtide._io.extents import AHEAD
 from lowtide.memory import peak, reset_peak
 from lowtide._permutation import Shuffled
 o = json.loads(sys.argv[1])
-told = {}
+report = {}
 {setup}
 assert reset_peak()
 start = peak()
 {work}
-print(json.dumps({"peak": peak() - start, **told}))
+print(json.dumps({"peak": peak() - start, **report}))
 """
 
 
 def measure(setup: str, work: str, **options: Any) -> dict[str, int]:
-    """The peak above the start of ``work`` in a process of its own; ``o`` holds the options there."""
+    """The peak above the start of ``work`` in another process; ``o`` holds the options there."""
     code = WORKER.replace("{setup}", textwrap.dedent(setup)).replace("{work}", textwrap.dedent(work))
     return cast("dict[str, int]", json.loads(output(code, json.dumps(options, default=str))))
 
@@ -103,12 +103,12 @@ seen = total = 0
 for chunk in chunks:
     seen += len(chunk)
     total += int(chunk[:, 0].sum(dtype="f8"))
-told = {"seen": seen, "total": total, "in_flight": chunks.nbytes_in_flight}
+report = {"seen": seen, "total": total, "in_flight": chunks.nbytes_in_flight}
 """
 
 
-def assert_all_rows(found: dict[str, int]) -> None:
-    assert (found["seen"], found["total"]) == (ROWS, ROWS * (ROWS - 1) // 2)
+def assert_all_rows(result: dict[str, int]) -> None:
+    assert (result["seen"], result["total"]) == (ROWS, ROWS * (ROWS - 1) // 2)
 
 
 # Promise 1: peak = buffers in flight
@@ -119,10 +119,10 @@ def assert_all_rows(found: dict[str, int]) -> None:
 @pytest.mark.parametrize("state", ["warm", "cold"])
 def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, shuffle: Shuffle) -> None:
     make(matrix, state)
-    found = measure(OPEN, PASS, path=matrix, chunks={"rows": rows, "shuffle": shuffle})
-    assert_all_rows(found)
+    result = measure(OPEN, PASS, path=matrix, chunks={"rows": rows, "shuffle": shuffle})
+    assert_all_rows(result)
     # Hints are page cache and no part of the process.
-    assert found["peak"] <= found["in_flight"] - AHEAD + SLACK
+    assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
 
 
 @any_shuffle
@@ -130,9 +130,9 @@ def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, 
 def test_mapped_readers_stay_within_the_same_peak(matrix: Path, reader: str, shuffle: Shuffle) -> None:
     make(matrix, "warm")
     settings = {"rows": 20_000, "shuffle": shuffle}
-    found = measure(OPEN, PASS, path=matrix, open={"reader": reader}, chunks=settings)
-    assert_all_rows(found)
-    assert found["peak"] <= found["in_flight"] - AHEAD + SLACK
+    result = measure(OPEN, PASS, path=matrix, open={"reader": reader}, chunks=settings)
+    assert_all_rows(result)
+    assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
 
 
 def test_np_memmap_and_its_well_known_fix_do_not(matrix: Path) -> None:
@@ -158,8 +158,8 @@ def test_np_memmap_and_its_well_known_fix_do_not(matrix: Path) -> None:
         OPEN, PASS, path=matrix, open={"reader": "memmap"}, chunks={"rows": 20_000, "shuffle": True}
     )
     limit = 3 * 20_000 * WIDTH * 4 + SLACK
-    for found in (kept, recreated, own):
-        assert found["peak"] > 3 * limit
+    for result in (kept, recreated, own):
+        assert result["peak"] > 3 * limit
 
 
 @any_shuffle
@@ -169,28 +169,28 @@ def test_a_budget_is_the_peak(
     matrix: Path, shuffle: Shuffle, budget: str, prefetch: int, reuse: bool
 ) -> None:
     settings = {"budget": budget, "shuffle": shuffle, "prefetch": prefetch, "reuse": reuse}
-    found = measure(OPEN, PASS, path=matrix, chunks=settings)
-    assert_all_rows(found)
-    assert found["peak"] <= found["in_flight"] + SLACK <= int(budget.split()[0]) * MIB + SLACK
+    result = measure(OPEN, PASS, path=matrix, chunks=settings)
+    assert_all_rows(result)
+    assert result["peak"] <= result["in_flight"] + SLACK <= int(budget.split()[0]) * MIB + SLACK
 
 
 @any_shuffle
 def test_tiny_rows_cost_no_more_than_the_budget(tmp_path: Path, shuffle: Shuffle) -> None:
     """Ten million tokens as rows of two bytes: what is kept beside each row must not add up."""
     np.arange(10**7, dtype="u4").astype("u2").tofile(tmp_path / "tokens.bin")
-    found = measure(
+    result = measure(
         "a = lowtide.open(o['path'], dtype='u2'); chunks = a.chunks(budget='8 MiB', shuffle=o['shuffle'])",
         """
         for number, chunk in enumerate(chunks):
             if o["shuffle"] is True and number == 1:
                 break
-        told = {"rows": chunks.rows}
+        report = {"rows": chunks.rows}
         """,
         path=tmp_path / "tokens.bin",
         shuffle=shuffle,
     )
-    assert found["rows"] > 300_000
-    assert found["peak"] <= 8 * MIB + SLACK
+    assert result["rows"] > 300_000
+    assert result["peak"] <= 8 * MIB + SLACK
 
 
 @pytest.mark.parametrize("shuffle", [False, "blocks"])
@@ -201,14 +201,14 @@ def test_fortran_order_needs_no_second_copy(tmp_path: Path, shuffle: Shuffle) ->
     array.flush()
     del array
     settings = {"rows": 100_000, "shuffle": shuffle, "prefetch": 0, "reuse": True}
-    found = measure(OPEN, PASS, path=tmp_path / "f.npy", chunks=settings)
-    assert found["seen"] == 400_000
+    result = measure(OPEN, PASS, path=tmp_path / "f.npy", chunks=settings)
+    assert result["seen"] == 400_000
     # One buffer of 38 MiB: a copy of it would not fit into the slack.
-    assert found["peak"] <= found["in_flight"] - AHEAD + SLACK
+    assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
 
 
 def test_passes_do_not_add_up(matrix: Path) -> None:
-    found = measure(
+    result = measure(
         "a = lowtide.open(o['path'])\nfor _ in a.chunks(4096, shuffle=True): break",
         """
         for i in range(60):
@@ -219,7 +219,7 @@ def test_passes_do_not_add_up(matrix: Path) -> None:
         path=matrix,
     )
     # The largest of them is a block shuffle: its window, and three chunks.
-    assert found["peak"] <= 16 * MIB + 3 * 4096 * 648 + SLACK
+    assert result["peak"] <= 16 * MIB + 3 * 4096 * 648 + SLACK
 
 
 @pytest.mark.parametrize(
@@ -234,32 +234,32 @@ def test_passes_do_not_add_up(matrix: Path) -> None:
 )
 def test_indexing_holds_its_result(matrix: Path, index: str, results: int) -> None:
     """A result that must be turned round is held twice, never more."""
-    found = measure(
+    result = measure(
         "a = lowtide.open(o['path']); order = Shuffled(len(a))(0, 50_000); a[:10]",
-        f"result = a[{index}]\ntold = {{'nbytes': result.nbytes}}",
+        f"result = a[{index}]\nreport = {{'nbytes': result.nbytes}}",
         path=matrix,
     )
-    assert found["peak"] <= results * found["nbytes"] + SLACK + MIB
+    assert result["peak"] <= results * result["nbytes"] + SLACK + MIB
 
 
 def test_a_terabyte_costs_no_more_than_a_megabyte(tmp_path: Path) -> None:
     """The first shuffled chunk of 4 billion rows."""
     with open(tmp_path / "huge.bin", "wb") as file:
         file.truncate(2**40)
-    found = measure(
+    result = measure(
         """
-        # What is loaded and made once is no part of it.
+        # What is loaded once does not count.
         with lowtide.open(o["path"], dtype="u1", shape=(-1, 256)) as a:
             next(a.chunks(64, shuffle=True))
         """,
         """
         a = lowtide.open(o["path"], dtype="u1", shape=(-1, 256))
-        told = {"rows": len(a), "got": len(next(a.chunks(64, shuffle=True, seed=1)))}
+        report = {"rows": len(a), "got": len(next(a.chunks(64, shuffle=True, seed=1)))}
         """,
         path=tmp_path / "huge.bin",
     )
-    assert (found["rows"], found["got"]) == (2**32, 64)
-    assert found["peak"] < MIB
+    assert (result["rows"], result["got"]) == (2**32, 64)
+    assert result["peak"] < MIB
 
 
 # A limit that kills

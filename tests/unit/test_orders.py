@@ -141,7 +141,7 @@ def test_seeds_of_any_size_and_sign_differ() -> None:
 
 
 def chi_square(counts: np.ndarray, expected: float) -> float:
-    """In standard deviations from its mean: beyond 5 is no accident."""
+    """In standard deviations from its mean: beyond 5 is not by chance."""
     free = counts.size - 1
     return float((((counts - expected) ** 2 / expected).sum() - free) / math.sqrt(2 * free))
 

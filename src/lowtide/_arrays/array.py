@@ -95,7 +95,7 @@ def open(
 
 
 class Array(ArrayOperators):
-    """An array that stays on disk: indexing reads what it selects into an ndarray of its own.
+    """An array that stays on disk: indexing reads what it selects into a new ndarray.
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
     spawn, and thousands may be open at once. It shows the file as it was when opened: a file that was
@@ -148,10 +148,19 @@ class Array(ArrayOperators):
     def take(
         self, rows: npt.ArrayLike, axis: int | None = 0, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Rows by number, in any order, with repeats and negatives, into ``out`` if given.
+        """Read rows by number, in any order, with repeats and negatives.
 
-        ``axis`` is there to write what NumPy wants to be written; it must be 0.
+        Parameters
+        ----------
+        rows
+            Row numbers, as an integer array of any shape.
+        axis
+            Must be 0. It is there because NumPy's ``take`` has it.
+        out
+            Where to put the rows: a writable C-contiguous array of the right shape and dtype.
 
+        Examples
+        --------
         >>> a.take([3, 0, -1])
         array([[ 9, 10, 11],
                [ 0,  1,  2],
@@ -219,7 +228,7 @@ class Array(ArrayOperators):
         rows
             Rows per chunk. The last chunk may have fewer.
         budget
-            Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks made ahead and the
+            Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks read ahead and the
             hints to the kernel. ``"64 MiB"`` if ``rows`` is not given. With both, ``rows`` must fit.
         order
             ``"sequential"``, by default: row after row. ``"shuffle"``: an order that looks uniformly random

@@ -1,4 +1,4 @@
-"""Chunks: once through an array, in order or shuffled, with memory that stays where you said."""
+"""Chunks: once through an array, in order or shuffled, within a memory budget."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Chunks(ReadOnly, Iterator[Any]):
     for another order. Each item is a chunk, or with ``with_rows=True`` a pair ``(rows, chunk)``.
 
     ``len`` is the number of chunks still to come, so ``tqdm`` and ``rich.progress.track`` show a true bar.
-    ``state_dict()`` is a few integers; loaded into an iterator with the same settings it goes on exactly
+    ``state_dict()`` is a few integers; loaded into an iterator with the same settings it continues exactly
     where the other one stopped, at once, however far that was. Leaving a ``with`` block, ``close()`` or
     dropping the iterator ends its thread.
 
@@ -158,7 +158,13 @@ class Chunks(ReadOnly, Iterator[Any]):
         return {"position": self._source.position, **self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken; an error says what differs when it does not fit."""
+        """Continue where ``state`` was taken; an error lists what differs if it does not fit.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned, for an array of the same shape and dtype and equal settings.
+        """
         # Version 0.1 had no epochs, and knew orders by their shorthand.
         shuffle = state.get("shuffle", False)
         order = "shuffle" if shuffle is True else "sequential" if shuffle is False else shuffle
@@ -188,7 +194,7 @@ class Chunks(ReadOnly, Iterator[Any]):
         )
 
     def close(self) -> None:
-        """End the prefetch thread and free what it made ahead; idempotent."""
+        """End the prefetch thread and free what it read ahead; idempotent."""
         self._closed = True
         self._end()
 

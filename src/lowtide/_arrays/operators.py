@@ -32,7 +32,7 @@ class ArrayOperators(Stored, NDArrayOperatorsMixin):
             options["where"] = _loaded(options["where"])
         return getattr(ufunc, method)(*map(_loaded, inputs), **options)
 
-    # By ndarray's own: unlike the ufuncs it compares records, and with what is no number.
+    # By ndarray's own: unlike the ufuncs it compares records, and with what is not a number.
 
     def __eq__(self, other: object) -> Any:
         return _loaded(self) == _loaded(other)

@@ -132,7 +132,7 @@ class Stored(ReadOnly):
     ) -> Outcome:
         """Read the rows at places ``first`` to ``last`` of an order, as ``_read_runs`` does.
 
-        Each thread computes the order of its own part: that takes a good part of the time of reading it.
+        Each thread computes the order of its part: that takes a good part of the time of reading it.
         """
         count = last - first
         parts = 1 if self._in_columns else workers_for(count, count * self._row_nbytes)

@@ -136,17 +136,20 @@ class Appended(atomic.Held):
             raise errors.writing(self.path, error) from error
 
 
-Found = tuple[np.dtype[Any], tuple[int, ...], int, int]  # dtype, row_shape, rows, bytes up to their end
+Published = tuple[np.dtype[Any], tuple[int, ...], int, int]  # dtype, row_shape, rows, bytes up to their end
 
 
-def _published_npy(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Found:
+def _published_npy(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Published:
     layout = formats.inspect(path)
-    found = (layout.dtype, layout.shape[1:])
-    wanted = (layout.dtype if dtype is None else dtype, layout.shape[1:] if row_shape is None else row_shape)
-    if layout.format != "npy" or not layout.shape or layout.fortran or wanted != found:
+    actual = (layout.dtype, layout.shape[1:])
+    given = (
+        layout.dtype if dtype is None else dtype,
+        layout.shape[1:] if row_shape is None else row_shape,
+    )
+    if layout.format != "npy" or not layout.shape or layout.fortran or given != actual:
         raise ArgumentError(
             f"{path}: holds {layout.format} of {layout.dtype}, shape {layout.shape}"
-            f"{', in Fortran order' if layout.fortran else ''}; rows of {wanted[0]}, shape {wanted[1]}, "
+            f"{', in Fortran order' if layout.fortran else ''}; rows of {given[0]}, shape {given[1]}, "
             f"cannot be appended to it"
         )
     if layout.offset != len(npy.make_header(layout.dtype, layout.shape)):
@@ -154,10 +157,10 @@ def _published_npy(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int,
             f"{path}: its header of {layout.offset} bytes has no room for another row count; "
             f"write it again with lowtide.create and it will have"
         )
-    return *found, layout.shape[0], layout.offset + layout.nbytes
+    return *actual, layout.shape[0], layout.offset + layout.nbytes
 
 
-def _published_raw(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Found:
+def _published_raw(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Published:
     if dtype is None:
         raise ArgumentError(f"{path}: a raw file does not say its dtype; pass the one it was written with")
     row_shape = row_shape or ()

@@ -149,9 +149,12 @@ class Writer(ReadOnly):
         return self._rows
 
     def append(self, rows: npt.ArrayLike) -> None:
-        """Add rows: an array of shape ``(n, *row_shape)``, or one row of ``row_shape``; ``[]`` adds none.
+        """Add rows: all of them or, after an exception, none.
 
-        All of them are added or, after an exception, none.
+        Parameters
+        ----------
+        rows
+            An array of shape ``(n, *row_shape)``, or one row of ``row_shape``; ``[]`` adds none.
         """
         self._check_open()
         if np.ma.is_masked(rows):  # as an ndarray it would show what the mask hides
@@ -162,8 +165,8 @@ class Writer(ReadOnly):
         elif array.shape == (0,):  # what a filter that found nothing gives
             return
         if array.shape[1:] != self.row_shape or not array.ndim:
-            wanted = ", ".join(["n", *map(str, self.row_shape)])
-            raise ArgumentError(f"{self.path}: rows must have shape ({wanted}), got {array.shape}")
+            expected = ", ".join(["n", *map(str, self.row_shape)])
+            raise ArgumentError(f"{self.path}: rows must have shape ({expected}), got {array.shape}")
         if self._casting != "unsafe" and array.size:
             _casting.check_dtype(self.path, array.dtype, self.dtype)
         with self._lock:
@@ -345,7 +348,5 @@ def _checked_dtype(path: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     if kind.hasobject:
         raise UnsupportedError(f"{path}: objects can only be stored as pickles, which lowtide does not write")
     if not kind.itemsize or kind.subdtype:
-        raise ArgumentError(
-            f"{path}: dtype {kind} has no fixed size of its own; put the lengths into row_shape"
-        )
+        raise ArgumentError(f"{path}: dtype {kind} has no fixed size; put the lengths into row_shape")
     return kind

@@ -555,7 +555,7 @@ def test_a_file_that_grows_is_read_as_it_was(tmp_path: Path, reader: Any) -> Non
 
 
 @any_reader
-def test_a_file_that_is_cut_short(path: Path, reader: Any) -> None:
+def test_a_truncated_file_raises(path: Path, reader: Any) -> None:
     with lowtide.open(path, reader=reader) as array:
         array[-1]
         os.truncate(path, 1000)

@@ -207,7 +207,7 @@ def test_a_reused_chunk_stays_until_the_next_step(
     assert len(addresses) == prefetch + 1
 
 
-def test_a_ring_is_no_larger_than_the_array(array: lowtide.Array) -> None:
+def test_a_ring_is_not_larger_than_the_array(array: lowtide.Array) -> None:
     chunks = array.chunks(10**15, reuse=True)
     assert chunks.nbytes_in_flight < 17 * 2**20
     assert len(next(chunks)) == 1000
@@ -250,7 +250,7 @@ def test_rich_shows_a_true_bar(array: lowtide.Array) -> None:
 @any_shuffle
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_state_goes_on_exactly_there(
+def test_a_loaded_state_continues_exactly_there(
     array: lowtide.Array, shuffle: Shuffle, prefetch: int, reuse: bool
 ) -> None:
     def fresh() -> Chunks:
@@ -371,7 +371,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
     broken.fails = True
     for _ in range(2):
         with pytest.raises(OSError, match="broken") as caught:
-            got.extend(chunks)  # what was made ahead comes first
+            got.extend(chunks)  # what was prefetched comes first
         assert "_fail" in {frame.name for frame in traceback.extract_tb(caught.tb)}
     assert len(chunks) == len(want) - len(got)
     broken.fails = False
@@ -379,7 +379,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
     assert all((a == b).all() for a, b in zip(got, want, strict=True))
 
 
-def test_a_file_cut_short_in_the_midst(array: lowtide.Array) -> None:
+def test_a_file_truncated_during_a_pass_raises(array: lowtide.Array) -> None:
     chunks = array.chunks(100)
     next(chunks)
     os.truncate(array.path, 2000)
@@ -507,7 +507,7 @@ def test_a_budget_is_used(array: lowtide.Array) -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_said(array: lowtide.Array, options: dict[str, Any], words: str) -> None:
+def test_wrong_arguments_raise(array: lowtide.Array, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         array.chunks(**options)
 
@@ -534,7 +534,7 @@ def in_child(check: Any) -> bool:
 
 @any_shuffle
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_fork_in_the_midst_and_both_go_on(tmp_path: Path, shuffle: Shuffle, reuse: bool) -> None:
+def test_after_a_fork_both_processes_continue(tmp_path: Path, shuffle: Shuffle, reuse: bool) -> None:
     save(tmp_path / "a.npy", 60_000)
     with lowtide.open(tmp_path / "a.npy") as array:
         options: dict[str, Any] = {"shuffle": shuffle, "budget": "2 MiB", "reuse": reuse, "prefetch": 2}

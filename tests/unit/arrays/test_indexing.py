@@ -74,10 +74,10 @@ def indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
             axis += ndim - 1
         else:
             # Some of the common axes left out or of length 1: they must broadcast.
-            mine = together[draw(st.integers(0, len(together))) :]
-            mine = tuple(1 if length and draw(st.integers(0, 3)) == 0 else length for length in mine)
+            lengths = together[draw(st.integers(0, len(together))) :]
+            lengths = tuple(1 if length and draw(st.integers(0, 3)) == 0 else length for length in lengths)
             dtype = draw(st.sampled_from(["i1", "<i8", ">i4"]))
-            array = draw(hnp.arrays(dtype, mine, elements=st.integers(low, high)))
+            array = draw(hnp.arrays(dtype, lengths, elements=st.integers(low, high)))
             items.append(array.tolist() if kind == "list" and array.ndim == 1 else array)
         axis += 1
     for _ in range(draw(st.integers(0, 2))):
@@ -256,7 +256,7 @@ def test_long_rows_that_repeat(tmp_path: Path, variant: Variant) -> None:
         (np.array([1], object), "integers, slices"),
     ],
 )
-def test_what_cannot_be_an_index_is_said(tmp_path: Path, index: Any, words: str) -> None:
+def test_what_cannot_be_an_index_raises(tmp_path: Path, index: Any, words: str) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     with lowtide.open(tmp_path / "a.npy") as array, pytest.raises(IndexingError, match=words) as caught:
         array[index]

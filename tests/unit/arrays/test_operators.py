@@ -243,9 +243,9 @@ def test_torch_loads_an_array_in_one_go(tmp_path: Path, order: Any) -> None:
     with lowtide.open(tmp_path / "a.npy") as array:
         with mock.patch.object(lowtide.Array, "__iter__", side_effect=AssertionError("row by row")):
             with mock.patch.object(array, "_reader", wraps=array._reader) as reader:
-                for made in (torch.tensor(array), torch.as_tensor(array), torch.from_dlpack(array)):
-                    assert made.dtype == torch.float32
-                    np.testing.assert_array_equal(made.numpy(), expected)
+                for tensor in (torch.tensor(array), torch.as_tensor(array), torch.from_dlpack(array)):
+                    assert tensor.dtype == torch.float32
+                    np.testing.assert_array_equal(tensor.numpy(), expected)
                 assert reader.submit.call_count <= 3
         with mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", array.nbytes - 1):
             with pytest.raises(BudgetError, match=r"torch\.from_numpy\(array\[:\]\)"):

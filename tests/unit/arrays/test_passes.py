@@ -299,7 +299,7 @@ def test_a_second_thread_cannot_share_a_ring_of_buffers(array: lowtide.Array, pr
         with pytest.raises(BusyError, match="reuse=False"):
             other.submit(next, chunks).result(30)
         assert (chunk == before).all()
-        assert len(list(chunks)) == -(-len(array) // 2) - 1, "the first goes on"
+        assert len(list(chunks)) == -(-len(array) // 2) - 1, "the first continues"
 
 
 def test_chunks_with_reuse_may_be_handed_to_another_thread_before_the_first(array: lowtide.Array) -> None:

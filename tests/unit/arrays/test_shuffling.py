@@ -41,13 +41,13 @@ def test_the_result_is_the_shuffled_pass_written_down(
     folder = tmp_path_factory.mktemp("shuffle")
     whole = np.arange(rows * columns, dtype="<i8").reshape(rows, columns)
     np.save(folder / "in.npy", np.asfortranarray(whole) if fortran else whole)
-    told: list[int] = []
+    reports: list[int] = []
     with lowtide.open(folder / "in.npy") as array:
-        lowtide.shuffle(array, folder / f"out{suffix}", seed=seed, budget=budget, progress=told.append)
+        lowtide.shuffle(array, folder / f"out{suffix}", seed=seed, budget=budget, progress=reports.append)
     expected = whole[Shuffled(rows, seed)(0, rows)]
     raw = np.fromfile(folder / f"out{suffix}", "<i8") if suffix == ".bin" else np.load(folder / "out.npy")
     np.testing.assert_array_equal(raw.reshape(expected.shape), expected)
-    assert sum(told) == 2 * whole.nbytes
+    assert sum(reports) == 2 * whole.nbytes
     assert sorted(os.listdir(folder)) == ["in.npy", f"out{suffix}"]
 
 

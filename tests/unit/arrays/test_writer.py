@@ -87,7 +87,7 @@ def test_a_dropped_writer_leaves_nothing(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match=r"out\.npy: 1 rows were not published.*with lowtide\.create"):
         del out
     assert os.listdir(tmp_path) == []
-    lowtide.create(tmp_path / "out.npy", "f4").close()  # so that nothing is said of it at exit
+    lowtide.create(tmp_path / "out.npy", "f4").close()  # so that nothing is reported at exit
 
 
 def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ class TestAppend:
         assert path.read_bytes() == before
         assert os.listdir(tmp_path) == [name]
 
-    def test_a_kill_leaves_the_old_rows_readable_and_the_next_append_goes_on(
+    def test_a_kill_leaves_the_old_rows_readable_and_the_next_append_continues(
         self, tmp_path: Path, name: str
     ) -> None:
         path = tmp_path / name
@@ -191,7 +191,7 @@ def test_numpys_own_files_can_be_appended_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype", "said"),
+    ("rows", "dtype", "message"),
     [
         pytest.param(np.zeros((2, 4)), "f8", r"shape \(n, 3\), got \(2, 4\)", id="shape"),
         pytest.param(np.full((1, 3), 70_000), "u2", "70000 in row 0 does not fit", id="too large"),
@@ -200,15 +200,15 @@ def test_numpys_own_files_can_be_appended_to(tmp_path: Path) -> None:
         pytest.param(np.zeros((1, 3), complex), "f4", "complex128 is not of the same kind", id="complex"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtype: str, said: str) -> None:
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtype: str, message: str) -> None:
     with lowtide.create(tmp_path / "out.npy", dtype, 3) as out:
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=message):
             out.append(rows)
     assert np.load(tmp_path / "out.npy").shape == (0, 3)
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "row_shape", "kind", "said"),
+    ("name", "dtype", "row_shape", "kind", "message"),
     [
         pytest.param("x.npy", object, (), UnsupportedError, "pickles", id="objects"),
         pytest.param("x.npy", "S0", (), ArgumentError, "no fixed size", id="no size"),
@@ -218,14 +218,14 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtyp
     ],
 )
 def test_files_that_cannot_be_made_are_refused(
-    tmp_path: Path, name: str, dtype: object, row_shape: tuple[int, ...], kind: type[Exception], said: str
+    tmp_path: Path, name: str, dtype: object, row_shape: tuple[int, ...], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         lowtide.create(tmp_path / name, dtype, row_shape)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
 
 
-def test_use_after_close_says_how_to_go_on(tmp_path: Path) -> None:
+def test_use_after_close_raises_with_a_remedy(tmp_path: Path) -> None:
     out = lowtide.create(tmp_path / "out.npy", "f4")
     out.close()
     out.close()
@@ -675,7 +675,7 @@ def test_a_writer_shows_what_it_is_and_cannot_be_pickled(tmp_path: Path) -> None
     assert repr(out) == what + "closed>"
 
 
-def test_a_path_that_this_process_writes_is_said_to_be_its_own(tmp_path: Path) -> None:
+def test_a_path_that_this_process_writes_is_reported_as_its_own(tmp_path: Path) -> None:
     with lowtide.create(tmp_path / "out.npy", "f4"):
         with pytest.raises(WriteError, match="this process is already writing it") as caught:
             atomic.write_file(str(tmp_path / "out.npy"), b"data")
@@ -718,7 +718,7 @@ def test_rows_of_a_killed_writer_can_be_read_as_raw(tmp_path: Path) -> None:
 
 
 def _python(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in an interpreter of its own, with ``path`` as its argument."""
+    """Run ``code`` in another interpreter, with ``path`` as its argument."""
     code = "import os, signal, sys\nimport numpy as np, lowtide\n" + textwrap.dedent(code)
     command = [sys.executable, *options, "-c", code, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

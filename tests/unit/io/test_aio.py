@@ -51,17 +51,15 @@ def fd(tmp_path: Path) -> Iterator[int]:
 
 def test_every_extent_lands_at_its_target(fd: int) -> None:
     rng = np.random.default_rng(0)
-    wanted = extents(rng.integers(0, 90_000, 1000).tolist(), rng.integers(1, 500, 1000).tolist())
-    out = np.zeros(wanted.nbytes, np.uint8)
-    results = context().read(fd, wanted, aio.address_of(out), 0)
-    assert (results == wanted.lengths).all()
-    expected = [
-        (np.arange(o, o + n) % 251).astype("u1") for o, n in zip(wanted.offsets, wanted.lengths, strict=True)
-    ]
+    requests = extents(rng.integers(0, 90_000, 1000).tolist(), rng.integers(1, 500, 1000).tolist())
+    out = np.zeros(requests.nbytes, np.uint8)
+    results = context().read(fd, requests, aio.address_of(out), 0)
+    assert (results == requests.lengths).all()
+    expected = [(np.arange(o, o + n) % 251).astype("u1") for o, _, n in requests.rows()]
     assert out.tobytes() == np.concatenate(expected).tobytes()
 
 
-def test_a_context_forgets_the_call_before(fd: int) -> None:
+def test_a_oneforgets_the_call_before(fd: int) -> None:
     out = np.zeros(20, np.uint8)
     context().read(fd, extents([1, 2, 3], [5, 5, 5]), aio.address_of(out), 0)
     results = context().read(fd, extents([200_000, 0], [10, 10]), aio.address_of(out), 0)
@@ -77,9 +75,9 @@ def test_the_end_of_the_file_is_a_short_answer(fd: int) -> None:
 
 def test_a_single_bad_read_is_a_negative_number_and_the_others_are_done(fd: int) -> None:
     out = np.zeros(20, np.uint8)
-    wanted = extents([0, 10], [10, 10])
-    wanted.targets[0] = -aio.address_of(out)  # the first to address 0
-    results = context().read(fd, wanted, aio.address_of(out), 0)
+    requests = extents([0, 10], [10, 10])
+    requests.targets[0] = -aio.address_of(out)  # the first to address 0
+    results = context().read(fd, requests, aio.address_of(out), 0)
     assert results.tolist() == [-errno.EFAULT, 10]
     assert out[10:].tolist() == list(range(10, 20))
 
@@ -143,9 +141,9 @@ def test_a_read_in_the_middle_of_another_has_its_own_context(fd: int) -> None:
     def interrupted(number: int, *arguments: object) -> int:
         numbers.append(number)
         if len(numbers) == 2:  # submitted, not yet collected
-            found = aio.read(fd, extents([100, 200], [10, 10]), inner, 0)
-            assert found is not None
-            assert found.tolist() == [10, 10]
+            results = aio.read(fd, extents([100, 200], [10, 10]), inner, 0)
+            assert results is not None
+            assert results.tolist() == [10, 10]
         return call(number, *arguments)
 
     out = np.zeros(30, np.uint8)
@@ -157,7 +155,7 @@ def test_a_read_in_the_middle_of_another_has_its_own_context(fd: int) -> None:
     assert inner.tolist() == [*range(100, 110), *range(200, 210)]
 
 
-def test_threads_at_the_same_time_have_a_context_each(fd: int) -> None:
+def test_threads_at_the_same_time_have_a_oneeach(fd: int) -> None:
     together, call, seen = threading.Barrier(4), aio._call, set()
 
     def meeting(number: int, *arguments: object) -> int:
@@ -170,7 +168,7 @@ def test_threads_at_the_same_time_have_a_context_each(fd: int) -> None:
         if results is not None and out.tolist() == list(range(7, 17)):
             seen.add(threading.get_ident())
 
-    aio._IDLE.extend(made for made in [aio._new() for _ in range(4)] if made is not None)
+    aio._IDLE.extend(one for one in [aio._new() for _ in range(4)] if one is not None)
     with mock.patch.object(aio, "_call", meeting):
         threads = [threading.Thread(target=use) for _ in range(4)]
         for thread in threads:
@@ -196,7 +194,7 @@ def test_reads_one_after_another_share_one_context(fd: int) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EAGAIN])
-def test_a_kernel_that_refuses_is_no_error(code: int) -> None:
+def test_a_kernel_that_refuses_raises_no_error(code: int) -> None:
     with (
         mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_call", side_effect=OSError(code, "no")),
@@ -223,21 +221,21 @@ def test_closing_twice_is_closing_once() -> None:
 
 
 def test_a_forked_child_makes_its_own_and_leaves_the_parents_alone(fd: int) -> None:
-    mine = context()
+    own = context()
     pid = os.fork()
     if not pid:
         status = 1
         try:
             out = np.zeros(10, np.uint8)
-            good = mine.closed and context() is not mine
+            good = own.closed and context() is not own
             good &= context().read(fd, extents([3], [10]), aio.address_of(out), 0).tolist() == [10]
-            mine.close()
+            own.close()
             status = 0 if good and out[0] == 3 else 1
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
     out = np.zeros(10, np.uint8)
-    assert mine.read(fd, extents([4], [10]), aio.address_of(out), 0).tolist() == [10]
+    assert own.read(fd, extents([4], [10]), aio.address_of(out), 0).tolist() == [10]
 
 
 def test_the_interpreter_ends_in_silence(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ SHAPE = (512, 1024)  # 4 MiB
 
 
 def filled(buffers: Buffers, value: float) -> Any:
-    made = buffers.empty(SHAPE, F8)
-    made[:] = value
-    return made
+    arrays = buffers.empty(SHAPE, F8)
+    arrays[:] = value
+    return arrays
 
 
 def test_what_is_dropped_is_used_again() -> None:
@@ -37,10 +37,10 @@ def test_what_is_dropped_is_used_again() -> None:
 @pytest.mark.parametrize(
     "hold",
     [
-        lambda made: made[3:5, ::7],
-        lambda made: made.reshape(-1).view(np.uint8)[8 * 1024 :],
-        lambda made: torch.from_numpy(made)[1:].numpy(),
-        lambda made: memoryview(made)[1:],
+        lambda arrays: arrays[3:5, ::7],
+        lambda arrays: arrays.reshape(-1).view(np.uint8)[8 * 1024 :],
+        lambda arrays: torch.from_numpy(arrays)[1:].numpy(),
+        lambda arrays: memoryview(arrays)[1:],
     ],
     ids=["slice", "view of a view", "tensor", "memoryview"],
 )
@@ -58,7 +58,7 @@ def test_no_more_than_so_many_are_kept() -> None:
     base = proc.status().rss
     held = [filled(buffers, value) for value in range(12)]
     assert proc.status().rss - base > 44 * MIB
-    assert [made[0, 0] for made in held] == list(range(12))
+    assert [arrays[0, 0] for arrays in held] == list(range(12))
     del held[2:]  # who keeps two has one that waits
     assert proc.status().rss - base < 14 * MIB
     del held

@@ -47,15 +47,15 @@ def first_byte(file: File) -> int:
 
 def open_files(folder: Path) -> list[str]:
     """Files of ``folder`` that this process has open, by name."""
-    found = []
+    content = []
     for number in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             continue
         if target.startswith(str(folder)):
-            found.append(os.path.basename(target))
-    return sorted(found)
+            content.append(os.path.basename(target))
+    return sorted(content)
 
 
 def test_the_least_recently_used_is_closed_first(tmp_path: Path, pool: DescriptorPool) -> None:
@@ -188,7 +188,7 @@ def test_a_file_that_vanished(tmp_path: Path, pool: DescriptorPool) -> None:
         first_byte(file)
 
 
-def test_a_file_that_was_cut_short(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_a_truncated_file_raises(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     os.truncate(tmp_path / "0.bin", 99)
     with pytest.raises(errors.TruncatedFileError, match="has 99 bytes and had 100"):

@@ -36,14 +36,14 @@ def some_extents(lengths: list[int]) -> Extents:
 def test_records_land_one_after_another(places: list[int], width: int, step: int, longest: int) -> None:
     offsets = np.array(places, np.int64) * step  # a step below the width overlaps, at the width joins
     with mock.patch.object(extents, "LONGEST", longest):
-        found = of_records(offsets, width)
-    assert bytes_of(found) == [
+        result = of_records(offsets, width)
+    assert bytes_of(result) == [
         (i * width + j, int(o) + j) for i, o in enumerate(offsets) for j in range(width)
     ]
-    assert found.nbytes == len(places) * width
-    assert (np.diff(found.offsets) >= 0).all()
-    assert (found.lengths <= longest).all()
-    assert (found.lengths > 0).all()
+    assert result.nbytes == len(places) * width
+    assert (np.diff(result.offsets) >= 0).all()
+    assert (result.lengths <= longest).all()
+    assert (result.lengths > 0).all()
 
 
 def test_the_places_asked_for_are_not_changed() -> None:
@@ -53,13 +53,13 @@ def test_the_places_asked_for_are_not_changed() -> None:
 
 
 def test_a_contiguous_block_is_a_few_long_requests() -> None:
-    found = of_records(np.arange(5000, dtype=np.int64) * 648 + 128, 648)
-    assert found.lengths.tolist() == [2**20, 2**20, 2**20, 5000 * 648 - 3 * 2**20]
+    result = of_records(np.arange(5000, dtype=np.int64) * 648 + 128, 648)
+    assert result.lengths.tolist() == [2**20, 2**20, 2**20, 5000 * 648 - 3 * 2**20]
 
 
 def test_offsets_beyond_32_bits_stay_exact() -> None:
-    found = of_records(np.array([2**45, 2**45 + 3 * 2**20]), 3 * 2**20)
-    assert bool((found.offsets == 2**45 + np.arange(6) * 2**20).all())
+    result = of_records(np.array([2**45, 2**45 + 3 * 2**20]), 3 * 2**20)
+    assert bool((result.offsets == 2**45 + np.arange(6) * 2**20).all())
 
 
 def windows(whole: Extents, count: int, nbytes: int, overhead: int = 0) -> list[Extents]:

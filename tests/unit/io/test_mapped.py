@@ -46,15 +46,15 @@ def test_an_interrupt_while_copying_stays_an_interrupt(tmp_path: Path, reader: R
         copy(mapping, *rest)
         raise KeyboardInterrupt
 
-    wanted, out = of_records(np.array([0]), 10), np.zeros(10, np.uint8)
+    extents, out = of_records(np.array([0]), 10), np.zeros(10, np.uint8)
     with mock.patch.object(mapped, "_copy", interrupted), pytest.raises(KeyboardInterrupt):
-        one.submit(wanted, out).wait()
+        one.submit(extents, out).wait()
     one.close()
-    one.submit(wanted, out).wait()
+    one.submit(extents, out).wait()
     one.close()
 
 
-def test_mapped_readers_let_go(tmp_path: Path) -> None:
+def test_mapped_readers_release_their_maps(tmp_path: Path) -> None:
     written(tmp_path / "x", 2**20)
     for kind, maps in [(RemapReader, 0), (AdviseReader, 1), (MemmapReader, 1)]:
         reader = kind(str(tmp_path / "x"), 2**20, False)

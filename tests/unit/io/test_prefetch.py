@@ -30,7 +30,7 @@ def threads() -> list[threading.Thread]:
 
 
 def assert_no_thread() -> None:
-    """Threads end a moment after they are told to."""
+    """Threads end a moment after the prefetcher."""
     if threads():
         gc.collect()
     for thread in threads():
@@ -56,15 +56,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize("depth", [0, 1, 3, 20])
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 10), (7, 10), (10, 10)])
 def test_items_come_in_order(depth: int, start: int, stop: int) -> None:
-    made: list[int] = []
+    numbers: list[int] = []
 
     def make(number: int) -> int:
-        made.append(number)
+        numbers.append(number)
         return number * number
 
     items = Prefetcher(later(make), start, stop, depth)
     assert [items.next() for _ in range(start, stop)] == [i * i for i in range(start, stop)]
-    assert made == list(range(start, stop))
+    assert numbers == list(range(start, stop))
     assert items.position == stop
     with pytest.raises(StopIteration):
         items.next()
@@ -73,16 +73,16 @@ def test_items_come_in_order(depth: int, start: int, stop: int) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_never_further_ahead_than_allowed(depth: int) -> None:
-    made: list[int] = []
-    items = Prefetcher(later(lambda i: made.append(i)), 0, 100, depth)
-    assert not made
+    numbers: list[int] = []
+    items = Prefetcher(later(lambda i: numbers.append(i)), 0, 100, depth)
+    assert not numbers
     for i in range(20):
         items.next()
         deadline = time.monotonic() + 10
-        while len(made) < i + 1 + depth and time.monotonic() < deadline:
+        while len(numbers) < i + 1 + depth and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.005)
-        assert len(made) == i + 1 + depth
+        assert len(numbers) == i + 1 + depth
     items.close()
 
 
@@ -117,12 +117,12 @@ def test_an_error_belongs_to_its_item_and_asking_again_tries_again(depth: int) -
 
 
 def test_what_was_queued_behind_an_error_is_not_made_for_nothing() -> None:
-    made: list[int] = []
+    numbers: list[int] = []
     failed = threading.Event()
 
     def make(number: int) -> int:
-        made.append(number)
-        if number == 0 and made.count(0) == 1:
+        numbers.append(number)
+        if number == 0 and numbers.count(0) == 1:
             raise ValueError("first")
         if number == 1:
             failed.wait(10)
@@ -134,7 +134,7 @@ def test_what_was_queued_behind_an_error_is_not_made_for_nothing() -> None:
     failed.set()
     assert [items.next() for _ in range(3)] == [0, 1, 2]
     items.close()
-    assert made.count(7) <= 1
+    assert numbers.count(7) <= 1
 
 
 class Interrupted:
@@ -184,11 +184,11 @@ def test_after_an_interrupt_the_old_thread_has_ended_before_a_new_one_makes_anyt
 
 
 def test_a_real_interrupt_ends_the_wait() -> None:
-    go_on = threading.Event()
+    proceed = threading.Event()
 
     def make(number: int) -> int:
-        if number == 1 and not go_on.is_set():
-            go_on.wait(10)
+        if number == 1 and not proceed.is_set():
+            proceed.wait(10)
         return number
 
     items = Prefetcher(later(make), 0, 3, 1)
@@ -198,7 +198,7 @@ def test_a_real_interrupt_ends_the_wait() -> None:
     threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         items.next()
-    go_on.set()
+    proceed.set()
     assert [items.next(), items.next()] == [1, 2]
     items.close()
 
@@ -290,18 +290,18 @@ import threading, time
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 
-begun = threading.Event()
+started = threading.Event()
 
 def make(number):
     if number == 2:
-        begun.set()
+        started.set()
         time.sleep(0.2)
         print("made", number, flush=True)
     return number
 
 items = Prefetcher(lambda i: Pending(make, i), 0, 10, 3)
 items.next()
-begun.wait()
+started.wait()
 """
     done = subprocess.run(
         [sys.executable, "-c", program + dropped], capture_output=True, text=True, timeout=60
@@ -407,7 +407,7 @@ def in_child(check: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_a_forked_child_goes_on_where_the_parent_stood(depth: int) -> None:
+def test_a_forked_child_continues_where_the_parent_was(depth: int) -> None:
     items = Prefetcher(later(lambda i: (i, os.getpid())), 0, 10, depth)
     items.next()
     items.next()

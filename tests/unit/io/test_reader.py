@@ -44,16 +44,16 @@ def scattered(count: int, width: int, size: int) -> Extents:
 @pytest.mark.parametrize("small", [False, True], ids=["", "tight"])
 def test_filling(tmp_path: Path, variant: Variant, count: int, small: bool) -> None:
     data = written(tmp_path / "x", 300_000)
-    wanted = scattered(count, 70, len(data))
+    extents = scattered(count, 70, len(data))
     out = np.zeros(count * 70, np.uint8)
     with variant.platform(), tight(small):
         reader = open_reader(str(tmp_path / "x"), len(data), variant.reader, variant.cache)
         for ahead in (0, 1000, 10**6):
             out[:] = 0
-            reader.submit(wanted, out, ahead=ahead).wait()
-            for offset, target, length in zip(wanted.offsets, wanted.targets, wanted.lengths, strict=True):
+            reader.submit(extents, out, ahead=ahead).wait()
+            for offset, target, length in zip(extents.offsets, extents.targets, extents.lengths, strict=True):
                 assert (out[target : target + length] == data[offset : offset + length]).all()
-        reader.submit(wanted[:0], out).wait()
+        reader.submit(extents[:0], out).wait()
         streamed = np.zeros(100_000, np.uint8)
         reader.submit(Extents.of_range(70, 100_000), streamed, sequential=True).wait()
         assert (streamed == data[70:100_070]).all()
@@ -67,15 +67,15 @@ def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tup
     out = np.zeros(100 * 500, np.uint8)
     with Variant("pread", "keep", lacks).platform():
         reader = PreadReader(str(tmp_path / "x"), len(data), False)
-        wanted = scattered(100, 500, len(data))
+        extents = scattered(100, 500, len(data))
         pagecache.drop(tmp_path / "x")
         with mock.patch.object(reader, "_read_rest", wraps=reader._read_rest) as waiting:
-            reader.submit(wanted, out).wait()
+            reader.submit(extents, out).wait()
             assert sum(len(call.args[1]) for call in waiting.call_args_list)
             waiting.reset_mock()
-            reader.submit(wanted, out).wait()
+            reader.submit(extents, out).wait()
             assert "nowait" in lacks or not sum(len(call.args[1]) for call in waiting.call_args_list)
-        assert (out[wanted.targets] == data[wanted.offsets]).all()
+        assert (out[extents.targets] == data[extents.offsets]).all()
         reader.close()
 
 
@@ -144,15 +144,15 @@ def test_random_reads_bring_no_neighbours(tmp_path: Path) -> None:
         for offset in (place, place + 4096, place + 8192):  # three in a row look like reading in order
             reader.submit(of_records(np.array([offset]), 500), np.zeros(500, np.uint8)).wait()
     reader.close()
-    found = pagecache.resident(tmp_path / "x")
-    assert found is not None
-    assert found[0] <= (100 * 2 + 8 * 3) * 4096  # a row may lie across two pages
+    resident = pagecache.resident(tmp_path / "x")
+    assert resident is not None
+    assert resident[0] <= (100 * 2 + 8 * 3) * 4096  # a row may lie across two pages
 
 
 def cached(path: Path) -> int:
-    found = pagecache.resident(path)
-    assert found is not None
-    return found[0]
+    resident = pagecache.resident(path)
+    assert resident is not None
+    return resident[0]
 
 
 DROPPING = [
@@ -212,8 +212,8 @@ def test_a_real_input_output_error(count: int) -> None:
 @pytest.mark.parametrize("count", [3, 20, 2000])
 def test_an_error_in_the_middle_of_many_reads(tmp_path: Path, lacks: tuple[str, ...], count: int) -> None:
     data = written(tmp_path / "x", 100_000)
-    wanted = of_records(np.arange(count) * 40, 8)
-    bad = int(wanted.offsets[count // 2])
+    extents = of_records(np.arange(count) * 40, 8)
+    bad = int(extents.offsets[count // 2])
     preadv, read = os.preadv, aio.Aio.read
 
     def broken_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
@@ -233,19 +233,19 @@ def test_an_error_in_the_middle_of_many_reads(tmp_path: Path, lacks: tuple[str, 
             mock.patch.object(aio.Aio, "read", broken_read),
             pytest.raises(errors.ReadError) as caught,
         ):
-            reader.submit(wanted, np.zeros(count * 8, np.uint8)).wait()
+            reader.submit(extents, np.zeros(count * 8, np.uint8)).wait()
         assert caught.value.errno == errno.EIO
         assert caught.value.filename == str(tmp_path / "x")
         out = np.zeros(count * 8, np.uint8)
-        reader.submit(wanted, out).wait()  # the next read is well again
-        assert (out[wanted.targets] == data[wanted.offsets]).all()
+        reader.submit(extents, out).wait()  # the next read is well again
+        assert (out[extents.targets] == data[extents.offsets]).all()
         reader.close()
 
 
 @pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",)], ids=str)
 def test_reads_that_come_back_short_are_completed(tmp_path: Path, lacks: tuple[str, ...]) -> None:
     data = written(tmp_path / "x", 100_000)
-    wanted = of_records(np.arange(50) * 1999, 900)
+    extents = of_records(np.arange(50) * 1999, 900)
     preadv, read = os.preadv, aio.Aio.read
 
     def short_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
@@ -261,23 +261,23 @@ def test_reads_that_come_back_short_are_completed(tmp_path: Path, lacks: tuple[s
         mock.patch.object(aio.Aio, "read", short_read),
     ):
         reader = PreadReader(str(tmp_path / "x"), len(data), False)
-        reader.submit(wanted, out).wait()
+        reader.submit(extents, out).wait()
         reader.close()
     assert out.tobytes() == b"".join(data[i * 1999 : i * 1999 + 900].tobytes() for i in range(50))
 
 
 @every_variant
 @pytest.mark.parametrize("count", [1, 50])
-def test_a_file_cut_short_between_reads(tmp_path: Path, variant: Variant, count: int) -> None:
+def test_a_file_truncated_between_reads_raises(tmp_path: Path, variant: Variant, count: int) -> None:
     written(tmp_path / "x", 100_000)
-    wanted = of_records(np.arange(count) * 100 + 60_000, 90)
+    extents = of_records(np.arange(count) * 100 + 60_000, 90)
     out = np.zeros(count * 90, np.uint8)
     with variant.platform():
         reader = open_reader(str(tmp_path / "x"), 100_000, variant.reader, variant.cache)
-        reader.submit(wanted, out).wait()
+        reader.submit(extents, out).wait()
         os.truncate(tmp_path / "x", 60_010)
         with pytest.raises(errors.TruncatedFileError, match="truncated") as caught:
-            reader.submit(wanted, out).wait()
+            reader.submit(extents, out).wait()
         reader.close()
     assert str(tmp_path / "x") in str(caught.value)
     assert "100000" in str(caught.value)
@@ -298,7 +298,7 @@ CUT = """
 """
 
 
-def test_a_file_cut_short_is_an_exception_where_memmap_dies(tmp_path: Path) -> None:
+def test_a_truncated_file_raises_where_memmap_dies(tmp_path: Path) -> None:
     for how in ("lowtide", "memmap"):
         np.save(tmp_path / "a.npy", np.ones((1000, 100)))
         done = python(CUT, tmp_path / "a.npy", how)
@@ -346,7 +346,7 @@ def how(path: Path, reader: ReaderName = "auto", cache: Cache = "keep", **lacks:
     return f"{one.name}: {one.how}"
 
 
-def test_what_the_platform_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_names_what_the_platform_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"x")
     assert how(path) == how(path, "pread") == "pread: aio, nowait"
