@@ -1,4 +1,4 @@
-"""Reports as pages: ``recordings/NAME.json`` of ``lowtide profile --json`` becomes ``NAME.html``."""
+"""Reports as pages: ``recordings/NAME.json`` of ``lowtide profile --save`` becomes ``NAME.html``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as people write them: ``"64 MiB"`` in, ``"64.0 MiB"`` out; whole numbers that are whole."""
+"""Sizes and counts: ``"64 MiB"`` to bytes and back, and arguments that must be integers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
 def parse_size(size: int | str) -> int:
-    """Bytes of ``size``: an integer, or a number with a unit.
+    """Return the bytes of ``size``: an integer, or a number with a unit.
 
     >>> parse_size("64 MiB"), parse_size("1.5k"), parse_size("2GB"), parse_size(10)
     (67108864, 1536, 2000000000, 10)
@@ -50,7 +50,7 @@ def parse_size(size: int | str) -> int:
 
 
 def parse_count(count: int | str) -> int:
-    """How many ``count`` is: an integer, or a number with k, M, G (or B) or T, which are powers of ten.
+    """Return the integer that ``count`` stands for: k, M, G (or B) and T are powers of ten.
 
     >>> parse_count("100M"), parse_count("1.5B"), parse_count("20_000"), parse_count(7)
     (100000000, 1500000000, 20000, 7)
@@ -68,7 +68,7 @@ def parse_count(count: int | str) -> int:
 
 
 def format_size(size: float) -> str:
-    """``size`` bytes in the largest binary unit that keeps it at or above one.
+    """Format ``size`` bytes in the largest binary unit that keeps it at or above one.
 
     >>> format_size(0), format_size(648), format_size(3 * 2**30 // 2), format_size(2**30 - 1)
     ('0 B', '648 B', '1.5 GiB', '1.0 GiB')
@@ -80,18 +80,18 @@ def format_size(size: float) -> str:
 
 
 def whole(name: str, value: object, least: int | None = None) -> int:
-    """The argument ``name`` as a Python int, which NumPy's integers are not.
+    """Return the argument ``name`` as a Python int, also if it is an integer of NumPy.
 
     >>> whole("rows", 5, least=1)
     5
     >>> whole("rows", 0, least=1)
     Traceback (most recent call last):
-    lowtide.errors.ArgumentError: rows must be a whole number from 1, got 0
+    lowtide.errors.ArgumentError: rows must be an integer >= 1, got 0
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
+        raise ArgumentError(f"{name} must be an integer, got {value!r}") from None
     if least is not None and number < least:
-        raise ArgumentError(f"{name} must be a whole number from {least}, got {value!r}")
+        raise ArgumentError(f"{name} must be an integer >= {least}, got {value!r}")
     return number

@@ -18,7 +18,7 @@ import numpy as np
 import zstandard
 
 import lowtide
-from lowtide._prepare import prepare, tokenizers
+from lowtide._prepare import run, tokenizers
 from lowtide._prepare.merge import Merger
 from lowtide._prepare.tokenizers import probe
 from lowtide._tokens.formats import own
@@ -167,7 +167,7 @@ def _prepare_damaged(folder: Path) -> None:
     source = folder if (folder / "state.json").exists() else changed
     # In one process: that its death is survived is tested elsewhere, here none is expected.
     # A task that is tried again failed with an exception of somebody else's.
-    here = mock.patch.object(prepare, "_isolated", return_value=False)
+    here = mock.patch.object(run, "_isolated", return_value=False)
     with mock.patch.object(os, "fsync"), here:
         try:
             on_error = _ON_ERROR[changed.stat().st_size % 2]
@@ -209,7 +209,7 @@ def _resume(folder: Path) -> None:
 
 
 TARGETS = [
-    Target("workdir", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
+    Target("workfolder", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
     Target("source-text", _make_texts, _prepare_damaged, share=0.3),
     Target("source-table", _make_tables, _prepare_damaged, share=0.3),
     Target("source-dataset", _make_saved, _prepare_damaged, share=0.1),

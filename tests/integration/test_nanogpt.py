@@ -180,8 +180,8 @@ def test_half_a_token_raises_before_training(folder: Path) -> None:
     [
         ({"order": "sequential"}, "order must be 'random' or 'shuffle', got 'sequential'"),
         ({"device": "gpu"}, "cannot use device 'gpu'"),
-        ({"block_size": 0}, "block_size must be .* 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be .* 1, got 0"),
+        ({"block_size": 0}, "block_size must be an integer >= 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
     ],
 )
 @pytest.mark.parametrize("order", ["random", "shuffle"])

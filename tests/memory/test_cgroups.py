@@ -1,4 +1,4 @@
-"""Which memory cgroup holds a process, and which limit really binds it."""
+"""The memory cgroup of a process, and the limit that applies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 class Tree:
-    """A make-believe ``/proc`` and cgroup tree."""
+    """A fake ``/proc`` and cgroup tree."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -48,16 +48,16 @@ def test_version_2_takes_the_smallest_limit_of_all_parents(tree: Tree) -> None:
         "pod/container", max="max", current=64 * MIB, peak=80 * MIB,
         stat=f"anon {10 * MIB}\nfile {50 * MIB}\ninactive_file {40 * MIB}",
     )  # fmt: skip
-    found = cgroup.find()
-    assert found == cgroup.CgroupV2(path, str(tree.mount))
-    assert found.limit() == 100 * MIB
-    assert found.usage() == 64 * MIB
-    assert found.working_set() == 24 * MIB
-    assert found.peak() == 80 * MIB
-    assert found.parts() == (10 * MIB, 50 * MIB)
+    current = cgroup.find()
+    assert current == cgroup.CgroupV2(path, str(tree.mount))
+    assert current.limit() == 100 * MIB
+    assert current.usage() == 64 * MIB
+    assert current.working_set() == 24 * MIB
+    assert current.peak() == 80 * MIB
+    assert current.parts() == (10 * MIB, 50 * MIB)
 
 
-def test_a_hybrid_machine_has_its_memory_controller_in_version_1(tree: Tree) -> None:
+def test_hybrid_machine_uses_version_1(tree: Tree) -> None:
     mount = tree.mount / "memory"
     tree.process(
         "4:memory:/jobs/7\n0::/\n",
@@ -72,62 +72,62 @@ def test_a_hybrid_machine_has_its_memory_controller_in_version_1(tree: Tree) -> 
         stat=f"cache 0\nrss 0\ninactive_file 0\ntotal_cache {60 * MIB}\ntotal_rss {20 * MIB}\n"
              f"total_inactive_file {50 * MIB}\nhierarchical_memory_limit {300 * MIB}",
     )  # fmt: skip
-    found = cgroup.find()
-    assert found is not None
-    assert (found.version, found.path) == (1, path)
-    assert found.limit() == 300 * MIB
-    assert found.working_set() == 40 * MIB
-    assert found.parts() == (20 * MIB, 60 * MIB)
+    current = cgroup.find()
+    assert current is not None
+    assert (current.version, current.path) == (1, path)
+    assert current.limit() == 300 * MIB
+    assert current.working_set() == 40 * MIB
+    assert current.parts() == (20 * MIB, 60 * MIB)
 
 
-def test_inside_a_container_version_1_tells_of_parents_that_the_mount_hides(tree: Tree) -> None:
+def test_version_1_reports_limits_of_hidden_parents(tree: Tree) -> None:
     tree.process(
         "4:memory:/docker/abc\n", f"35 31 0:32 /docker/abc {tree.mount} rw - cgroup cgroup rw,memory"
     )
     path = tree.group(
         "", limit_in_bytes=2**63 - 4096, usage_in_bytes=1, stat=f"hierarchical_memory_limit {200 * MIB}"
     )
-    found = cgroup.find()
-    assert found is not None
-    assert found.path == path.rstrip("/")
-    assert found.limit() == 200 * MIB
+    current = cgroup.find()
+    assert current is not None
+    assert current.path == path.rstrip("/")
+    assert current.limit() == 200 * MIB
 
 
-def test_a_path_outside_the_visible_tree_falls_back_to_the_mount(tree: Tree) -> None:
+def test_path_outside_the_visible_tree_falls_back_to_the_mount(tree: Tree) -> None:
     tree.process("0::/../../other\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     path = tree.group("", max=50 * MIB, current=10 * MIB, stat="inactive_file 0")
-    found = cgroup.find()
-    assert found is not None
-    assert (found.path, found.limit()) == (path.rstrip("/"), 50 * MIB)
+    current = cgroup.find()
+    assert current is not None
+    assert (current.path, current.limit()) == (path.rstrip("/"), 50 * MIB)
 
 
-def test_no_limit_is_none_and_never_a_number(tree: Tree) -> None:
+def test_no_limit_is_none(tree: Tree) -> None:
     tree.process("0::/\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     tree.group("", stat="anon 1")
-    found = cgroup.find()
-    assert found is not None
-    assert found.limit() is None
-    assert found.usage() is None
-    assert found.working_set() is None
+    current = cgroup.find()
+    assert current is not None
+    assert current.limit() is None
+    assert current.usage() is None
+    assert current.working_set() is None
 
 
 @pytest.mark.parametrize("membership", ["", "1:cpu:/\n0::/\n"], ids=["nothing", "no memory controller"])
-def test_no_memory_controller_is_no_group(tree: Tree, membership: str) -> None:
+def test_missing_memory_controller_gives_none(tree: Tree, membership: str) -> None:
     tree.process(membership, f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     assert cgroup.find() is None
 
 
-def test_no_proc_is_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_proc_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc, "ROOT", str(tmp_path))
     assert cgroup.find() is None
 
 
-def test_a_mount_point_with_a_space_is_found(tree: Tree) -> None:
+def test_mount_point_with_a_space(tree: Tree) -> None:
     folder = tree.group("a b", current=5, stat="inactive_file 0")
     tree.process("0::/\n", f"30 23 0:26 / {folder.replace(' ', chr(92) + '040')} rw - cgroup2 cgroup2 rw")
-    found = cgroup.find()
-    assert found is not None
-    assert found.path == folder
+    current = cgroup.find()
+    assert current is not None
+    assert current.path == folder
 
 
 SEEN_FROM_INSIDE = """
@@ -137,7 +137,7 @@ print(now.cgroup_limit, now.cgroup_usage, now.cgroup_working_set)
 """
 
 
-def test_a_real_process_sees_the_limit_that_holds_it(limited: Any) -> None:
+def test_process_sees_its_limit(limited: Any) -> None:
     with limited("96 MiB") as group:
         done = group.run([sys.executable, "-c", SEEN_FROM_INSIDE])
         assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ def test_a_real_process_sees_the_limit_that_holds_it(limited: Any) -> None:
         assert 0 < working_set <= usage <= group.peak() <= limit
 
 
-def test_a_process_that_passes_the_limit_is_killed(limited: Any) -> None:
+def test_process_over_the_limit_is_killed(limited: Any) -> None:
     with limited("48 MiB") as group:
         done = group.run([sys.executable, "-c", "x = bytearray(96 * 2**20); x[::4096] = x[::4096]"])
         assert done.returncode == -9

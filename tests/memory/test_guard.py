@@ -30,7 +30,7 @@ def block(mib: int) -> mmap.mmap:
     return touch(mib * MIB)
 
 
-def test_a_block_within_its_budget_is_left_alone() -> None:
+def test_block_within_its_budget_passes() -> None:
     with lowtide.watch(budget="64 MiB") as w:
         held = block(16)
     assert 15 * MIB < (w.growth or 0) < 32 * MIB
@@ -39,32 +39,32 @@ def test_a_block_within_its_budget_is_left_alone() -> None:
     del held
 
 
-def test_a_block_over_its_budget_raises_a_memory_error_with_the_numbers() -> None:
+def test_block_over_its_budget_raises_with_the_numbers() -> None:
     with pytest.raises(MemoryError) as caught:
         with lowtide.watch(budget="64 MiB") as w:
             held = block(80)
             time.sleep(0.1)
     assert isinstance(caught.value, MemoryBudgetExceeded)
-    said = str(caught.value)
-    assert "resident memory reached 80" in said
-    assert "the budget is 64.0 MiB" in said
-    assert "(67,108,864 bytes)" in said or "against 67,108,864 bytes" in said
-    assert "true peak, kept by the kernel" in said
-    assert "first sample over:" in said
-    assert "what grew: heap +80" in said
+    message = str(caught.value)
+    assert "resident memory reached 80" in message
+    assert "the budget is 64.0 MiB" in message
+    assert "(67,108,864 bytes)" in message or "against 67,108,864 bytes" in message
+    assert "true peak, kept by the kernel" in message
+    assert "first sample over:" in message
+    assert "what grew: heap +80" in message
     assert w.first_over is not None
     assert w.first_over.value > 64 * MIB
     del held
 
 
-def test_a_spike_that_no_sample_can_see_is_still_caught() -> None:
+def test_spike_between_samples_raises() -> None:
     with pytest.raises(MemoryBudgetExceeded), lowtide.watch(budget="32 MiB", interval=30.0) as w:
         block(64)
     assert (w.growth or 0) > 60 * MIB
     assert "no sample was over" in w.explain()
 
 
-def test_the_budget_is_for_what_the_block_adds() -> None:
+def test_budget_is_for_what_the_block_adds() -> None:
     held = block(64)
     with lowtide.watch(budget="32 MiB"):
         pass
@@ -74,7 +74,7 @@ def test_the_budget_is_for_what_the_block_adds() -> None:
 
 
 @pytest.mark.parametrize(("kind", "over"), [("heap", False), ("mapped", True), ("rss", True)])
-def test_a_mapped_file_counts_by_kind(kind: Any, over: bool, small: Path) -> None:
+def test_mapped_file_counts_by_kind(kind: Any, over: bool, small: Path) -> None:
     def walk() -> None:
         mapped = np.memmap(small, dtype="u1", mode="r")
         int(mapped.sum())
@@ -91,7 +91,7 @@ def test_a_mapped_file_counts_by_kind(kind: Any, over: bool, small: Path) -> Non
     assert "small.bin" in str(caught.value)
 
 
-def test_heap_counts_as_anon_and_not_as_file() -> None:
+def test_allocated_memory_counts_as_heap_only() -> None:
     with lowtide.watch(budget="32 MiB", kind="mapped"):
         held = block(64)
         time.sleep(0.03)
@@ -104,7 +104,7 @@ def test_heap_counts_as_anon_and_not_as_file() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "open"])
-def test_page_cache_is_held_to_a_budget(named: bool, tmp_path: Path) -> None:
+def test_page_cache_over_the_budget_raises(named: bool, tmp_path: Path) -> None:
     path = written(tmp_path / "cold.bin", 64)
     drop_page_cache(path)
     with open(path, "rb", buffering=0) as file:
@@ -120,7 +120,7 @@ def test_page_cache_is_held_to_a_budget(named: bool, tmp_path: Path) -> None:
             pass
 
 
-def test_the_cgroup_counts_page_cache_too(limited: Any, tmp_path: Path) -> None:
+def test_cgroup_counts_page_cache(limited: Any, tmp_path: Path) -> None:
     path = written(tmp_path / "cold.bin", 64)
     drop_page_cache(path)
     script = (
@@ -140,7 +140,7 @@ def test_the_cgroup_counts_page_cache_too(limited: Any, tmp_path: Path) -> None:
     assert done.stdout.endswith("True\n")
 
 
-def test_strict_raises_at_once_and_wakes_a_sleeper() -> None:
+def test_strict_raises_at_once_and_interrupts_sleep() -> None:
     started = time.monotonic()
     with pytest.raises(MemoryBudgetExceeded) as caught, lowtide.watch(budget="32 MiB", strict=True):
         held = block(64)  # noqa: F841 - held while the block sleeps
@@ -170,7 +170,7 @@ def test_strict_reaches_another_thread() -> None:
     assert "resident memory reached 64" in str(outcome[0])
 
 
-def test_strict_that_is_swallowed_is_raised_again_at_the_end() -> None:
+def test_strict_exception_that_was_caught_is_raised_at_the_end() -> None:
     with pytest.raises(MemoryBudgetExceeded), lowtide.watch(budget="32 MiB", strict=True):
         try:
             held = block(64)  # noqa: F841 - held while the block sleeps
@@ -179,7 +179,7 @@ def test_strict_that_is_swallowed_is_raised_again_at_the_end() -> None:
             pass
 
 
-def test_nested_watches_each_keep_their_own_numbers() -> None:
+def test_nested_watches_have_separate_numbers() -> None:
     with lowtide.watch() as outer:
         block(64)
         with lowtide.watch("48 MiB") as inner:
@@ -188,21 +188,21 @@ def test_nested_watches_each_keep_their_own_numbers() -> None:
     assert (outer.growth or 0) > 60 * MIB
 
 
-def test_an_outer_strict_watch_interrupts_an_inner_one() -> None:
+def test_outer_strict_watch_interrupts_an_inner_one() -> None:
     outer, inner = lowtide.watch("32 MiB", strict=True), lowtide.watch("1 GiB")
     with pytest.raises(MemoryBudgetExceeded, match=r"budget is 32\.0 MiB"), outer, inner:
         held = block(64)  # noqa: F841 - held while the block sleeps
         time.sleep(20)
 
 
-def test_the_blocks_own_error_is_not_hidden_and_gets_the_numbers() -> None:
+def test_error_of_the_block_is_kept_with_the_numbers_as_a_note() -> None:
     with pytest.raises(ZeroDivisionError) as caught, lowtide.watch("32 MiB"):
         block(64)
         _ = 1 / 0
     assert "resident memory reached 6" in "".join(caught.value.__notes__)
 
 
-def test_a_decorated_function_is_watched_at_every_call() -> None:
+def test_decorated_function_is_watched_at_every_call() -> None:
     @lowtide.watch("32 MiB")
     def take(mib: int) -> int:
         """Docs stay."""
@@ -215,7 +215,7 @@ def test_a_decorated_function_is_watched_at_every_call() -> None:
     assert take.__doc__ == "Docs stay."
 
 
-def test_a_decorated_coroutine_is_watched_until_it_is_done() -> None:
+def test_decorated_coroutine_is_watched_to_its_end() -> None:
     @lowtide.watch("32 MiB")
     async def take() -> None:
         await asyncio.sleep(0)
@@ -225,8 +225,8 @@ def test_a_decorated_coroutine_is_watched_until_it_is_done() -> None:
         asyncio.run(take())
 
 
-def test_a_call_that_holds_the_interpreter_does_not_blind_the_sampler() -> None:
-    """``sorted`` of one long list never lets go of the interpreter, and samples go on."""
+def test_call_that_holds_the_interpreter_is_sampled() -> None:
+    """``sorted`` of one long list never releases the interpreter, and samples continue."""
     numbers = list(range(600_000))[::-1] * 4
     with lowtide.watch(interval=0.005) as w:
         time.sleep(0.1)  # until the sampler runs
@@ -238,7 +238,7 @@ def test_a_call_that_holds_the_interpreter_does_not_blind_the_sampler() -> None:
     assert len(during) >= 0.3 * (after - before) / 0.005
 
 
-def test_without_a_budget_the_watch_only_measures() -> None:
+def test_watch_without_a_budget_only_measures() -> None:
     with lowtide.watch() as w:
         block(32)
     assert (w.growth or 0) > 30 * MIB
@@ -255,12 +255,12 @@ def test_without_a_budget_the_watch_only_measures() -> None:
         ({"strict": True}, "needs a budget"),
     ],
 )
-def test_arguments_that_make_no_sense(arguments: dict, message: str) -> None:
+def test_invalid_arguments_raise(arguments: dict, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         lowtide.watch(**arguments)
 
 
-def test_a_watch_cannot_be_entered_twice_at_once() -> None:
+def test_watch_entered_twice_raises() -> None:
     w = lowtide.watch()
     with w, pytest.raises(ArgumentError, match="in use"), w:
         pass
@@ -268,13 +268,13 @@ def test_a_watch_cannot_be_entered_twice_at_once() -> None:
         pass
 
 
-def test_without_proc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_proc_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc, "ROOT", str(tmp_path))
     with pytest.raises(UnsupportedError, match="does not have"), lowtide.watch("1 MiB"):
         pass
 
 
-def test_a_sampler_that_was_killed_leaves_the_true_peak() -> None:
+def test_killed_sampler_leaves_the_true_peak() -> None:
     with pytest.raises(MemoryBudgetExceeded), lowtide.watch("32 MiB") as w:
         victim = helper.helper()
         os.kill(victim.pid, signal.SIGKILL)
@@ -285,15 +285,15 @@ def test_a_sampler_that_was_killed_leaves_the_true_peak() -> None:
     assert w.samples
 
 
-def test_a_forked_child_may_leave_the_block_and_watch_on_its_own() -> None:
+def test_forked_child_leaves_the_block_and_watches() -> None:
     script = (
         "import lowtide, os, sys, time\n"
         "with lowtide.watch('64 MiB') as w:\n"
-        "    time.sleep(0.1)\n"
+        "    time.sleep(0.5)\n"
         "    child = os.fork()\n"
         "if not child:\n"
-        "    with lowtide.watch() as mine: time.sleep(0.1)\n"
-        "    os._exit(0 if mine.samples else 9)\n"
+        "    with lowtide.watch() as inner: time.sleep(0.5)\n"
+        "    os._exit(0 if inner.samples else 9)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(w.samples) > 3)\n"
     )
     done = subprocess.run(
@@ -302,7 +302,7 @@ def test_a_forked_child_may_leave_the_block_and_watch_on_its_own() -> None:
     assert done.stdout == "0 True\n", done.stderr
 
 
-def test_the_sampler_ends_with_its_process() -> None:
+def test_sampler_ends_with_its_process() -> None:
     script = (
         "import lowtide, os\nfrom lowtide._memory import helper\n"
         "with lowtide.watch(): pass\n"
@@ -316,7 +316,7 @@ def test_the_sampler_ends_with_its_process() -> None:
         time.sleep(0.02)
 
 
-def test_importing_lowtide_and_the_plugin_loads_nothing_heavy() -> None:
+def test_import_loads_nothing_heavy() -> None:
     script = (
         "import sys, lowtide, lowtide.memory\n"
         "print(sorted({'numpy', 'psutil', 'rich', 'click', 'vl_convert'} & set(sys.modules)))\n"

@@ -1,4 +1,4 @@
-"""One look at a process: true figures, their sources, and None where nothing is known."""
+"""A snapshot: true figures, their sources, and None where nothing is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.pages import touch
 MIB = 2**20
 
 
-def test_the_parts_add_up_to_the_whole() -> None:
+def test_parts_add_up() -> None:
     now = snapshot()
     assert now.pid == os.getpid()
     assert None not in (now.rss, now.heap, now.mapped, now.shared, now.peak)
@@ -31,7 +31,7 @@ def test_the_parts_add_up_to_the_whole() -> None:
     assert (now.peak or 0) >= (now.rss or 0)
 
 
-def test_each_figure_says_where_it_came_from(small: Path) -> None:
+def test_each_figure_has_a_source(small: Path) -> None:
     now = snapshot(pss=True, files=[small])
     figures = [field.name for field in dataclasses.fields(Snapshot)]
     for name in set(figures) - {"time", "pid", "page_cache", "sources"}:
@@ -39,12 +39,12 @@ def test_each_figure_says_where_it_came_from(small: Path) -> None:
     assert now.sources[f"page_cache {small}"] in ("cachestat(2)", "mincore(2)")
 
 
-def test_a_snapshot_cannot_be_changed() -> None:
+def test_snapshot_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         snapshot().rss = 1  # type: ignore[misc]
 
 
-def test_heap_and_mapped_files_are_told_apart(small: Path) -> None:
+def test_heap_and_mapped_files_are_separate(small: Path) -> None:
     before = snapshot()
     block = np.ones(32 * MIB, dtype="u1")
     after_heap = snapshot()
@@ -58,13 +58,13 @@ def test_heap_and_mapped_files_are_told_apart(small: Path) -> None:
     del block, mapped
 
 
-def test_pss_is_only_told_when_asked_for() -> None:
+def test_pss_is_measured_on_request() -> None:
     assert snapshot().pss is None
-    told = snapshot(pss=True)
-    assert 0 < (told.pss or 0) <= (told.rss or 0) + 4 * MIB
+    now = snapshot(pss=True)
+    assert 0 < (now.pss or 0) <= (now.rss or 0) + 4 * MIB
 
 
-def test_bytes_read_count_reads_from_the_cache(small: Path) -> None:
+def test_bytes_read_include_cached_reads(small: Path) -> None:
     before = snapshot()
     with open(small, "rb", buffering=0) as file:
         assert len(file.read(10 * MIB)) == 10 * MIB
@@ -72,7 +72,7 @@ def test_bytes_read_count_reads_from_the_cache(small: Path) -> None:
     assert 10 * MIB <= (after.bytes_read or 0) - (before.bytes_read or 0) < 11 * MIB
 
 
-def test_the_page_cache_of_a_file_follows_what_is_read(tmp_path: Path) -> None:
+def test_page_cache_of_a_file_follows_reads(tmp_path: Path) -> None:
     path = written(tmp_path / "a.bin", 8)
     assert snapshot(files=[path]).page_cache[str(path)] == 8 * MIB
     drop_page_cache(path)
@@ -97,9 +97,7 @@ def test_mincore_and_cachestat_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert by_mincore == (by_default[0], "mincore(2)")
 
 
-def test_a_kernel_without_cachestat_falls_back_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_without_cachestat_uses_mincore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.bin", 1)
     monkeypatch.setattr(pagecache, "_cachestat_missing", False)
     monkeypatch.setattr(pagecache, "_CACHESTAT", 4095)  # a number that no system call has
@@ -107,30 +105,30 @@ def test_a_kernel_without_cachestat_falls_back_for_good(
     assert pagecache._cachestat_missing
 
 
-def test_an_empty_file_and_a_file_of_odd_length(tmp_path: Path) -> None:
+def test_page_cache_of_empty_and_odd_files(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "odd").write_bytes(b"x" * 5000)
     assert pagecache.resident(tmp_path / "empty") == (0, "fstat(2)")
     assert (pagecache.resident(tmp_path / "odd") or (0,))[0] == 8192
 
 
-def test_a_folder_has_no_page_cache_to_tell(tmp_path: Path) -> None:
+def test_page_cache_of_a_folder_is_none(tmp_path: Path) -> None:
     assert pagecache.resident(tmp_path) is None
     assert snapshot(files=[tmp_path]).page_cache == {str(tmp_path): None}
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="gone"):
         snapshot(files=[tmp_path / "gone.bin"])
 
 
 @pytest.mark.parametrize("pid", [2**22 + 1, -1], ids=["too high", "negative"])
-def test_no_such_process(pid: int) -> None:
+def test_missing_process_raises(pid: int) -> None:
     with pytest.raises(ProcessError, match=f"/{pid}: there is no process {pid}"):
         snapshot(pid)
 
 
-def test_a_peak_is_reset_and_rises_again() -> None:
+def test_peak_is_reset_and_rises_again() -> None:
     touch(64 * MIB).close()
     high = peak() or 0
     assert reset_peak()
@@ -140,7 +138,7 @@ def test_a_peak_is_reset_and_rises_again() -> None:
     assert (peak() or 0) - low >= 15 * MIB
 
 
-def test_the_peak_of_another_process_can_be_reset(small: Path) -> None:
+def test_peak_of_another_process_is_reset(small: Path) -> None:
     script = "x = bytearray(64 * 2**20); del x; print('ready', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout
@@ -157,7 +155,7 @@ def no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_proc")
-def test_without_proc_what_is_not_known_is_none_and_says_why() -> None:
+def test_missing_proc_gives_none_with_a_reason() -> None:
     now = snapshot()
     assert (now.rss or 0) > 0
     assert now.sources["rss"] == "psutil memory_info().rss"
@@ -168,7 +166,7 @@ def test_without_proc_what_is_not_known_is_none_and_says_why() -> None:
     assert peak() is None
 
 
-def test_a_process_of_another_user_tells_less_but_never_a_false_nought() -> None:
+def test_process_of_another_user_gives_none_never_zero() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     script = (
@@ -183,7 +181,9 @@ def test_a_process_of_another_user_tells_less_but_never_a_false_nought() -> None
 
 
 @pytest.mark.parametrize("with_proc", [True, False])
-def test_resident_memory_alone(with_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resident_memory_rises_with_an_allocation(
+    with_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not with_proc:
         monkeypatch.setattr(proc, "ROOT", str(tmp_path))
     before = snapshots.resident()

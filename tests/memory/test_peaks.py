@@ -13,7 +13,7 @@ MIB = 2**20
 SLACK = 64 * proc.PAGE * 4
 
 
-def test_a_peak_that_was_given_back_is_seen() -> None:
+def test_freed_peak_is_seen() -> None:
     peak = Peak()
     touch(48 * MIB).close()
     assert peak.known
@@ -21,7 +21,7 @@ def test_a_peak_that_was_given_back_is_seen() -> None:
     peak.close()
 
 
-def test_what_is_held_is_exact_to_the_page() -> None:
+def test_held_memory_is_exact_to_the_page() -> None:
     for _ in range(2):  # the first time round may touch pages of the interpreter
         peak = Peak()
         block = touch(16 * MIB)
@@ -31,7 +31,7 @@ def test_what_is_held_is_exact_to_the_page() -> None:
     assert growth == 16 * MIB
 
 
-def test_an_inner_peak_does_not_take_the_outer_ones() -> None:
+def test_inner_peak_leaves_the_outer_one() -> None:
     outer = Peak()
     touch(64 * MIB).close()
     inner = Peak()
@@ -42,7 +42,7 @@ def test_an_inner_peak_does_not_take_the_outer_ones() -> None:
     outer.close()
 
 
-def test_an_inner_peak_counts_for_the_outer_one() -> None:
+def test_inner_peak_counts_for_the_outer_one() -> None:
     outer, inner = Peak(), Peak()
     touch(32 * MIB).close()
     inner.close()
@@ -50,7 +50,7 @@ def test_an_inner_peak_counts_for_the_outer_one() -> None:
     outer.close()
 
 
-def test_where_the_mark_cannot_be_reset_a_new_high_is_still_true(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_high_is_true_without_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     touch(32 * MIB).close()
     monkeypatch.setattr(proc, "reset_peak", lambda: False)
     peak = Peak()

@@ -1,4 +1,4 @@
-"""Real programs, judged: what grows is said to grow, what stays is said to stay."""
+"""Verdicts on real programs: growing ones and bounded ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def profile(body: str, path: Path) -> tuple[Recording, Verdict]:
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_a_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> None:
+def test_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> None:
     if cold:
         drop_page_cache(gib)
     _, verdict = profile(programs.WALK_MEMMAP, gib)
@@ -44,7 +44,7 @@ def test_a_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> Non
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_the_same_walk_shuffled_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
+def test_shuffled_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
     """Its reads go through io_submit, which the kernel's count of bytes read leaves out."""
     if cold:
         drop_page_cache(gib)
@@ -55,7 +55,7 @@ def test_the_same_walk_shuffled_through_lowtide_is_bounded(gib: Path, cold: bool
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_the_same_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
+def test_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
     if cold:
         drop_page_cache(gib)
     _, verdict = profile(programs.WALK_LOWTIDE, gib)
@@ -67,10 +67,10 @@ def test_the_same_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None
     assert 0.95 * GIB <= verdict.read <= 1.1 * GIB
     assert verdict.peak - verdict.base < 32 * MIB
     if cold:
-        assert "page cache +" in verdict.line, "it is told, and it is not called growth"
+        assert "page cache +" in verdict.line, "it is reported, and does not count as growth"
 
 
-def test_a_heap_leak_of_a_tenth_of_what_is_read_grows(gib: Path) -> None:
+def test_heap_leak_of_a_tenth_of_the_reads_grows(gib: Path) -> None:
     _, verdict = profile(programs.LEAK, gib)
     assert verdict.grows
     assert verdict.cause == "heap"
@@ -87,14 +87,14 @@ def test_four_workers_on_one_map_are_not_counted_four_times(gib: Path) -> None:
     assert verdict.read > 2.5 * GIB
 
 
-def test_a_map_that_is_made_anew_for_each_chunk_is_bounded(gib: Path) -> None:
+def test_new_map_for_each_chunk_is_bounded(gib: Path) -> None:
     drop_page_cache(gib)
     _, verdict = profile(programs.REMAP, gib)
     assert not verdict.grows
-    assert verdict.read > 0.8 * GIB, "what was let go between two looks is known from the device"
+    assert verdict.read > 0.8 * GIB, "what was unmapped between two looks is known from the device"
 
 
-def test_a_file_read_in_one_gulp_and_kept_grows(gib: Path) -> None:
+def test_file_read_in_one_call_and_kept_grows(gib: Path) -> None:
     drop_page_cache(gib)
     _, verdict = profile(programs.READ_AT_ONCE, gib)
     assert verdict.grows
@@ -128,7 +128,7 @@ def test_active_page_cache_under_a_limit_is_growth(limited: object, tmp_path: Pa
     assert done.stderr.splitlines()[-1].endswith("page cache")
 
 
-def test_children_that_have_ended_still_count(small: Path) -> None:
+def test_reads_of_ended_children_count(small: Path) -> None:
     body = "for _ in range(6): subprocess.run(['cat', path], stdout=subprocess.DEVNULL)\n"
     recording, verdict = profile("import subprocess\n" + body, small)
     assert 6 * 96 * MIB <= verdict.read < 6 * 96 * MIB + 32 * MIB
@@ -136,7 +136,7 @@ def test_children_that_have_ended_still_count(small: Path) -> None:
     assert recording.most_processes == 2
 
 
-def test_children_that_nobody_waits_for_still_count(small: Path) -> None:
+def test_reads_of_children_without_wait_count(small: Path) -> None:
     body = (
         "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "for _ in range(4):\n"
@@ -150,14 +150,14 @@ def test_children_that_nobody_waits_for_still_count(small: Path) -> None:
     assert 4 * 96 * MIB <= verdict.read < 4 * 96 * MIB + 32 * MIB
 
 
-def test_a_grandchild_whose_parent_ended_stays_in_the_tree() -> None:
+def test_orphan_stays_in_the_tree() -> None:
     inner = "import time; x = bytearray(64 * 2**20); time.sleep(0.4)"
     script = f"sh -c '{sys.executable} -c \"{inner}\" &'; sleep 0.8"
     recording = profiler.record(["sh", "-c", script])
     assert judge(recording).peak > 64 * MIB
 
 
-def test_what_the_command_leaves_running_is_named() -> None:
+def test_processes_left_running_are_listed() -> None:
     recording = profiler.record(["sh", "-c", "sleep 5 & echo $!"])
     line = next(line for line in recording.blind if "left running" in line)
     pid = int(line.rsplit(" ", 1)[1])
@@ -165,37 +165,36 @@ def test_what_the_command_leaves_running_is_named() -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_peak_that_no_look_saw_is_the_kernels() -> None:
-    """In a process of its own: the kernel keeps one peak for all that a process ever started."""
-    told = output("""
+def test_peak_between_looks_comes_from_the_kernel() -> None:
+    """In a separate process: the kernel keeps one peak for all that a process ever started."""
+    printed = output("""
         import sys
         from lowtide._memory.profile import profiler
-from lowtide._memory.profile.observer import Observer
         from lowtide._memory.profile.verdict import judge
 
         profiler.Profiler.look = lambda _: True
         recording = profiler.record([sys.executable, "-c", "x = bytearray(256 * 2**20); x = None"])
         print(len(recording.points), judge(recording).peak)
     """)
-    points, peak = map(int, told.split())
+    points, peak = map(int, printed.split())
     assert points == 0
     assert 256 * MIB < peak < 320 * MIB
 
 
-def test_a_command_that_ends_at_once_is_judged_all_the_same() -> None:
+def test_command_that_ends_at_once_has_a_verdict() -> None:
     recording = profiler.record(["true"])
     verdict = judge(recording)
     assert recording.status == 0
     assert verdict.line.startswith("bounded: ")
 
 
-def test_a_command_that_is_killed_is_still_recorded() -> None:
+def test_killed_command_is_recorded() -> None:
     recording = profiler.record(["sh", "-c", "sleep 0.2; kill -9 $$"])
     assert recording.status == -9
     assert recording.points
 
 
-def test_a_growing_heap_without_reads_is_judged_over_time() -> None:
+def test_growing_heap_without_reads_grows_over_time() -> None:
     body = "import time\nkept = []\nfor _ in range(60): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
     recording = profiler.record([sys.executable, "-c", body])
     verdict = judge(recording)
@@ -204,7 +203,7 @@ def test_a_growing_heap_without_reads_is_judged_over_time() -> None:
     assert verdict.line.endswith("MiB per second, heap")
 
 
-def test_buffers_that_are_filled_once_are_no_growth(small: Path) -> None:
+def test_buffers_that_are_filled_once_are_bounded(small: Path) -> None:
     body = (
         "ring = [np.ones(1 << 23, 'u1') for _ in range(8)]\nfd = os.open(path, os.O_RDONLY)\n"
         "for turn in range(6):\n"
@@ -224,12 +223,12 @@ def test_buffers_that_are_filled_once_are_no_growth(small: Path) -> None:
         (["/tmp"], AccessError, "/tmp"),
     ],
 )
-def test_a_command_that_cannot_be_run(command: list[str], error: type[Exception], message: str) -> None:
+def test_command_that_cannot_run_raises(command: list[str], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         profiler.record(command)
 
 
-def test_without_proc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_proc_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc, "ROOT", str(tmp_path))
     with pytest.raises(UnsupportedError, match="does not have"):
         profiler.record(["true"])
@@ -237,7 +236,7 @@ def test_without_proc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         profiler.attach(1)
 
 
-def test_attaching_counts_only_what_is_read_from_then_on(small: Path) -> None:
+def test_attaching_counts_later_reads_only(small: Path) -> None:
     script = (
         "import sys, os\nf = open(sys.argv[1], 'rb', buffering=0); f.read(); f.seek(0)\n"
         "print('ready', flush=True); input(); f.read(50 * 2**20); print('read', flush=True); input()"
@@ -264,14 +263,14 @@ def test_attaching_counts_only_what_is_read_from_then_on(small: Path) -> None:
     [(2**22 + 1, "no process"), (2, "kernel thread")],
     ids=["none", "kernel thread"],
 )
-def test_attaching_to_what_is_not_a_process(pid: int, message: str) -> None:
+def test_attaching_to_no_process_raises(pid: int, message: str) -> None:
     if pid == 2 and not os.path.exists("/proc/2"):
         pytest.skip("a container shows no kernel threads")
     with pytest.raises(ProcessError, match=message):
         profiler.attach(pid)
 
 
-def test_attaching_to_a_zombie() -> None:
+def test_attaching_to_a_zombie_raises() -> None:
     child = os.posix_spawn("/bin/true", ["true"], {})
     try:
         while proc.state(child) != "Z":
@@ -282,7 +281,7 @@ def test_attaching_to_a_zombie() -> None:
         os.waitpid(child, 0)
 
 
-def test_memory_of_the_recording_stays_flat() -> None:
+def test_recording_stays_bounded() -> None:
     recording = Recording(["x"], 1, 0.0, 0.01)
     point = Observer(Tree(os.getpid())).point()
     assert point is not None

@@ -23,7 +23,7 @@ def take(pages):
     held.append(block)
 
 @pytest.fixture(autouse=True)
-def give_back():
+def release():
     yield
     held.clear()
 
@@ -40,9 +40,7 @@ def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResul
 
 
 @pytest.mark.parametrize(("pages", "passes"), [(1999, True), (2000, True), (2001, False)])
-def test_a_page_below_the_limit_passes_and_a_page_above_fails(
-    pytester: pytest.Pytester, pages: int, passes: bool
-) -> None:
+def test_one_page_above_the_limit_fails(pytester: pytest.Pytester, pages: int, passes: bool) -> None:
     result = run(pytester, f"@pytest.mark.max_memory(LIMIT)\ndef test_it(): take({pages})\n")
     result.assert_outcomes(passed=2 if passes else 1, failed=0 if passes else 1)
     if not passes:
@@ -54,12 +52,12 @@ def test_a_page_below_the_limit_passes_and_a_page_above_fails(
         ])  # fmt: skip
 
 
-def test_what_was_given_back_counts_too(pytester: pytest.Pytester) -> None:
+def test_freed_memory_counts(pytester: pytest.Pytester) -> None:
     result = run(pytester, "@pytest.mark.max_memory(LIMIT)\ndef test_it(): take(4000); held.clear()\n")
     result.assert_outcomes(passed=1, failed=1)
 
 
-def test_what_fixtures_took_before_does_not_count(pytester: pytest.Pytester) -> None:
+def test_memory_of_fixtures_does_not_count(pytester: pytest.Pytester) -> None:
     tests = (
         "@pytest.fixture\ndef much(): take(4000)\n"
         "@pytest.mark.max_memory(LIMIT)\ndef test_it(much): take(100)\n"
@@ -68,7 +66,7 @@ def test_what_fixtures_took_before_does_not_count(pytester: pytest.Pytester) -> 
 
 
 @pytest.mark.parametrize(("kind", "passes"), [("heap", False), ("mapped", True)])
-def test_the_kind_is_heeded(pytester: pytest.Pytester, kind: str, passes: bool) -> None:
+def test_kind_selects_the_gauge(pytester: pytest.Pytester, kind: str, passes: bool) -> None:
     tests = f"@pytest.mark.max_memory(LIMIT, kind={kind!r})\ndef test_it(): take(4000); time.sleep(0.05)\n"
     run(pytester, tests).assert_outcomes(passed=2 if passes else 1, failed=0 if passes else 1)
 
@@ -106,14 +104,14 @@ def test_skipped(): pytest.skip("not today")
     result.stdout.fnmatch_lines(["*not today*"])
 
 
-def test_an_isolated_test_that_is_killed_fails_and_says_so(pytester: pytest.Pytester) -> None:
+def test_killed_isolated_test_fails_with_the_signal(pytester: pytest.Pytester) -> None:
     tests = "@pytest.mark.max_memory(LIMIT, isolate=True)\ndef test_it(): os.kill(os.getpid(), 9)\n"
     result = run(pytester, tests)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*the process of the isolated test was ended by SIGKILL*"])
 
 
-def test_a_failing_test_keeps_its_own_failure(pytester: pytest.Pytester) -> None:
+def test_failing_test_keeps_its_failure(pytester: pytest.Pytester) -> None:
     result = run(
         pytester, "@pytest.mark.max_memory(LIMIT)\ndef test_it():\n    take(4000)\n    assert 1 == 2\n"
     )
@@ -132,7 +130,7 @@ def test_a_failing_test_keeps_its_own_failure(pytester: pytest.Pytester) -> None
         ("None", "*max_memory: *"),
     ],
 )
-def test_a_wrong_mark_is_explained(pytester: pytest.Pytester, arguments: str, message: str) -> None:
+def test_invalid_mark_fails_with_the_reason(pytester: pytest.Pytester, arguments: str, message: str) -> None:
     result = run(pytester, f"@pytest.mark.max_memory({arguments})\ndef test_it(): pass\n")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([message])

@@ -27,13 +27,7 @@ PENDING = {
     "io/test_files.py",
     "io/test_identity.py",
     "io/test_prefetch.py",
-    "prepare/test_prepare.py",
-    "prepare/test_reading.py",
     "prepare/test_tables.py",
-    "prepare/tokenizers/test_huggingface.py",
-    "prepare/tokenizers/test_openai.py",
-    "prepare/tokenizers/test_probe.py",
-    "prepare/tokenizers/test_tokenizers.py",
     "tokens/test_batches.py",
 }  # files whose tests are still to be moved
 

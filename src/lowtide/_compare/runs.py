@@ -1,4 +1,4 @@
-"""One run of a comparison, the file it walks over, and the page cache before it."""
+"""One run of a comparison, its file, and the page cache before it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Run:
     cold: bool
     figures: Figures
     page_cache_left: int | None
-    """Bytes of the file in the page cache afterwards; told for cold runs, which began with none."""
+    """Bytes of the file in the page cache after a cold run, which starts with none; else None."""
 
     @property
     def speed(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.figures["bytes_read"] / max(1e-9, self.figures["seconds"])
 
 
 def make_matrix(path: str, size: int) -> None:
-    """A matrix of random numbers in rows of 1 KiB."""
+    """Create a matrix of random numbers with rows of 1 KiB."""
     random = np.random.default_rng(0)
     with create(path, "float32", row_shape=256) as out:
         for _ in range(max(1, size // 2**22)):
@@ -39,14 +39,14 @@ def make_matrix(path: str, size: int) -> None:
 
 
 def make_cold(path: str) -> bool:
-    """Put a file out of the page cache, as far as that can be done; whether it is."""
+    """Drop a file from the page cache; return whether that succeeded."""
     pagecache.drop(path)
     left = pagecache.resident(path)
     return left is not None and left[0] <= max(2**20, os.stat(path).st_size // 100)
 
 
 def make_warm(layout: Layout, used: int) -> None:
-    """Read once with large requests, as any program that went before would have left it."""
+    """Read the file once with large requests, as an earlier program would have."""
     with open(layout.path, "rb", buffering=0) as file:
         buffer = bytearray(4 * 2**20)
         while file.tell() < layout.offset + used and file.readinto(buffer):

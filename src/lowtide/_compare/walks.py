@@ -1,4 +1,4 @@
-"""One walk of ``lowtide compare``, in a process of its own: settings as JSON in, figures as JSON out."""
+"""One pass of ``lowtide compare`` in a separate process: settings as JSON in, figures as JSON out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAMPLES = 100
 
 
 class Walk(TypedDict):
-    """What a walk is to do."""
+    """The settings of a walk."""
 
     layout: tuple[Any, ...]
     method: str
@@ -37,17 +37,18 @@ class Walk(TypedDict):
 
 
 class Figures(TypedDict):
-    """What a walk has shown. Bytes, except ``seconds``; memory is above what was there at its start."""
+    """The figures of a walk. Bytes, except ``seconds``; memory is above that at its start."""
 
     bytes_read: int
     seconds: float
     complete: bool
     peak: int | None
     samples: list[tuple[int, int]]
-    """(bytes read, resident memory) along the way."""
+    """(bytes read, resident memory) during the walk."""
 
 
 def walk(task: Walk) -> Figures:
+    """Read a file as ``task`` says, and measure."""
     path, format, offset, dtype, shape, fortran, file_size = task["layout"]
     limited = (task["limit_rows"], *shape[1:])
     layout = Layout(path, format, offset, np.dtype(dtype), limited, fortran, file_size)
@@ -65,7 +66,7 @@ def walk(task: Walk) -> Figures:
         if total >= next_sample:
             samples.append((total, resident() - base))
             next_sample = total + step
-            paused += time.perf_counter() - now  # looking is not reading
+            paused += time.perf_counter() - now  # measuring is not reading
         if now - started > task["seconds"]:
             break
     seconds = time.perf_counter() - started - paused
@@ -85,7 +86,7 @@ def _chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
 
 
 def _memmap_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
-    """What people write without lowtide: one map, kept, and each chunk copied out of it."""
+    """The usual code without lowtide: one map, kept, and each chunk copied out of it."""
     order = "F" if layout.fortran else "C"
     mapped = np.memmap(layout.path, layout.dtype, "r", layout.offset, layout.shape, order)  # type: ignore[call-overload]
     rows: Order = Shuffled(len(mapped)) if task["shuffled"] else Sequential(len(mapped))
@@ -110,7 +111,7 @@ def task_for(layout: Layout, **settings: Any) -> str:
 
 
 def walk_apart(task: str) -> Figures:
-    """Walk in a process of its own, so that its memory is that of the walk alone."""
+    """Walk in a separate process, so that its memory is that of the walk alone."""
     ended = subprocess.run(
         [sys.executable, "-m", "lowtide._compare.walks", task], capture_output=True, text=True, check=False
     )

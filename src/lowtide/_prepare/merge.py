@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import errors
-from lowtide._io import publish
+from lowtide._io import atomic
 from lowtide._prepare.jobs import Record
 from lowtide._prepare.shard_writer import END, DamagedError, ShardWriter
 from lowtide._prepare.workdir import Workdir
@@ -92,7 +92,7 @@ class Merger:
     def _commit(self) -> None:
         for writer in self.writers.values():
             writer.sync()
-        publish.sync_folder(self._work.shards)
+        atomic.sync_folder(self._work.shards)
         self._work.write_state(self._state())
         self._forget(self._committed)
         self._committed, self._uncommitted = self.consumed, 0

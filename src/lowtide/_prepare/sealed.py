@@ -11,26 +11,22 @@ import json
 import os
 from typing import Any
 
-from lowtide._io import publish, store
+from lowtide._io import atomic, store
 
 _HEAD = b'{"sha256": "%s", "content":\n'
 _LARGEST = 2**30  # bytes; a million inputs or shards take a quarter of it
 
 
-def seal(path: str, content: object, key: str = "") -> bytes:
-    """The bytes of a sealed file, to be written to ``path``."""
-    data = json.dumps(content, indent=1).encode()
-    return _HEAD % _digest(path, key, data) + data + b"}\n"
-
-
-def write(path: str, content: object, key: str = "") -> None:
-    """Write a sealed file, complete and on disk or not at all.
+def write(path: str, content: object, key: str = "", *, suffix: str = ".new", durable: bool = True) -> None:
+    """Write a sealed file, complete or not at all; ``durable`` if it must survive a power failure.
 
     >>> write(str(tmp / "state.json"), {"consumed": 3}, key="this run")
     >>> read(str(tmp / "state.json"), key="this run"), read(str(tmp / "state.json"), key="another")
     ({'consumed': 3}, None)
     """
-    publish.write_file(path, seal(path, content, key))
+    data = json.dumps(content, indent=1).encode()
+    data = _HEAD % _digest(path, key, data) + data + b"}\n"
+    atomic.replace_file(path, data, suffix=suffix, durable=durable)
 
 
 def read(path: str, key: str = "") -> dict[str, Any] | None:

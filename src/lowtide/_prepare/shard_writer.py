@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import errors
-from lowtide._io import publish
+from lowtide._io import atomic, system
 from lowtide._tokens.formats import llmc
 from lowtide._tokens.formats.own import LayoutName, Shard
 from lowtide.errors import LowtideError
@@ -199,7 +199,7 @@ class _HashedFile:
         except OSError as error:
             raise errors.writing(path, error) from error
         self._sum = hashlib.sha256()
-        self._pace = publish.Pace(self._fd)
+        self._pace = atomic.Pace(self._fd)
 
     @property
     def sha256(self) -> str:
@@ -208,7 +208,7 @@ class _HashedFile:
     def append(self, data: bytes | memoryview, pool: ThreadPoolExecutor | None = None) -> None:
         hashing = pool.submit(self._sum.update, data) if pool else None
         try:
-            publish.write_all(self._fd, memoryview(data), self.size)
+            system.write_at(self._fd, memoryview(data), self.size)
         except OSError as error:
             raise errors.writing(self.path, error) from error
         finally:
@@ -222,7 +222,7 @@ class _HashedFile:
     def rewrite(self, head: bytes) -> None:
         """Write other bytes to the start, and hash the file again."""
         try:
-            publish.write_all(self._fd, memoryview(head), 0)
+            system.write_at(self._fd, memoryview(head), 0)
         except OSError as error:
             raise errors.writing(self.path, error) from error
         self._hash(self.size)
@@ -235,7 +235,7 @@ class _HashedFile:
         if self.sha256 != state["sha256"]:
             raise DamagedError(f"out/{os.path.basename(self.path)}")
         self.size = state["size"]
-        self._pace = publish.Pace(self._fd, self.size)
+        self._pace = atomic.Pace(self._fd, self.size)
 
     def sync(self) -> None:
         try:
@@ -249,7 +249,7 @@ class _HashedFile:
 
     def _hash(self, size: int) -> None:
         self._sum = hashlib.sha256()
-        os.lseek(self._fd, 0, os.SEEK_SET)  # writes are at offsets, and not every system has pread
-        while size and (data := os.read(self._fd, min(_BLOCK, size))):
+        at = 0
+        while at < size and (data := system.bytes_at(self._fd, min(_BLOCK, size - at), at)):
             self._sum.update(data)
-            size -= len(data)
+            at += len(data)

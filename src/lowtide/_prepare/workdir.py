@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any
 
 from lowtide import errors
-from lowtide._io import publish, store
+from lowtide._io import atomic, store, system
 from lowtide._prepare import sealed
 from lowtide._prepare.jobs import Record
 from lowtide._tokens.formats import own
@@ -66,7 +66,7 @@ class Workdir:
             self._fd = os.open(os.path.join(self.path, "lock"), flags, 0o666)
         except OSError as error:
             raise errors.writing(self.path, error) from None
-        if not publish.lock(self._fd):
+        if not atomic.lock(self._fd):
             os.close(self._fd)
             raise WriteError(
                 errno.EBUSY,
@@ -149,7 +149,7 @@ class Workdir:
         return False
 
     def write_tokenizer(self, data: bytes) -> None:
-        publish.write_file(self.tokenizer, data)
+        atomic.write_file(self.tokenizer, data)
         seal = {"sha256": hashlib.sha256(data).hexdigest()}
         sealed.write(self._in("tokenizer.seal"), seal, self._plan_key)
         self.key = sealed.digest_of([self._plan_key, seal["sha256"]])
@@ -191,12 +191,11 @@ class Workdir:
         boot = b""
         with suppress(OSError), open(_BOOT, "rb") as file:
             boot = file.read().strip()
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        if os.read(self._fd, 100) != boot:
+        if system.bytes_at(self._fd, 100, 0) != boot:
             shutil.rmtree(self.tasks)
             os.mkdir(self.tasks)
             os.ftruncate(self._fd, 0)
-            publish.write_all(self._fd, memoryview(boot), 0)
+            system.write_at(self._fd, memoryview(boot), 0)
             os.fsync(self._fd)
 
     def records(self, first: int, last: int) -> dict[int, Record]:
@@ -267,7 +266,7 @@ class Workdir:
                 self._remove_corpus(index, keep=set(ready) | _names(manifest))
             for name in ready:
                 os.replace(os.path.join(self.shards, name), os.path.join(self.out, name))
-            publish.sync_folder(self.out)
+            atomic.sync_folder(self.out)
         except OSError as error:
             raise errors.writing(self.out, error) from error
         own.write(self.out, manifest)
@@ -286,7 +285,7 @@ class Workdir:
         except LowtideError:
             names = set()
         os.unlink(index)
-        publish.sync_folder(self.out)
+        atomic.sync_folder(self.out)
         for name in names - keep:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.out, name))

@@ -90,8 +90,9 @@ def encode(task: Task, job: Job) -> Record:
         )
         for output in outputs.values():
             output.finish()
+        content = dataclasses.asdict(record)
         path = record_path(job.folder, task.index)
-        _replace(path, attempt, sealed.seal(path, dataclasses.asdict(record), job.key))
+        sealed.write(path, content, job.key, suffix=f".{attempt}", durable=False)
     except BaseException:
         for output in outputs.values():
             output.abort()
@@ -177,16 +178,6 @@ class _Output:
             with suppress(OSError):
                 os.unlink(f"{path}.{self._attempt}")
         self._files.clear()
-
-
-def _replace(path: str, attempt: str, data: bytes) -> None:
-    """Write a small file under a name of this attempt, then rename it."""
-    try:
-        with open(f"{path}.{attempt}", "xb") as file:
-            file.write(data)
-        os.replace(f"{path}.{attempt}", path)
-    except OSError as error:
-        raise errors.writing(path, error) from error
 
 
 def _batches(task: Task, job: Job, skip: Skip | None) -> Iterator[list[_Source]]:

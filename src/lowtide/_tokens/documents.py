@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 Ids = npt.NDArray[np.int32]
 DocumentKind = Literal["ids", "cu_seqlens"]
-Marks = Literal["end", "begin"]  # prose: ok
+Marks = Literal["end", "start"]
 
 
 class DocumentBatch(tuple[A, A, A], Generic[A]):
@@ -148,7 +148,7 @@ def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Marks) -> Ids:
     array([[0, 0, 1, 1, 1, 2]], dtype=int32)
     """
     count = np.cumsum(x == mark, axis=1, dtype=np.int32)
-    if marks == "begin":  # prose: ok
+    if marks == "start":
         return count - count[:, :1]
     ids = np.zeros_like(count)
     ids[:, 1:] = count[:, :-1]
@@ -242,7 +242,7 @@ def _ends(corpus: Corpus) -> Iterator[Ints]:
 
 def _ends_by_mark(corpus: Corpus) -> Iterator[Ints]:
     """From the token that is the last of a document, or the first."""
-    behind = 0 if corpus._layout.marks == "begin" else 1  # prose: ok
+    behind = 0 if corpus._layout.marks == "start" else 1
     start = 0
     for part in corpus.stream():
         ends = np.flatnonzero(part == corpus.eos) + start + behind

@@ -1,4 +1,4 @@
-"""The command line: one module a command, imported when it is called."""
+"""The command line: one module per command, imported when it is called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowtide.errors import LowtideError, MemoryBudgetExceeded
 # Listed here with their one line of help, so that `lowtide --help` need not import them all.
 COMMANDS = {
     "demo": "Show what lowtide does, on this machine, in a minute or two.",
-    "info": "Say what a file is: format, shape, dtype, members.",
+    "info": "Show what a file is: format, shape, dtype, members.",
     "compare": "Measure np.memmap against lowtide's readers on your own file.",
     "shuffle": "Rewrite an array in a uniformly shuffled order.",
     "prepare": "Turn text, JSON lines or Parquet into a token corpus.",
@@ -27,7 +27,7 @@ COMMANDS = {
     "profile": "Measure the memory of a command, over time and over bytes read.",
     "watch": "Show the memory of a running process, live.",
     "report": "Make the HTML report of a saved profile or a .dat file.",
-    "doctor": "Say what this machine and container allow, with advice.",
+    "doctor": "Show what this machine and container allow, with advice.",
     "completion": "Print the script that makes TAB complete in your shell.",
 }
 
@@ -70,9 +70,9 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        # Click's own would import every command that begins so, and a TAB should not wait for NumPy.
+        # Click's own would import every matching command, and a TAB should not wait for NumPy.
         names = [
-            CompletionItem(name, help=said) for name, said in COMMANDS.items() if name.startswith(incomplete)
+            CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)
         ]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -84,7 +84,7 @@ def cli() -> None:
 
     \b
         lowtide info features.npy                what is it?
-        lowtide compare features.npy             how does np.memmap walk through it, how lowtide?
+        lowtide compare features.npy             how do np.memmap and lowtide read it?
         lowtide profile -- python train.py       does the memory of my program grow?
 
     \b
@@ -92,12 +92,12 @@ def cli() -> None:
         lowtide train --data corpus --out run    from tokens to a model,
         lowtide sample run                       and back to text
 
-    `lowtide COMMAND --help` tells more, with examples.
+    `lowtide COMMAND --help` has the options and examples.
     """
 
 
 def main() -> None:
-    """The ``lowtide`` program: what it raises on purpose is a message and not a traceback."""
+    """Run the ``lowtide`` program; its own errors are messages, not tracebacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # no name and no bar is worth an exception

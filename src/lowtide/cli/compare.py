@@ -30,35 +30,39 @@ from lowtide.errors import ArgumentError
     "--rows",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Rows in a chunk; about 2 MiB of them unless told.",
+    help="Rows per chunk.  [default: about 2 MiB]",
 )
 @click.option(
-    "--seconds", type=float, default=5, show_default=True, metavar="X", help="Stop each walk after so long."
+    "--seconds",
+    type=float,
+    default=5,
+    show_default=True,
+    metavar="X",
+    help="Stop each walk after this time.",
 )
 @click.option(
     "--limit",
     type=Size(),
     default="2GiB",
     show_default=True,
-    help="Walk through no more than the first so many bytes.",
+    help="Read at most this many bytes from the start of the array.",
 )
 @click.option(
     "--make",
     type=Size(),
     default="1GiB",
     show_default=True,
-    help="Without PATH: the size of the file that is made.",
+    help="Without PATH: the size of the file to create.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False),
     default="compare.png",
     show_default=True,
-    help="Where to write the plot.",
+    help="Write the plot to this PNG file.",
 )
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False), help="Write every figure and every sample too."
-)
+@click.option("--save", type=click.Path(dir_okay=False), help="Write all figures and samples as JSON here.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), hidden=True)
 def command(
     path: str | None,
     rows: int | None,
@@ -66,25 +70,26 @@ def command(
     limit: int,
     make: int,
     out: str,
+    save: str | None,
     json_path: str | None,
     **which: Any,
 ) -> None:
     """Measure np.memmap against each of lowtide's readers, on the array in PATH.
 
-    Each walk through the array is a process of its own: in order and shuffled, from the device (cold) and
-    from the page cache (warm). The table and the plot (which needs lowtide[plot]) show speed and memory, as
-    the kernel counts them. Without PATH a file of random numbers is made in the temporary folder, and
+    Each walk through the array is a separate process: in order and shuffled, from the device (cold) and from
+    the page cache (warm). The table and the plot (which needs lowtide[plot]) show speed and memory, as
+    the kernel counts them. Without PATH a file of random numbers is created in the temporary folder, and
     removed afterwards.
 
     \b
         lowtide compare features.npy
         lowtide compare train.bin --dtype uint16 --shape -1,1024 --limit 8GiB
-        lowtide compare --make 4GiB --out plots/compare.png --json compare.json
+        lowtide compare --make 4GiB --out plots/compare.png --save compare.json
     """
-    with _file(path, make) as made:
-        layout = Source(made or str(path), **({} if made else which)).layout()
+    with _file(path, make) as created:
+        layout = Source(created or str(path), **({} if created else which)).layout()
         if not layout.shape or not layout.nbytes:
-            raise ArgumentError(f"{layout.path}: has no rows to walk through; its shape is {layout.shape}")
+            raise ArgumentError(f"{layout.path}: has no rows (shape {layout.shape}); pass another array")
         width = layout.nbytes // layout.shape[0]
         limit_rows = (
             layout.shape[0] if layout.fortran else max(1, min(layout.shape[0], limit // max(1, width)))
@@ -99,15 +104,17 @@ def command(
     _print_table(runs)
     _print_summary(runs)
     if json_path:
-        with open(json_path, "w") as file:
-            told = {
+        say("lowtide: --json FILE is deprecated; use --save FILE", err=True)
+    if save := save or json_path:
+        with open(save, "w") as file:
+            result = {
                 "path": layout.path,
                 "bytes": used,
-                "rows_a_chunk": rows,
+                "rows_per_chunk": rows,
                 "runs": [asdict(run) for run in runs],
             }
-            json.dump(told, file)
-        say(f"figures: {json_path}")
+            json.dump(result, file)
+        say(f"figures: {save}")
     if out:
         try:
             from lowtide.cli.compare_plot import plot
@@ -126,9 +133,9 @@ def _file(path: str | None, size: int) -> Iterator[str | None]:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
-        made = os.path.join(folder, "matrix.npy")
-        make_matrix(made, size)
-        yield made
+        created = os.path.join(folder, "matrix.npy")
+        make_matrix(created, size)
+        yield created
 
 
 def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterator[Run]:
@@ -159,9 +166,7 @@ def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterato
         left = pagecache.resident(layout.path) if cold else None
         yield Run(method, shuffled, cold, figures, left[0] if left else None)
     if refused:
-        click.echo(
-            "no cold walks: the file cannot be put out of the page cache here (someone has it mapped?)"
-        )
+        click.echo("no cold walks: the file stays in the page cache (it may be mapped by a process)")
 
 
 def _print_table(runs: list[Run]) -> None:
@@ -177,12 +182,12 @@ def _print_table(runs: list[Run]) -> None:
     for heading in ("\nin order\npeak", "\nshuffled\npeak", "\ncache\nleft"):
         table.add_column(heading, justify="right", no_wrap=True)
     for method in METHODS:
-        mine = {(run.shuffled, run.cold): run for run in runs if run.method == method}
-        cells = [_speed(mine.get(column)) for column in columns]
+        own = {(run.shuffled, run.cold): run for run in runs if run.method == method}
+        cells = [_speed(own.get(column)) for column in columns]
         cells += [
-            _peak([run for key, run in mine.items() if key[0] == shuffled]) for shuffled in (False, True)
+            _peak([run for key, run in own.items() if key[0] == shuffled]) for shuffled in (False, True)
         ]
-        left = [run.page_cache_left for run in mine.values() if run.page_cache_left is not None]
+        left = [run.page_cache_left for run in own.values() if run.page_cache_left is not None]
         table.add_row(
             method, *cells, format_size(max(left)) if left else "-", style="bold" if method == "pread" else ""
         )
@@ -210,7 +215,7 @@ def _peak(runs: list[Run]) -> str:
 
 
 def _print_summary(runs: list[Run]) -> None:
-    """The one comparison that people come for: shuffled, from the device or else warm."""
+    """Print the main comparison: shuffled, from the device or else warm."""
     cold = any(run.cold for run in runs)
     chosen = {run.method: run for run in runs if run.shuffled and run.cold == cold}
     ours, theirs = chosen.get("pread"), chosen.get("np.memmap")

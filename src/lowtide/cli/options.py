@@ -53,7 +53,7 @@ class Shape(click.ParamType):  # type: ignore[type-arg]
         try:
             return tuple(int(length) for length in str(value).strip("() ").rstrip(",").split(","))
         except ValueError:
-            self.fail(f"{value!r} is no shape; write lengths with commas, as in 1000,256", param, ctx)
+            self.fail(f"{value!r} is not a shape; pass lengths with commas, as in 1000,256", param, ctx)
 
 
 @dataclass(frozen=True, slots=True)

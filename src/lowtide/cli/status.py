@@ -52,7 +52,7 @@ def in_options(text: str, command: click.Command | None) -> str:
         return f"{flag} {value}".rstrip()
 
     def call(match: re.Match[str]) -> str:
-        settings = [_SETTING.sub(option, found[0]) for found in _SETTING.finditer(match[1])]
+        settings = [_SETTING.sub(option, result[0]) for result in _SETTING.finditer(match[1])]
         return " ".join(settings) if settings and all(one.startswith("--") for one in settings) else match[0]
 
     text = _SETTING.sub(option, _CALL.sub(call, text))

@@ -1,60 +1,149 @@
-"""What the demo draws."""
+"""The charts of the demo, drawn by matplotlib as SVG whose colours come from the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from lowtide._compare.runs import Run
 from lowtide._sizes import format_size
-from lowtide.demo.svg import Chart, Line, Point
 from lowtide.demo.walks import name, peak
 
-_POINTS = 240  # of a line: more than it has units to lie on
+Draw = Callable[[Any], None]
+"""Draws on the axes of a figure."""
+
+# matplotlib writes colours as they are given. These become CSS variables, which a dark page sets differently.
+_COLOURS = {
+    "#000001": "var(--ours)",
+    "#000002": "var(--theirs)",
+    "#000003": "var(--faint)",
+    "#000004": "var(--text)",
+    "#000005": "var(--soft)",
+    "#000006": "var(--line)",
+}
+_OURS, _THEIRS, _FAINT, _TEXT, _SOFT, _LINE = _COLOURS
+_STYLE = """<style>
+:root {
+background: #fff; --ours: #1f6f8b; --theirs: #b9541a; --text: #17212b; --soft: #5b6b7a; --line: #dfe5ea }
+@media (prefers-color-scheme: dark) { :root {
+background: #18212a; --ours: #4fb3d1; --theirs: #f2a162; --text: #e6edf3; --soft: #9fb0bf; --line: #2a3641 } }
+</style>"""
+_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "lowtide",  # the same names each time
+    "font.family": "sans-serif",
+    "font.size": 13,  # about as many pixels on the page
+    "legend.frameon": False,
+    "legend.fontsize": 13,
+    "text.color": _SOFT,
+    "axes.labelcolor": _SOFT,
+    "axes.edgecolor": _LINE,
+    "axes.titlecolor": _TEXT,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _LINE,
+    "xtick.color": _LINE,
+    "ytick.color": _LINE,
+    "xtick.labelcolor": _SOFT,
+    "ytick.labelcolor": _SOFT,
+    "lines.linewidth": 2.2,
+}
 
 
-def two_curves(walks: Sequence[Run], size: int) -> Chart:
-    """Memory against bytes read: np.memmap's diagonal, and lowtide's flat line."""
+def available() -> bool:
+    """Whether matplotlib, which draws the charts, is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def svg(draw: Draw, width: int, height: int, *, standalone: bool = False) -> str:
+    """Return a chart as SVG: part of a page that sets the colours, or a file that has both themes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        file = io.StringIO()
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    for colour, variable in _COLOURS.items():
+        text = text.replace(colour, variable)
+    label = f'<svg role="img" aria-label="{axes.get_title(loc="left")}" class="chart" '
+    text = text.replace("<svg ", label, 1)
+    head, _, body = text.partition(">")
+    return f"{head}>{_STYLE}{body}" if standalone else text
+
+
+def two_curves(walks: Sequence[Run], size: int) -> Draw:
+    """Memory over bytes read: the diagonal of np.memmap, and the flat line of lowtide."""
     unit, factor = ("GiB", 2**30) if size >= 2**30 else ("MiB", 2**20)
-    found = {(name(walk), walk.shuffled): walk for walk in walks}
 
-    def points(who: str, shuffled: bool) -> list[Point]:
-        return [(x / factor, y / factor) for x, y in found[who, shuffled].figures["samples"]]
+    def draw(axes: Any) -> None:
+        for walk in walks:
+            xs, ys = zip(*walk.figures["samples"], strict=True)
+            order = "shuffled" if walk.shuffled else "in order"
+            axes.plot(
+                [x / factor for x in xs],
+                [y / factor for y in ys],
+                color=_OURS if name(walk) == "lowtide" else _THEIRS,
+                linestyle=":" if walk.shuffled else "-",
+                label=f"{name(walk)}, {order}: {format_size(peak(walk))}",
+            )
+        _finish(axes, f"Memory of a pass over {format_size(size)}", f"{unit} read", f"{unit} resident")
+        axes.set_xlim(0, size / factor)
+        # Below the axes: there is no corner that no curve crosses.
+        axes.figure.legend(loc="outside lower left", ncols=1 if axes.figure.get_figwidth() < 6 else 2)
 
-    ours = max(peak(found["lowtide", shuffled]) for shuffled in (False, True))
-    return Chart(
-        title=f"Memory of a pass over {format_size(size)}",
-        x_label=f"{unit} read",
-        y_label=f"{unit} resident above the start",
-        lines=[
-            Line("np.memmap, shuffled", points("np.memmap", True), "theirs", 0.12, "below", dashed=True),
-            Line("np.memmap, in order", points("np.memmap", False), "theirs", 0.4, "right"),
-            Line("", points("lowtide", True), "ours", dashed=True),
-            Line(f"lowtide, both orders: {format_size(ours)}", points("lowtide", False), "ours"),
-        ],
-        x_to=size / factor,
-    )
+    return draw
 
 
-def loss(metrics: Sequence[Mapping[str, Any]]) -> Chart:
+def loss(metrics: Sequence[Mapping[str, Any]]) -> Draw:
     """The loss of a run."""
-    train = [(line["step"], line["train_loss"]) for line in metrics]
     val = [(line["step"], line["val_loss"]) for line in metrics if line["val_loss"] is not None]
-    lines = [Line("training", thinned(train), "faint", 0.1)]
-    if val:
-        lines.append(Line(f"validation: {val[-1][1]:.2f}", val, "ours", side="below"))
-    return Chart("Loss", "step", "nats a token", lines)
+
+    def draw(axes: Any) -> None:
+        steps, losses = _column(metrics, "train_loss")
+        axes.plot(steps, losses, color=_FAINT, linewidth=1, label="training")
+        if val:
+            axes.plot(*zip(*val, strict=True), color=_OURS, label=f"validation: {val[-1][1]:.2f}")
+        _finish(axes, "Loss", "step", "nats per token", bottom=None)
+        axes.legend(loc="upper right")
+
+    return draw
 
 
-def memory(metrics: Sequence[Mapping[str, Any]]) -> Chart:
+def memory(metrics: Sequence[Mapping[str, Any]]) -> Draw:
     """The memory of the process that trained."""
-    points = [(line["step"], line["rss_mib"]) for line in metrics]
-    last = f"{points[-1][1]:,.0f} MiB" if points else ""
-    return Chart("Memory while training", "step", "MiB resident", [Line(last, thinned(points), "ours")])
+
+    def draw(axes: Any) -> None:
+        steps, sizes = _column(metrics, "rss_mib")
+        axes.plot(steps, sizes, color=_OURS, label=f"{sizes[-1]:,.0f} MiB at the end")
+        _finish(axes, "Memory while training", "step", "MiB resident")
+        axes.legend(loc="lower right")
+
+    return draw
 
 
-def thinned(points: Sequence[Point]) -> list[Point]:
-    """No more points than can be told apart, the last among them."""
-    every = -(-len(points) // _POINTS) or 1
-    kept = list(points[::every])
-    return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
+def _column(metrics: Sequence[Mapping[str, Any]], name: str, limit: int = 240) -> tuple[list[Any], list[Any]]:
+    """At most ``limit`` points and the last one: more than a chart has room for would only make it large."""
+    chosen = list(metrics[:: -(-len(metrics) // limit) or 1])
+    if metrics and chosen[-1] is not metrics[-1]:
+        chosen.append(metrics[-1])
+    return [line["step"] for line in chosen], [line[name] for line in chosen]
+
+
+def _finish(axes: Any, title: str, x_label: str, y_label: str, bottom: float | None = 0) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_ylim(bottom=bottom)

@@ -1,4 +1,4 @@
-"""The folder of a demo: its own to refresh, and nobody else's."""
+"""The folder of a demo, which only a later demo may overwrite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where each thing of a demo lies."""
+    """The paths of a demo."""
 
     path: str
 
@@ -30,7 +30,7 @@ class Folder:
 
     @property
     def mark(self) -> str:
-        """What tells a demo's folder from others; at the end it holds the figures."""
+        """The file that marks a demo's folder; at the end it has the figures."""
         return self / "demo.json"
 
     @property
@@ -43,7 +43,7 @@ class Folder:
 
     @property
     def scratch(self) -> str:
-        """Of the array: large, and there only while it is walked through."""
+        """The folder of the array: large, and removed after the walks."""
         return self / "scratch"
 
     @property
@@ -58,16 +58,16 @@ class Folder:
     def report(self) -> str:
         return self / "report.html"
 
-    def begin(self) -> None:
-        """Make the folder, or take away what an earlier demo left there. Others are refused."""
+    def prepare(self) -> None:
+        """Create the folder, or remove what an earlier demo left there. Refuse any other."""
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
-            raise ArgumentError(f"{self.path}: is a file, and the demo needs a folder; name one with --out")
+            raise ArgumentError(f"{self.path}: is a file, not a folder; pass a folder with --out")
         try:
             os.makedirs(self.path, exist_ok=True)
             if os.listdir(self.path) and not self._is_a_demo():
                 raise ArgumentError(
-                    f"{self.path}: holds other files and no demo (there is no {os.path.basename(self.mark)} "
-                    "of one); name another folder with --out, or an empty one"
+                    f"{self.path}: has files, but not those of a demo (no {os.path.basename(self.mark)}); "
+                    "pass another folder, or an empty one, with --out"
                 )
             for folder in (self.text, self.corpus, self.run, self.scratch):
                 if os.path.isdir(folder):
@@ -80,13 +80,13 @@ class Folder:
         self.keep({})
 
     def keep(self, figures: dict[str, Any]) -> None:
-        """Write the mark, with what there is to tell."""
+        """Write the mark, with the figures."""
         write_file(self.mark, (json.dumps({_KEY: _VERSION, **figures}) + "\n").encode())
 
     def _is_a_demo(self) -> bool:
         try:
             with open(self.mark, encoding="utf-8") as file:
-                found = json.load(file)
+                content = json.load(file)
         except (OSError, ValueError):
             return False
-        return isinstance(found, dict) and _KEY in found
+        return isinstance(content, dict) and _KEY in content

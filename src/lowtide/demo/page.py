@@ -1,4 +1,4 @@
-"""``report.html``: what the demo has shown, on one page that fetches nothing and runs no script."""
+"""``report.html``: the results of the demo, on one page that fetches nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lowtide._memory import cgroup
 from lowtide._pages import escape, fill
 from lowtide._prepare.summary import Summary
 from lowtide._sizes import format_size
-from lowtide.demo import charts, svg
+from lowtide.demo import charts
 from lowtide.demo.sources import Texts
-from lowtide.demo.svg import Chart
+from lowtide.demo.terminal import area
 from lowtide.demo.training import Training
 from lowtide.demo.walks import name, peak
 
@@ -31,7 +31,7 @@ _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What the demo has shown."""
+    """The results of the demo."""
 
     started: float
     texts: Texts
@@ -42,7 +42,7 @@ class Story:
     training: Training | None = None
     sample: str | None = None
     commands: Sequence[tuple[str, str]]
-    """What each was for, and how to give it again."""
+    """What each does, and how to run it again."""
 
     def to_json(self) -> dict[str, Any]:
         """The figures, for programs."""
@@ -65,13 +65,12 @@ class Story:
 def save(path: str, story: Story) -> None:
     """Write the page."""
     parts = {
-        "style": svg.STYLE,
         "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(story.started)),
-        "curves": _figure(charts.two_curves(story.walks, story.array_size)),
+        "curves": _curves(story.walks, story.array_size),
         "size": format_size(story.array_size),
         "walks": "".join(map(_walk_row, story.walks)),
-        "memory": escape(memory_told(story.walks)),
-        "speed": escape(speed_told(story.walks)),
+        "memory": escape(memory_summary(story.walks)),
+        "speed": escape(speed_summary(story.walks)),
         "corpus": _tiles(_corpus_figures(story)),
         "training": _training(story.training),
         "sample": _sample(story.sample),
@@ -84,15 +83,15 @@ def save(path: str, story: Story) -> None:
     write_file(path, fill(_TEMPLATE, parts).encode(errors="replace"))
 
 
-def memory_told(walks: Sequence[Run]) -> str:
-    """The two curves in a sentence."""
+def memory_summary(walks: Sequence[Run]) -> str:
+    """The two curves in one sentence."""
     highest = {who: max(peak(walk) for walk in walks if name(walk) == who) for who in map(name, walks)}
     theirs, ours = format_size(highest["np.memmap"]), format_size(highest["lowtide"])
-    return f"np.memmap ended with {theirs}, lowtide never had more than {ours}."
+    return f"np.memmap used up to {theirs}, lowtide up to {ours}."
 
 
-def speed_told(walks: Sequence[Run]) -> str:
-    """What that cost or brought, as it is."""
+def speed_summary(walks: Sequence[Run]) -> str:
+    """The speeds in one sentence."""
     speeds = {(name(walk), walk.shuffled): walk.speed for walk in walks}
     in_order, shuffled = (speeds["lowtide", order] / speeds["np.memmap", order] for order in (False, True))
     return (
@@ -106,7 +105,7 @@ def machine() -> list[tuple[str, str]]:
     group = cgroup.find(os.getpid())
     limit = group.limit() if group is not None else None
     container = "" if limit is None else f", {format_size(limit)} for this container"
-    told = [
+    rows = [
         ("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         ("cores", str(os.cpu_count())),
         ("memory", f"{format_size(psutil.virtual_memory().total)}{container}"),
@@ -115,15 +114,31 @@ def machine() -> list[tuple[str, str]]:
     ]
     for package in ("numpy", "torch"):
         try:
-            told.append((package, metadata.version(package)))
+            rows.append((package, metadata.version(package)))
         except metadata.PackageNotFoundError:
-            told.append((package, "not installed"))
-    return told
+            rows.append((package, "not installed"))
+    return rows
 
 
-def _figure(chart: Chart) -> str:
+def _figure(draw: charts.Draw) -> str:
     """A chart for wide screens and one for phones; the page's style shows one of them."""
-    return f'<div class="wide">{chart.svg(860, 380)}</div><div class="narrow">{chart.svg(340, 300)}</div>'
+    if not charts.available():
+        return "<p>For a chart here: <code>pip install 'lowtide[plot]'</code></p>"
+    return (
+        f'<div class="wide">{charts.svg(draw, 860, 400)}</div>'
+        f'<div class="narrow">{charts.svg(draw, 320, 340)}</div>'
+    )
+
+
+def _curves(walks: Sequence[Run], size: int) -> str:
+    """The two curves; without matplotlib those of the terminal."""
+    if charts.available():
+        return _figure(charts.two_curves(walks, size))
+    return "".join(
+        f"<pre>{name(walk)}, in order\n{chr(10).join(area(walk.figures['samples'], size, size, 34, 8))}</pre>"
+        for walk in walks
+        if not walk.shuffled
+    )
 
 
 def _walk_row(walk: Run) -> str:
@@ -136,12 +151,12 @@ def _walk_row(walk: Run) -> str:
 
 
 def _corpus_figures(story: Story) -> list[tuple[str, str]]:
-    told = story.corpus.manifest.tokenizer
+    tokenizer = story.corpus.manifest.tokenizer
     return [
         ("text", format_size(story.texts.size)),
         ("documents", f"{story.corpus.documents:,}"),
         ("tokens", f"{story.corpus.tokens:,}"),
-        ("tokenizer", told.name if told else "-"),
+        ("tokenizer", tokenizer.name if tokenizer else "-"),
         ("seconds", f"{story.corpus_seconds:.1f}"),
     ]
 
@@ -177,5 +192,5 @@ def _sample(sample: str | None) -> str:
         return ""
     return (
         '<section class="card"><h2>What it writes</h2><p>The same model: a minute earlier its weights were '
-        f"random numbers.</p><pre>{html.escape(sample)}</pre></section>"
+        f"random.</p><pre>{html.escape(sample)}</pre></section>"
     )

@@ -11,7 +11,7 @@ Point = tuple[float, float]
 
 
 def area(points: Sequence[Point], x_to: float, y_to: float, width: int, height: int) -> list[str]:
-    """Lines of text, the highest first. Whatever is above 0 is seen.
+    """Return lines of text, the highest first. Every value above 0 is visible.
 
     >>> print("\\n".join(area([(0, 0), (4, 4)], 4, 4, width=8, height=2)))
         ▁▃▅▇
@@ -29,7 +29,7 @@ def area(points: Sequence[Point], x_to: float, y_to: float, width: int, height: 
 
 
 def _value_at(points: Sequence[Point], x: float) -> float:
-    """On the straight line between the two points around ``x``; 0 where no point is left."""
+    """Interpolate between the two points around ``x``; 0 outside of all points."""
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x0 <= x <= x1:
             return y0 + (y1 - y0) * ((x - x0) / (x1 - x0) if x1 > x0 else 1.0)

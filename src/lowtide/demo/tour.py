@@ -1,4 +1,4 @@
-"""The steps of the demo, one after another, each with a word on what it shows."""
+"""The steps of the demo, in order, each with a sentence on what it shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How large everything is. Without ``training`` neither PyTorch nor a tokenizer's library is needed."""
+    """The sizes of a demo. Without ``training`` it needs neither PyTorch nor a tokenizer library."""
 
     text_size: int
     array_size: int
@@ -52,11 +52,11 @@ FULL = Plan(
 
 
 def tour(out: str, plan: Plan) -> None:
-    """Show everything, and leave the page in the folder ``out``."""
+    """Run every step, and write the page into the folder ``out``."""
     if plan.training is not None:
         training.require()
     folder = Folder(out)
-    folder.begin()
+    folder.prepare()
     size = walks.fitting_size(plan.array_size, folder.path, plan.beside)
     _Tour(folder, plan, size).run()
 
@@ -74,20 +74,20 @@ class _Tour:
         started = time.time()
         texts = self.text()
         corpus, seconds = self.prepare()
-        found = self.two_curves()
-        trained = said = None
+        runs = self.two_curves()
+        trained = sample = None
         if self.plan.training is not None:
             trained = self.train(self.plan.training)
-            said = self.sample()
+            sample = self.sample()
         story = Story(
             started=started,
             texts=texts,
             corpus=corpus,
             corpus_seconds=seconds,
             array_size=self.size,
-            walks=found,
+            walks=runs,
             training=trained,
-            sample=said,
+            sample=sample,
             commands=self.commands,
         )
         self.report(story)
@@ -108,72 +108,78 @@ class _Tour:
 
     def text(self) -> Texts:
         self.headline("Text", "The Python sources that every interpreter carries are the text of this demo.")
-        told = sources.copy(self.folder.text, self.plan.text_size)
-        self.console.print(f"{told.files:,} files, {format_size(told.size)}, in {printable(told.folder)}")
-        return told
+        texts = sources.copy(self.folder.text, self.plan.text_size)
+        self.console.print(f"{texts.files:,} files, {format_size(texts.size)}, in {printable(texts.folder)}")
+        return texts
 
     def prepare(self) -> tuple[Summary, float]:
         self.headline(
             "Prepare",
-            "Text becomes a corpus: tokens on disk, made on all cores in bounded memory. A run that is "
-            "killed goes on where it was.",
+            "Text becomes a corpus: tokens on disk, encoded on all cores in bounded memory. A run that is "
+            "killed resumes where it was.",
         )
         options: dict[str, Any] = {"tokenizer": self.plan.tokenizer, "val_fraction": 0.05}
         self.command("Text to tokens", "prepare", self.folder.text, "--out", self.folder.corpus, **options)
-        begun = time.monotonic()
+        start = time.monotonic()
         with self.console.status("preparing"):
-            told = lowtide.prepare(self.folder.text, self.folder.corpus, **options)
-        seconds = time.monotonic() - begun
-        self.console.print(f"{told.documents:,} documents, {told.tokens:,} tokens in {seconds:.1f} s")
-        return told, seconds
+            summary = lowtide.prepare(self.folder.text, self.folder.corpus, **options)
+        seconds = time.monotonic() - start
+        self.console.print(f"{summary.documents:,} documents, {summary.tokens:,} tokens in {seconds:.1f} s")
+        return summary, seconds
 
     def two_curves(self) -> list[Run]:
         self.headline(
             "Two curves",
-            f"An array of {format_size(self.size)}, walked through with np.memmap and with lowtide, each in "
-            "a process of its own. Mapped pages stay once they are touched; lowtide uses its buffers again.",
+            f"An array of {format_size(self.size)}, read with np.memmap and with lowtide, each in a separate "
+            "process. Mapped pages stay once they are touched; lowtide reuses its buffers.",
         )
         if self.size < self.plan.array_size:
             self.console.print(
-                f"({format_size(self.plan.array_size)} would not fit: memory or disk is short.)", style="dim"
+                f"({format_size(self.plan.array_size)} does not fit into the memory or the disk here.)",
+                style="dim",
             )
         with (
-            self.console.status("walking through it, four times"),
+            self.console.status("reading it four times"),
             walks.array(self.folder.scratch, self.size) as path,
         ):
-            found = list(walks.walk(path))
+            runs = list(walks.walk(path))
         self.commands.append(
             (
                 "The two curves for every reader, also from the disk",
                 f"lowtide compare --make {self.size // _MIB}MiB",
             )
         )
-        self.console.print(_panels(found, self.size))
+        self.console.print(_panels(runs, self.size))
         self.console.print()
-        self.console.print(_table(found))
-        self.console.print(page.memory_told(found), page.speed_told(found))
-        chart = charts.two_curves(found, self.size)
-        write_file(self.folder.curves, chart.svg(standalone=True).encode())
-        return found
+        self.console.print(_table(runs))
+        self.console.print(page.memory_summary(runs), page.speed_summary(runs))
+        if charts.available():
+            chart = charts.svg(charts.two_curves(runs, self.size), 720, 380, standalone=True)
+            write_file(self.folder.curves, chart.encode())
+        return runs
 
     def train(self, settings: Mapping[str, Any]) -> Training:
         self.headline(
             "Train",
-            "A small GPT learns from the corpus for a minute. Batches are read while the step before is "
-            "computed: waiting for them (loader) takes next to nothing, and memory stays where it is.",
+            "A small GPT trains on the corpus for a minute. Batches are read during the previous step: "
+            "waiting for them (loader) takes almost no time, and memory stays constant.",
         )
         options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
         self.command("A small GPT", "train", **options)
-        told = training.train(self.folder.corpus, self.folder.run, settings)
-        last = told.metrics[-1]
+        result = training.train(self.folder.corpus, self.folder.run, settings)
+        last = result.metrics[-1]
         early = (
-            "" if last["step"] == settings["max_iters"] else f" of {settings['max_iters']:,}: time was over"
+            ""
+            if last["step"] == settings["max_iters"]
+            else f" of {settings['max_iters']:,}: max_minutes ended it"
         )
-        self.console.print(f"{last['step']:,} steps{early}, {last['tokens']:,} tokens, {told.seconds:.0f} s")
-        return told
+        self.console.print(
+            f"{last['step']:,} steps{early}, {last['tokens']:,} tokens, {result.seconds:.0f} s"
+        )
+        return result
 
     def sample(self) -> str:
-        self.headline("Sample", "What the model writes by now.")
+        self.headline("Sample", "Text from the trained model.")
         self.command("Text from it", "sample", self.folder.run, **training.SAMPLE)
         parts = []
         for part in training.sample(self.folder.run, training.SAMPLE):
@@ -185,33 +191,33 @@ class _Tour:
     def report(self, story: Story) -> None:
         page.save(self.folder.report, story)
         self.folder.keep(story.to_json())
-        self.headline("Report", "All of it on one page, with the commands and what to try next:")
+        self.headline("Report", "Everything on one page, with the commands and what to try next:")
         self.console.print(printable(self.folder.report), style="bold", soft_wrap=True)
         self.console.print(f"{time.time() - story.started:.0f} s in all", style="dim")
 
 
-def _panels(found: list[Run], size: int) -> Table:
+def _panels(runs: list[Run], size: int) -> Table:
     """Memory against bytes read, in order: np.memmap beside lowtide, on one scale."""
     width, height = 30, 8
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True)
     table.add_column(Text(f"{format_size(size)} ┐", style="dim"), justify="right", no_wrap=True)
-    drawn = []
-    for walk, style in zip((walk for walk in found if not walk.shuffled), ("yellow", "cyan"), strict=True):
+    panels = []
+    for walk, style in zip((walk for walk in runs if not walk.shuffled), ("yellow", "cyan"), strict=True):
         table.add_column(f"{walks.name(walk)}, in order", no_wrap=True, header_style=style)
         lines = area(walk.figures["samples"], size, size, width, height)
-        drawn.append([Text(line, style=style) for line in lines])
-    for row, cells in enumerate(zip(*drawn, strict=True)):
+        panels.append([Text(line, style=style) for line in lines])
+    for row, cells in enumerate(zip(*panels, strict=True)):
         table.add_row(Text("0 ┘" if row == height - 1 else "│", style="dim"), *cells)
     below = f"0{'bytes read':^{width - 1 - len(format_size(size))}}{format_size(size)}"
-    table.add_row("", *(Text(below, style="dim") for _ in drawn))
+    table.add_row("", *(Text(below, style="dim") for _ in panels))
     return table
 
 
-def _table(found: list[Run]) -> Table:
+def _table(runs: list[Run]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title, justify in (("reader", "left"), ("order", "left"), ("peak", "right"), ("speed", "right")):
         table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for walk in found:
+    for walk in runs:
         table.add_row(
             walks.name(walk),
             "shuffled" if walk.shuffled else "in order",

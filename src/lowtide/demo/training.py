@@ -1,4 +1,4 @@
-"""A small GPT, trained on the demo's corpus by lowtide's own trainer, and what it writes."""
+"""A small GPT, trained on the demo's corpus by `lowtide train`, and a sample of its text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowtide._printable import printable
 from lowtide.errors import MissingExtraError
 
 SETTINGS: dict[str, Any] = {
-    # So small that 700 steps take less than a minute on two cores; words and indents are learnt by then.
+    # Small enough for 700 steps per minute on two cores, after which it knows words and indentation.
     "n_layer": 4, "n_head": 4, "n_embd": 128, "length": 128, "batch_size": 8,
     "learning_rate": 3e-3,
     "max_iters": 700, "max_minutes": 1.0,
@@ -27,24 +27,24 @@ class Training:
     """A run that has ended."""
 
     metrics: list[dict[str, Any]]
-    """A line a step."""
+    """One line per step."""
     seconds: float
 
 
 def require() -> None:
-    """Say at once what the demo needs for training, and what can be had without."""
+    """Raise at once if a package that training needs is missing."""
     missing = [name for name in ("torch", "tokenizers") if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"the demo trains a small GPT, and {' and '.join(missing)} cannot be imported; "
-            "pip install 'lowtide[gpt]' brings what it needs, and `lowtide demo --quick` does without"
+            f"the demo trains a small GPT, and {' and '.join(missing)} cannot be imported; run "
+            "pip install 'lowtide[gpt]', or `lowtide demo --quick`, which does not train"
         )
 
 
 def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
     """Train as ``lowtide train`` does, with its progress on the screen.
 
-    What ends a run early there, Ctrl-C or a request to terminate, ends the demo.
+    Ctrl-C and SIGTERM, which end such a run early, end the demo.
     """
     # Read when PyTorch is first imported. Threads that spin while they wait take the cores from those that
     # they wait for: on a machine with other work a step took seven times as long.
@@ -52,17 +52,17 @@ def train(corpus: str, run: str, settings: Mapping[str, Any]) -> Training:
     from lowtide._gpt import folder, metrics
     from lowtide.gpt import train as train_gpt
 
-    begun = time.monotonic()
+    start = time.monotonic()
     outcome = train_gpt(run, data=corpus, **settings)
     if outcome.end == "signal":
         raise KeyboardInterrupt
     lines = list(metrics.read(os.path.join(run, folder.METRICS)))
-    return Training(lines, time.monotonic() - begun)
+    return Training(lines, time.monotonic() - start)
 
 
 def sample(run: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """What the trained model writes, as ``lowtide sample`` does, piece by piece."""
+    """Yield text of the trained model, as ``lowtide sample`` does."""
     from lowtide.gpt import sample as text_of
 
-    # A model that has learnt little writes control characters too.
+    # A barely trained model writes control characters too.
     return (printable(part, keep="\n\t") for part in text_of(run, **settings))

@@ -1,4 +1,4 @@
-"""The two curves: a large array walked through with np.memmap and with lowtide, and what memory did."""
+"""The two curves: passes over a large array with np.memmap and with lowtide, and their memory."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ LEAST = 64 * 2**20
 
 _NAMES = {"np.memmap": "np.memmap", "pread": "lowtide"}
 _ROWS = 2048  # of 1 KiB: chunks of 2 MiB
-_SECONDS = 30  # no walk takes longer, whatever the machine
+_SECONDS = 30  # per walk, on any machine
 
 
 def name(walk: Run) -> str:
-    """Whose walk it was."""
+    """The name of the reader, as shown."""
     return _NAMES[walk.method]
 
 
 def peak(walk: Run) -> int:
-    """The highest memory above the start; where the system keeps no mark, the highest that was seen."""
-    told = walk.figures["peak"]
-    return max(size for _, size in walk.figures["samples"]) if told is None else told
+    """The peak memory above the start; where the system records none, the highest sample."""
+    recorded = walk.figures["peak"]
+    return max(size for _, size in walk.figures["samples"]) if recorded is None else recorded
 
 
-def fitting_size(wanted: int, folder: str, beside: int, *, least: int = LEAST) -> int:
-    """How large an array can be: halved until memory and the disk have room for it twice.
+def fitting_size(size: int, folder: str, beside: int, *, least: int = LEAST) -> int:
+    """Return ``size``, halved until twice as much fits into memory and it fits on the disk.
 
-    ``beside`` are bytes that the disk must hold too.
+    ``beside`` is the number of bytes that the disk needs for other files.
     """
     free, memory = shutil.disk_usage(folder).free, _memory()
-    size = wanted
     while size // 2 >= least and (size > memory // 2 or size + beside > free):
         size //= 2
     if size + beside > free:
@@ -56,7 +55,7 @@ def fitting_size(wanted: int, folder: str, beside: int, *, least: int = LEAST) -
 
 
 def _memory() -> int:
-    """What this process may hope for: the machine's, or its container's."""
+    """The memory available to this process: of the machine, or of its container."""
     available: int = psutil.virtual_memory().available
     group = cgroup.find(os.getpid())
     limit = group.limit() if group is not None else None
@@ -65,7 +64,7 @@ def _memory() -> int:
 
 @contextmanager
 def array(folder: str, size: int) -> Iterator[str]:
-    """A matrix of random numbers in a new folder that is gone afterwards, whatever happened."""
+    """Create a matrix of random numbers in a new folder, and remove both afterwards."""
     path = os.path.join(folder, "array.npy")
     try:
         os.mkdir(folder)
@@ -76,7 +75,7 @@ def array(folder: str, size: int) -> Iterator[str]:
 
 
 def walk(path: str) -> Iterator[Run]:
-    """In order and shuffled, by np.memmap and by lowtide: each in a process of its own.
+    """Read in order and shuffled, with np.memmap and with lowtide, each in a separate process.
 
     The file is in the page cache each time, as after any earlier pass: the speeds are those of memory and
     not of this machine's disk.

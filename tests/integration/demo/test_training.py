@@ -12,7 +12,7 @@ from lowtide.errors import MissingExtraError
 
 
 @pytest.mark.parametrize("name", ["torch", "tokenizers"])
-def test_what_is_missing_is_told_with_both_remedies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_both_remedies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training.require()
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=rf"{name}.*pip install 'lowtide\[gpt\]'.*--quick"):

@@ -1,4 +1,4 @@
-"""The page: complete in itself, safe with any name, and alive in a real browser."""
+"""The page: self-contained, safe with any name, and working in a real browser."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_long_recording_is_drawn_with_as_many_points_as_a_screen_has() -> None
 
 def _colors(browser: Browser) -> list[str]:
     script = "[...document.querySelectorAll('#chart svg path[fill]')].map(p => p.getAttribute('fill'))"
-    found: list[str] = browser.run(script)
-    return found
+    data: list[str] = browser.run(script)
+    return data
 
 
 def test_the_page_in_a_browser(page: Path) -> None:
@@ -199,17 +199,17 @@ def test_odd_recordings_have_a_page_too(name: str, trace: Recording, tmp_path: P
 
 
 def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
-    found = document.of(recording())
-    for index, sample in enumerate(found["samples"]):
+    data = document.of(recording())
+    for index, sample in enumerate(data["samples"]):
         sample["time"] = (0.0, 5e-324, -3.0)[index % 3]
         sample["bytes_read"] = 2**64 * (index % 2)
-    data = report._chart_data(found)
+    data = report._chart_data(data)
     assert all(math.isfinite(value) for row in data["rows"] for value in row.values())
     assert "NaN" not in report._script_json(data)
 
 
 def test_a_page_is_made_where_figures_are_null() -> None:
-    found = document.of(recording())
+    data = document.of(recording())
     names = (
         "started",
         "seconds",
@@ -219,8 +219,8 @@ def test_a_page_is_made_where_figures_are_null() -> None:
         "not_seen",
         "budget",
     )
-    text = report.render({**found, **dict.fromkeys(names), "grows": False})
-    missing = {name: value for name, value in found.items() if name not in names}
+    text = report.render({**data, **dict.fromkeys(names), "grows": False})
+    missing = {name: value for name, value in data.items() if name not in names}
     assert report.render({**missing, "grows": False}) == text
     assert "1970-01-01" in text
 
@@ -233,10 +233,10 @@ def test_a_page_is_made_where_figures_are_null() -> None:
     ],
 )  # fmt: skip
 def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    found = document.of(recording())
-    (tmp_path / "good.json").write_text(json.dumps(found))
+    data = document.of(recording())
+    (tmp_path / "good.json").write_text(json.dumps(data))
     assert report.render(document.load(str(tmp_path / "good.json")))
-    (tmp_path / "bad.json").write_text(json.dumps({**found, **change}))
+    (tmp_path / "bad.json").write_text(json.dumps({**data, **change}))
     with pytest.raises(FormatError, match=next(iter(change)).rstrip("s")):
         document.load(str(tmp_path / "bad.json"))
 

@@ -19,9 +19,9 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
 
 def test_info_says_what_a_file_is(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 4), "f4"))
-    told = run("info", tmp_path / "x.npy").stdout
+    result = run("info", tmp_path / "x.npy").stdout
     for part in ("npy", "(3, 4)", "float32", "128", "48 B"):
-        assert part in told
+        assert part in result
     exact = json.loads(run("info", "--json", tmp_path / "x.npy").stdout)
     array = {"name": None, "format": "npy", "shape": [3, 4], "dtype": "float32", "order": "C", "offset": 128}
     assert exact["arrays"] == [{**array, "bytes": 48}]
@@ -29,19 +29,19 @@ def test_info_says_what_a_file_is(tmp_path: Path) -> None:
 
 def test_info_lists_members_and_says_why_one_cannot_be_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.ones((2, 2), "u1"))
-    told = run("info", tmp_path / "x.npz").stdout
-    assert "(2, 2)" in told
-    assert "float64" in told
+    result = run("info", tmp_path / "x.npz").stdout
+    assert "(2, 2)" in result
+    assert "float64" in result
     np.savez_compressed(tmp_path / "y.npz", a=np.zeros(3))
-    told = run("info", tmp_path / "y.npz").stdout
-    assert "not in place" in told
-    assert "np.savez" in told
+    result = run("info", tmp_path / "y.npz").stdout
+    assert "not in place" in result
+    assert "np.savez" in result
 
 
 def test_info_of_a_raw_file(tmp_path: Path) -> None:
     (tmp_path / "data.raw").write_bytes(bytes(64))
-    told = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "data.raw").stdout)
-    assert told["arrays"][0]["shape"] == [32]
+    result = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "data.raw").stdout)
+    assert result["arrays"][0]["shape"] == [32]
     ended = run("info", tmp_path / "data.raw", check=False)
     assert ended.returncode == 1
     assert "dtype" in ended.stderr
@@ -60,8 +60,8 @@ def test_errors_are_messages_and_not_tracebacks(tmp_path: Path) -> None:
 
 def test_shuffle_writes_the_rows_in_another_order(tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", np.arange(1000).reshape(500, 2))
-    told = run("shuffle", tmp_path / "in.npy", tmp_path / "out.npy", "--seed", 3, "--budget", "1MiB").stdout
-    assert "500 rows" in told
+    result = run("shuffle", tmp_path / "in.npy", tmp_path / "out.npy", "--seed", 3, "--budget", "1MiB").stdout
+    assert "500 rows" in result
     with lowtide.open(tmp_path / "in.npy") as array:
         expected = np.concatenate(list(array.chunks(100, shuffle=True, seed=3)))
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
@@ -104,9 +104,9 @@ def test_info_names_what_killed_writers_left(tmp_path: Path) -> None:
 def test_info_of_a_token_corpus(tmp_path: Path) -> None:
     np.array([5, 6, 0, 7, 0, 300, 0] * 100, "<u2").tofile(tmp_path / "train.bin")
     np.array([5, 0], "<u2").tofile(tmp_path / "val.bin")
-    told = run("info", tmp_path, "--eos", 0).stdout
+    result = run("info", tmp_path, "--eos", 0).stdout
     for part in ("nanogpt corpus", "700 of uint16", "300 (exact)"):
-        assert part in told
+        assert part in result
     exact = json.loads(run("info", "--json", "--eos", 0, tmp_path).stdout)
     assert (exact["tokens"], exact["shards"], exact["documents"], exact["largest_id"]) == (700, 1, 300, 300)
     assert json.loads(run("info", "--json", "--split", "val", tmp_path).stdout)["tokens"] == 2

@@ -19,7 +19,7 @@ PROMPT = "ready> "
 
 
 class Terminal:
-    """A shell on a terminal of its own, to type into."""
+    """A shell on its own terminal, to type into."""
 
     def __init__(self, command: list[str], folder: Path, path: Path) -> None:
         self._keyboard, its_end = pty.openpty()
@@ -111,11 +111,11 @@ def completions(shell: str, words: str, current: str, *options: str) -> subproce
 
 
 def test_other_shells_get_what_the_commands_do_too() -> None:
-    told = completions("zsh", "lowtide pre", "1").stdout
-    assert told.splitlines() == ["plain", "prepare", COMMANDS["prepare"]]
-    told = completions("fish", "lowtide pre", "pre").stdout
-    assert told.startswith("plain,prepare")
-    assert COMMANDS["prepare"] in told
+    result = completions("zsh", "lowtide pre", "1").stdout
+    assert result.splitlines() == ["plain", "prepare", COMMANDS["prepare"]]
+    result = completions("fish", "lowtide pre", "pre").stdout
+    assert result.startswith("plain,prepare")
+    assert COMMANDS["prepare"] in result
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

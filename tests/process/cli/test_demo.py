@@ -1,4 +1,4 @@
-"""``lowtide demo`` as it is called: help, and what it refuses before it begins."""
+"""``lowtide demo`` on the command line: help, and what it refuses at the start."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_help_imports_nothing_heavy() -> None:
         import sys
         from click.testing import CliRunner
         from lowtide.cli import cli
-        said = CliRunner().invoke(cli, ["demo", "--help"]).output
-        assert "--quick" in said and "report.html" in said, said
+        text = CliRunner().invoke(cli, ["demo", "--help"]).output
+        assert "--quick" in text and "report.html" in text, text
         assert not {"torch", "rich", "matplotlib", "psutil"} & sys.modules.keys()
     """)
     assert done.returncode == 0, done.stderr
 
 
-def test_without_pytorch_it_says_so_before_it_begins(tmp_path: Path) -> None:
+def test_missing_pytorch_is_reported_at_the_start(tmp_path: Path) -> None:
     done = python(
         """
         import sys
@@ -52,9 +52,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_too_little_disk_is_told_at_once(
-    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_reported_at_once(quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def free(_: str) -> tuple[int, int, int]:
         return sys.maxsize, sys.maxsize, 2**20
 

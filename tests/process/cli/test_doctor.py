@@ -1,4 +1,4 @@
-"""``lowtide doctor``: one line a finding."""
+"""``lowtide doctor``: one line per finding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_same_as_json(tmp_path: Path) -> None:
     assert {"name", "value", "fine", "advice"} == set(findings[0])
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_path_exits_with_a_message(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["doctor", str(tmp_path / "none")])
     assert done.exit_code == 1
     assert "no such file" in done.output

@@ -23,7 +23,7 @@ HEAVY = {
 
 
 def run(*arguments: str, columns: int = 100) -> str:
-    """What the program prints, on a terminal so wide; it must end well and complain of nothing."""
+    """What the program prints, on a terminal of this width; it must succeed and print no errors."""
     command = [sys.executable, "-W", "error", "-m", "lowtide.cli", *arguments]
     environment = {**os.environ, "COLUMNS": str(columns)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -31,7 +31,7 @@ def run(*arguments: str, columns: int = 100) -> str:
     return done.stdout
 
 
-def found(name: str) -> click.Command:
+def command(name: str) -> click.Command:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     return command
@@ -42,13 +42,13 @@ def test_version() -> None:
 
 
 def test_the_first_help_lists_every_command_in_one_line() -> None:
-    told = run("--help")
-    assert told == run("-h") == run("--help", columns=80)
-    for name, said in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(said)}$", told, re.MULTILINE)
-        assert re.fullmatch(r"[A-Z][a-z]+ .*\.", said), "a sentence that begins with what it does"
-    assert "lowtide COMMAND --help" in told
-    for word in re.findall(r"^ +lowtide ([a-z]+)", told, re.MULTILINE):
+    result = run("--help")
+    assert result == run("-h") == run("--help", columns=80)
+    for name, output in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(output)}$", result, re.MULTILINE)
+        assert re.fullmatch(r"[A-Z][a-z]+ .*\.", output), "a sentence that starts with a verb"
+    assert "lowtide COMMAND --help" in result
+    for word in re.findall(r"^ +lowtide ([a-z]+)", result, re.MULTILINE):
         assert word in COMMANDS
 
 
@@ -60,28 +60,28 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_reads_well(name: str) -> None:
-    told = run(name, "--help")
-    assert told.startswith(f"Usage: lowtide {name} ")
-    assert max(map(len, told.splitlines())) <= 100
-    said = textwrap.dedent(told.split("\n\n")[1])
-    assert re.fullmatch(r"[A-Z].*[\w)\]]\.", said, re.DOTALL), f"a sentence, got {said!r}"
-    assert told.splitlines()[-1].split()[:2] == ["-h,", "--help"]
+    result = run(name, "--help")
+    assert result.startswith(f"Usage: lowtide {name} ")
+    assert max(map(len, result.splitlines())) <= 100
+    output = textwrap.dedent(result.split("\n\n")[1])
+    assert re.fullmatch(r"[A-Z].*[\w)\]]\.", output, re.DOTALL), f"a sentence, got {output!r}"
+    assert result.splitlines()[-1].split()[:2] == ["-h,", "--help"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_is(name: str) -> None:
-    for parameter in found(name).params:
+    for parameter in command(name).params:
         if not isinstance(parameter, click.Option):
             continue
-        said = parameter.help or ""
+        output = parameter.help or ""
         flag = parameter.opts[-1]
-        assert len(said) > 5, flag
-        assert said[0].isupper() or said.split()[0].strip(",;:") in ("byte", "cpu", "wsd", "0"), (
-            f"{flag}: {said}"
+        assert len(output) > 5, flag
+        assert output[0].isupper() or output.split()[0].strip(",;:") in ("byte", "cpu", "wsd", "0"), (
+            f"{flag}: {output}"
         )
-        assert re.search(r"[.…\]]$", said), f"{flag}: {said}"
+        assert re.search(r"[.…\]]$", output), f"{flag}: {output}"
         # A number or a text is called by what it is, or by X and N; RANGE says nothing.
-        assert "RANGE" not in parameter.make_metavar(click.Context(found(name))), flag
+        assert "RANGE" not in parameter.make_metavar(click.Context(command(name))), flag
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -91,7 +91,7 @@ def test_examples_are_calls_that_it_takes(name: str) -> None:
     for line in examples:
         called = re.search(rf"\blowtide(?:\.cli)? {name}\b([^>)|]*)", line)
         assert called, line
-        found(name).make_context(name, shlex.split(called[1]))  # raises what a wrong call raises
+        command(name).make_context(name, shlex.split(called[1]))  # raises what a wrong call raises
 
 
 MODULES = """

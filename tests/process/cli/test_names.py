@@ -66,7 +66,7 @@ def test_file_names_in_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path(f"{raw}.txt").write_text("tide")
     Path(f"{raw}.jsonl").write_text('{"\\u001b[31m": 1}\n')
     Path(f"{raw}.dat").write_text("CMDLINE python x.py\nMEM 1 1\nMEM 1 2\n")
-    for words, status, said in (
+    for words, status, output in (
         (["shuffle", f"{raw}.npy", f"{raw}.out.npy"], 0, f"3 rows of {escaped}.npy"),
         (["compare", f"{raw}.npy", "--out", "", "--json", f"{raw}.json"], 0, f"figures: {escaped}.json\n"),
         (["prepare", f"{raw}.jsonl", "-o", "out"], 1, f"{escaped}.jsonl"),
@@ -81,7 +81,7 @@ def test_file_names_in_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         done = lowtide(*words)
         assert done.returncode == status, f"{words[0]}: {done.stderr}"
-        assert said in shown(done).replace("\\\\", "\\"), words[0]
+        assert output in shown(done).replace("\\\\", "\\"), words[0]
     described = json.loads(lowtide("info", "--json", f"{raw}.npy").stdout)
     assert os.path.basename(described["path"]) == f"{raw}.npy", "JSON has the name itself"
 
@@ -126,8 +126,8 @@ def test_text_of_a_model_does_not_command_a_terminal(tmp_path: Path) -> None:
 
 def test_verdict_and_live_picture_show_names_escaped() -> None:
     raw, escaped = next(iter(NAMES.items()))
-    found = verdict.Verdict(True, "file-mapped", (f"/data/{raw}",), 0, 2**30, 2**30, 1.0, None, 0)
-    assert found.line.endswith(f"file-mapped: {escaped}")
+    result = verdict.Verdict(True, "file-mapped", (f"/data/{raw}",), 0, 2**30, 2**30, 1.0, None, 0)
+    assert result.line.endswith(f"file-mapped: {escaped}")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", raw, "[bold]"]) as child:
         try:
             watched = profiler.attach(child.pid)

@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_memmap_walk_with_everything_written_down(data: Path, tmp_path: Path) -> None:
+def test_memmap_walk_with_every_output_file(data: Path, tmp_path: Path) -> None:
     files = {"--save": tmp_path / "a.json", "--dat": tmp_path / "a.dat", "--out": tmp_path / "a.html"}
     options = [str(word) for pair in files.items() for word in pair]
     done = profile("--budget", "64MiB", *options, "--", *programs.program(programs.WALK_MEMMAP, str(data)))
@@ -41,21 +41,21 @@ def test_a_memmap_walk_with_everything_written_down(data: Path, tmp_path: Path) 
     assert last.startswith("grows: ")
     assert last.endswith("file-mapped: train.bin")
     assert over.startswith("over budget: peak 2")
-    found = json.loads(files["--save"].read_text())
-    assert found["verdict"] == last
-    assert found["grows"] is True
-    assert 900 <= found["mib_per_gib_read"] <= 1127
-    assert 256 < found["peak_mib"] < 330
-    assert 0 < found["base_mib"] < 60
-    assert found["status"] == 0
-    assert found["budget"] == 64 * MIB
-    assert len(found["samples"]) > 10
-    assert found["mappings"][0]["path"] == str(data)
+    figures = json.loads(files["--save"].read_text())
+    assert figures["verdict"] == last
+    assert figures["grows"] is True
+    assert 900 <= figures["mib_per_gib_read"] <= 1127
+    assert 256 < figures["peak_mib"] < 330
+    assert 0 < figures["base_mib"] < 60
+    assert figures["status"] == 0
+    assert figures["budget"] == 64 * MIB
+    assert len(figures["samples"]) > 10
+    assert figures["mappings"][0]["path"] == str(data)
     assert files["--dat"].read_text().startswith("CMDLINE ")
     assert files["--out"].stat().st_size < 2_000_000
 
 
-def test_within_the_budget_the_commands_own_status_is_kept(data: Path) -> None:
+def test_status_of_the_command_is_kept_within_the_budget(data: Path) -> None:
     done = profile(
         "--budget", "1GiB", "--", *programs.program(programs.WALK_PREADV + "sys.exit(7)", str(data))
     )
@@ -63,7 +63,7 @@ def test_within_the_budget_the_commands_own_status_is_kept(data: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("bounded: peak ")
 
 
-def test_the_command_keeps_its_input_output_and_options() -> None:
+def test_command_keeps_its_input_output_and_options() -> None:
     done = profile("--", "sh", "-c", 'cat; echo "$1"', "sh", "--budget", input="from outside\n")
     assert done.returncode == 0
     assert done.stdout == "from outside\n--budget\n"
@@ -71,7 +71,7 @@ def test_the_command_keeps_its_input_output_and_options() -> None:
     assert without.stdout == "--json x\n", "what follows the command is the command's"
 
 
-def test_a_command_that_ends_at_once() -> None:
+def test_command_that_ends_at_once_has_a_verdict() -> None:
     done = profile("--", "true")
     assert done.returncode == 0
     assert done.stderr.startswith("bounded: ")
@@ -95,14 +95,14 @@ def test_a_command_that_ends_at_once() -> None:
         ([], 2, "COMMAND"),
     ],
 )
-def test_bad_input(words: list[str], status: int, message: str) -> None:
+def test_invalid_input_exits_with_a_message(words: list[str], status: int, message: str) -> None:
     done = profile(*words)
     assert done.returncode == status, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_unwritable_file_is_refused_before_the_command_runs(tmp_path: Path) -> None:
+def test_unwritable_file_exits_before_the_command_runs(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     done = profile("--out", str(tmp_path), "--", "touch", str(marker))
     assert done.returncode == 2  # a folder
@@ -111,14 +111,23 @@ def test_an_unwritable_file_is_refused_before_the_command_runs(tmp_path: Path) -
     assert not marker.exists()
 
 
-def test_a_disk_that_is_full_loses_the_file_and_not_the_verdict() -> None:
+def test_json_with_a_file_still_works_with_a_warning(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    done = profile("--json", str(out), "--", "true")
+    assert done.returncode == 0
+    first, *_, last = done.stderr.splitlines()
+    assert first == "lowtide: --json FILE is deprecated; use --save FILE"
+    assert json.loads(out.read_text())["verdict"] == last
+
+
+def test_full_disk_keeps_the_verdict() -> None:
     done = profile("--save", "/dev/full", "--", "true")
     assert done.returncode == 125
     assert "no space left" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("bounded: ")
 
 
-def test_a_killed_command_still_gives_the_report(tmp_path: Path) -> None:
+def test_killed_command_has_a_report(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     done = profile("--save", str(out), "--", "sh", "-c", "sleep 0.1; kill -KILL $$")
     assert done.returncode == 128 + 9
@@ -128,7 +137,7 @@ def test_a_killed_command_still_gives_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_reaches_the_command_and_still_gives_the_report(number: int, tmp_path: Path) -> None:
+def test_interrupt_reaches_the_command_and_keeps_the_report(number: int, tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     command = [*LOWTIDE, "profile", "--save", str(out), "--", "sh", "-c", "echo $$; exec sleep 60"]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as run:
@@ -136,9 +145,9 @@ def test_an_interrupt_reaches_the_command_and_still_gives_the_report(number: int
         child = int(run.stdout.readline())
         time.sleep(0.3)
         os.kill(run.pid, number)
-        _, said = run.communicate(timeout=20)
+        _, printed = run.communicate(timeout=20)
     assert run.returncode == 128 + number
-    assert said.splitlines()[-1].startswith("bounded: ")
+    assert printed.splitlines()[-1].startswith("bounded: ")
     assert json.loads(out.read_text())["status"] == -number
     assert not os.path.exists(f"/proc/{child}")
 
@@ -155,13 +164,13 @@ def test_ctrl_c_from_a_terminal_reaches_the_command_once(tmp_path: Path) -> None
         assert run.stdout
         assert run.stdout.readline() == "ready\n"
         os.killpg(run.pid, signal.SIGINT)
-        said, errors = run.communicate(timeout=20)
-    assert said == "cleaned up\n"
+        printed, errors = run.communicate(timeout=20)
+    assert printed == "cleaned up\n"
     assert run.returncode == 5
     assert errors.splitlines()[-1].startswith("bounded: ")
 
 
-def test_without_proc_it_says_so(tmp_path: Path) -> None:
+def test_missing_proc_exits_with_a_message(tmp_path: Path) -> None:
     patched = f"from lowtide._memory import proc; proc.ROOT = {str(tmp_path)!r}; "
     script = patched + "from lowtide.cli import main; main()"
     for words in (["profile", "--", "true"], ["watch", "1"]):
@@ -173,7 +182,7 @@ def test_without_proc_it_says_so(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_without_the_report_library_the_install_command_is_given(tmp_path: Path) -> None:
+def test_missing_report_library_gives_the_install_command(tmp_path: Path) -> None:
     script = "import sys; sys.modules['vl_convert'] = None; from lowtide.cli import main; main()"
     words = ["profile", "--out", str(tmp_path / "x.html"), "--", "touch", str(tmp_path / "ran")]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)

@@ -17,7 +17,7 @@ def report(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_dat_file_becomes_a_page_beside_it(tmp_path: Path) -> None:
+def test_dat_file_becomes_a_page_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "mprofile.dat"
     path.write_text(
         "CMDLINE python x.py\n" + "".join(f"MEM {20 + index} {index / 10}\n" for index in range(100))
@@ -45,7 +45,7 @@ def test_json_of_profile_becomes_the_same_page(tmp_path: Path) -> None:
         (b"\x00\xff\n", "line 1"),
     ],
 )
-def test_bad_input(content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_invalid_input_exits_with_a_message(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.dat"
     if content is not None:
         path.write_bytes(content)
@@ -55,7 +55,7 @@ def test_bad_input(content: bytes | None, message: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_unwritable_page(tmp_path: Path) -> None:
+def test_unwritable_page_exits_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "x.dat"
     path.write_text("MEM 1 1\n")
     done = report(str(path), "--out", str(tmp_path / "no" / "x.html"))

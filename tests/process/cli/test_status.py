@@ -92,9 +92,9 @@ def test_truncated_file_is_one_line_on_standard_error(
     line: str, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(files)
-    said = refusal(*shlex.split(line))
+    output = refusal(*shlex.split(line))
     named = re.findall(r"(?:a|empty)\.[a-z.]+|shards|llmc|run|profile\.json", line)[0]
-    assert named in said, "it names the file"
+    assert named in output, "it names the file"
     assert not (files / "out").exists()
 
 
@@ -102,9 +102,9 @@ def test_error_of_a_worker_is_its_message_alone(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "a"}\n{"text":\n')
     (tmp_path / "good.txt").write_text("tide " * 1000)
-    said = refusal("prepare", bad, tmp_path / "good.txt", "-o", tmp_path / "out", "--workers", 2)
-    assert "bad.jsonl" in said
-    assert "line 2" in said
+    output = refusal("prepare", bad, tmp_path / "good.txt", "-o", tmp_path / "out", "--workers", 2)
+    assert "bad.jsonl" in output
+    assert "line 2" in output
 
 
 def test_info_shows_the_good_files_beside_a_damaged_one(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        ("lowtide._arrays.formats.npy:locate", "info a.npy"),
-        ("lowtide._arrays.formats.npy:locate", "compare a.npy"),
+        ("lowtide._arrays.formats.npy:read_header", "info a.npy"),
+        ("lowtide._arrays.formats.npy:read_header", "compare a.npy"),
         ("lowtide._arrays.shuffling:shuffle", "shuffle a.npy out.npy"),
         ("lowtide._gpt.train:Data", "train --data books --out new"),
         ("lowtide._gpt.checkpoint:load", "train --out run --resume"),
@@ -260,7 +260,7 @@ def test_errors_of_the_system_start_with_the_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("output", "shown"),
     [
         ("pass it: lowtide.open('/a b.bin', dtype='uint16')", "pass it: --dtype uint16"),
         (
@@ -280,13 +280,15 @@ def test_errors_of_the_system_start_with_the_path() -> None:
         ("x=1, reader='remap'", "x=1, reader='remap'"),
     ],
 )
-def test_settings_are_named_as_options(said: str, shown: str) -> None:
+def test_settings_are_named_as_options(output: str, shown: str) -> None:
     flags = ["--dtype", "--shape", "--offset", "--val-fraction", "--overwrite"]
     options = [click.Option([flag]) for flag in flags]
     options += [click.Option(["--name", "member"])]
     options += [click.Option(["--on-error"], type=click.Choice(["raise", "replace"]))]
-    assert status.in_options(said, click.Command("x", params=[*options])) == shown
-    assert status.in_options(said, None).replace("pass --overwrite", "pass overwrite (--overwrite)") == said
+    assert status.in_options(output, click.Command("x", params=[*options])) == shown
+    assert (
+        status.in_options(output, None).replace("pass --overwrite", "pass overwrite (--overwrite)") == output
+    )
 
 
 def test_errors_speak_of_options(tmp_path: Path) -> None:
@@ -298,5 +300,5 @@ def test_errors_speak_of_options(tmp_path: Path) -> None:
     assert "--text-field" in refusal("prepare", tmp_path / "a.jsonl", "-o", tmp_path / "out")
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     assert "--on-error replace" in refusal("prepare", tmp_path / "a.txt", "-o", tmp_path / "new")
-    said = refusal("train", "--data", tmp_path / "a.raw", "--out", tmp_path / "run")
-    assert "--dtype uint16" not in said, "which is another setting there"
+    output = refusal("train", "--data", tmp_path / "a.raw", "--out", tmp_path / "run")
+    assert "--dtype uint16" not in output, "which is another setting there"

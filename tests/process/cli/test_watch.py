@@ -38,7 +38,7 @@ def watch(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_piped_it_writes_plain_lines_and_the_verdict(busy: subprocess.Popen[str]) -> None:
+def test_pipe_gets_plain_lines_and_the_verdict(busy: subprocess.Popen[str]) -> None:
     done = watch(str(busy.pid), "--every", "0.2", "--for", "2.5")
     assert done.returncode == 0, done.stderr
     head, *lines, verdict = done.stdout.splitlines()
@@ -50,14 +50,14 @@ def test_piped_it_writes_plain_lines_and_the_verdict(busy: subprocess.Popen[str]
     assert verdict.endswith("per second, heap")
 
 
-def test_it_ends_with_the_process() -> None:
+def test_watch_ends_with_the_process() -> None:
     with subprocess.Popen(["sleep", "5"]) as child:
         done = watch(str(child.pid), "--every", "0.2")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1].startswith("bounded: ")
 
 
-def test_in_a_terminal_it_draws_bars(busy: subprocess.Popen[str]) -> None:
+def test_terminal_gets_bars(busy: subprocess.Popen[str]) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     command = [*LOWTIDE, "watch", str(busy.pid), "--for", "1", "--budget", "64MiB"]
@@ -77,24 +77,24 @@ def test_in_a_terminal_it_draws_bars(busy: subprocess.Popen[str]) -> None:
         assert word in shown, word
 
 
-def test_ctrl_c_still_gives_the_verdict(busy: subprocess.Popen[str]) -> None:
+def test_ctrl_c_prints_the_verdict(busy: subprocess.Popen[str]) -> None:
     with subprocess.Popen([*LOWTIDE, "watch", str(busy.pid)], stdout=-1, stderr=-1, text=True) as run:
         assert run.stdout
         run.stdout.readline()
         time.sleep(0.5)
         run.send_signal(signal.SIGINT)
-        said, errors = run.communicate(timeout=20)
+        printed, errors = run.communicate(timeout=20)
     assert run.returncode == 0, errors
-    assert said.splitlines()[-1].startswith(("bounded: ", "grows: "))
+    assert printed.splitlines()[-1].startswith(("bounded: ", "grows: "))
 
 
-def test_no_such_process() -> None:
+def test_missing_process_exits_with_a_message() -> None:
     done = watch(str(2**22 + 1))
     assert done.returncode == 1
     assert done.stderr.startswith("lowtide: /proc/4194305: there is no process 4194305")
 
 
-def test_a_process_of_another_user(busy: subprocess.Popen[str]) -> None:
+def test_process_of_another_user_exits_with_a_message(busy: subprocess.Popen[str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     script = (
@@ -110,24 +110,24 @@ def test_a_process_of_another_user(busy: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["x"], [], ["1", "--every", "0"]])
-def test_wrong_words(words: list[str]) -> None:
+def test_invalid_arguments_exit_with_2(words: list[str]) -> None:
     assert watch(*words).returncode == 2
 
 
-def test_a_wrong_budget_is_explained(busy: subprocess.Popen[str]) -> None:
+def test_invalid_budget_exits_with_a_message(busy: subprocess.Popen[str]) -> None:
     done = watch(str(busy.pid), "--budget", "12 bananas")
     assert done.returncode == 1
     assert "12 bananas" in done.stderr
 
 
-def test_a_reader_that_leaves_early_ends_it(busy: subprocess.Popen[str]) -> None:
+def test_closed_pipe_ends_the_watch(busy: subprocess.Popen[str]) -> None:
     line = f"{shlex.join([*LOWTIDE, 'watch', str(busy.pid), '--every', '0.1'])} | head -n 2"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30, check=False)
     assert len(done.stdout.splitlines()) == 2
     assert "Traceback" not in done.stderr
 
 
-def test_the_picture_fits_narrow_terminals(busy: subprocess.Popen[str]) -> None:
+def test_picture_fits_narrow_terminals(busy: subprocess.Popen[str]) -> None:
     watched = profiler.attach(busy.pid)
     watched.look()
     for width in (20, 44, 80, 200):

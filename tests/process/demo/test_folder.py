@@ -16,13 +16,13 @@ def test_a_new_or_empty_folder_is_taken_and_marked(tmp_path: Path, there: bool) 
     path = tmp_path / "some" / "demo"
     if there:
         path.mkdir(parents=True)
-    Folder(str(path)).begin()
+    Folder(str(path)).prepare()
     assert [one.name for one in path.iterdir()] == ["demo.json"]
 
 
 def test_what_an_earlier_demo_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "demo"))
-    folder.begin()
+    folder.prepare()
     folder.keep({"tokens": 5})
     for name in (
         "text/a.py",
@@ -35,7 +35,7 @@ def test_what_an_earlier_demo_left_is_taken_away_and_nothing_else(tmp_path: Path
         (tmp_path / "demo" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "demo" / name).write_text("old")
     (tmp_path / "demo" / "notes.txt").write_text("mine")
-    folder.begin()
+    folder.prepare()
     assert sorted(one.name for one in (tmp_path / "demo").iterdir()) == ["demo.json", "notes.txt"]
     assert "tokens" not in json.loads(Path(folder.mark).read_text())
 
@@ -47,17 +47,17 @@ def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path, mar
     if mark is not None:
         (tmp_path / "demo.json").write_text(mark)
     with pytest.raises(ArgumentError, match=r"holds other files and no demo.*--out"):
-        Folder(str(tmp_path)).begin()
+        Folder(str(tmp_path)).prepare()
     assert (tmp_path / "text" / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("a file")
     with pytest.raises(ArgumentError, match="is a file, and the demo needs a folder"):
-        Folder(str(tmp_path / "demo")).begin()
+        Folder(str(tmp_path / "demo")).prepare()
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):
-        Folder(str(tmp_path / "file" / "demo")).begin()
+        Folder(str(tmp_path / "file" / "demo")).prepare()

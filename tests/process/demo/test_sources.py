@@ -31,14 +31,14 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_sources_are_copied_as_utf8_without_tests_and_packages(library: Path, tmp_path: Path) -> None:
-    told = sources.copy(str(tmp_path / "text"), 10**6, library=str(library))
-    found = {
+    result = sources.copy(str(tmp_path / "text"), 10**6, library=str(library))
+    matches = {
         os.path.relpath(path, tmp_path / "text"): path.read_text(encoding="utf-8")
         for path in (tmp_path / "text").rglob("*")
         if path.is_file()
     }
-    assert found == {"a.py": "low = 1\n", "inner/b.py": "# -*- coding: latin-1 -*-\nname = 'é'\n"}
-    assert (told.files, told.size) == (2, sum(len(text.encode()) for text in found.values()))
+    assert matches == {"a.py": "low = 1\n", "inner/b.py": "# -*- coding: latin-1 -*-\nname = 'é'\n"}
+    assert (result.files, result.size) == (2, sum(len(text.encode()) for text in matches.values()))
 
 
 def test_it_stops_when_there_is_enough(library: Path, tmp_path: Path) -> None:
@@ -52,6 +52,6 @@ def test_a_library_without_sources_is_named(tmp_path: Path) -> None:
 
 
 def test_the_interpreter_has_enough_of_them(tmp_path: Path) -> None:
-    told = sources.copy(str(tmp_path), 2**20)
-    assert 2**20 <= told.size < 2 * 2**20
+    result = sources.copy(str(tmp_path), 2**20)
+    assert 2**20 <= result.size < 2 * 2**20
     ast.parse((tmp_path / "abc.py").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The whole demo in small, as a process of its own."""
+"""The complete demo, small, in a separate process."""
 
 from __future__ import annotations
 
@@ -83,33 +83,33 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_quick_needs_no_extra_and_tells_each_step(quick: tuple[Path, str]) -> None:
-    folder, said = quick
+    folder, output = quick
     for title in ("1 of 4 · Text", "2 of 4 · Prepare", "3 of 4 · Two curves", "4 of 4 · Report"):
-        assert title in said
-    assert "█" in said, "the curve is drawn in the terminal"
-    assert "\x1b" not in said, "and plainly where there is none"
-    assert f"{folder / 'report.html'}" in said.replace("\n", "")
+        assert title in output
+    assert "█" in output, "the curve is drawn in the terminal"
+    assert "\x1b" not in output, "and plainly where there is none"
+    assert f"{folder / 'report.html'}" in output.replace("\n", "")
     assert sorted(one.name for one in folder.iterdir()) == [
         "corpus", "curves.svg", "demo.json", "report.html", "text",
     ]  # fmt: skip
 
 
 def test_the_corpus_is_one(quick: tuple[Path, str]) -> None:
-    told = json.loads((quick[0] / "demo.json").read_text())
+    result = json.loads((quick[0] / "demo.json").read_text())
     both = [lowtide.corpus(quick[0] / "corpus", split=split) for split in ("train", "val")]
-    assert sum(map(len, both)) == told["tokens"] > 2_000_000
-    assert f"{told['documents']} documents, {told['tokens']:,} tokens" in quick[1]
+    assert sum(map(len, both)) == result["tokens"] > 2_000_000
+    assert f"{result['documents']} documents, {result['tokens']:,} tokens" in quick[1]
 
 
 def test_full_trains_and_samples(full: tuple[Path, str]) -> None:
-    folder, said = full
+    folder, output = full
     for title in ("4 of 6 · Train", "5 of 6 · Sample", "6 of 6 · Report"):
-        assert title in said
-    assert "\n6 steps, 384 tokens, " in said
-    told = json.loads((folder / "demo.json").read_text())
-    assert [line["step"] for line in told["training"]] == list(range(1, 7))
-    assert told["sample"].startswith("def __init__(self")
-    assert told["sample"] in said, "what the page shows is what was seen"
+        assert title in output
+    assert "\n6 steps, 384 tokens, " in output
+    result = json.loads((folder / "demo.json").read_text())
+    assert [line["step"] for line in result["training"]] == list(range(1, 7))
+    assert result["sample"].startswith("def __init__(self")
+    assert result["sample"] in output, "what the page shows is what was seen"
     text = (folder / "report.html").read_text()
     assert "What it writes" in text
     assert "Memory while training" in text
@@ -117,36 +117,36 @@ def test_full_trains_and_samples(full: tuple[Path, str]) -> None:
 
 
 def test_every_command_that_is_shown_is_one(quick: tuple[Path, str], full: tuple[Path, str]) -> None:
-    for folder, said in (quick, full):
-        told = json.loads((folder / "demo.json").read_text())["commands"]
-        assert len(told) == (2 if folder == quick[0] else 4)
-        for line in told:
+    for folder, output in (quick, full):
+        result = json.loads((folder / "demo.json").read_text())["commands"]
+        assert len(result) == (2 if folder == quick[0] else 4)
+        for line in result:
             program, name, *words = shlex.split(line)
             assert program == "lowtide"
             context = cli.make_context("lowtide", [name, *words])
-            found = cli.get_command(context, name)
-            assert found is not None
-            found.make_context(name, words)  # refuses what it does not know
-            assert name == "compare" or f"$ {line}" in said
+            matches = cli.get_command(context, name)
+            assert matches is not None
+            matches.make_context(name, words)  # refuses what it does not know
+            assert name == "compare" or f"$ {line}" in output
 
 
 def test_sample_repeats_by_its_command(full: tuple[Path, str]) -> None:
-    told = json.loads((full[0] / "demo.json").read_text())
-    line = next(line for line in told["commands"] if line.startswith("lowtide sample"))
+    result = json.loads((full[0] / "demo.json").read_text())
+    line = next(line for line in result["commands"] if line.startswith("lowtide sample"))
     again = subprocess.run(
         [sys.executable, "-m", "lowtide.cli", *shlex.split(line)[1:]], capture_output=True, check=True
     )
-    assert printable(again.stdout.decode(), keep="\n\t") == told["sample"] + "\n"
+    assert printable(again.stdout.decode(), keep="\n\t") == result["sample"] + "\n"
 
 
-def test_a_second_time_it_is_made_anew(full: tuple[Path, str], tmp_path: Path) -> None:
+def test_second_demo_replaces_the_first(full: tuple[Path, str], tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     folder.mkdir()
     for one in full[0].iterdir():
         os.rename(one, folder / one.name)
     try:
-        said = ran(QUICK, folder, 16)
-        assert "4 of 4 · Report" in said
+        output = ran(QUICK, folder, 16)
+        assert "4 of 4 · Report" in output
         assert not (folder / "run").exists(), "what the first one left would be taken for the second's"
         assert "What it writes" not in (folder / "report.html").read_text()
     finally:
@@ -164,6 +164,6 @@ def test_an_interrupt_leaves_no_array(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the walk as well
-    _, said = process.communicate(timeout=60)
-    assert b"KeyboardInterrupt" in said
+    _, output = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in output
     assert sorted(one.name for one in folder.iterdir()) == ["corpus", "demo.json", "text"]

@@ -1,4 +1,4 @@
-"""The two curves, measured for real on a small array; and how large it may be."""
+"""The two curves, measured on a small array, and the size of the array."""
 
 from __future__ import annotations
 
@@ -10,60 +10,49 @@ import pytest
 
 import lowtide
 from lowtide._compare.runs import Run
-from lowtide.demo import charts, walks
+from lowtide.demo import walks
 from lowtide.errors import DiskFullError
 
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     with walks.array(str(tmp_path_factory.mktemp("walks") / "scratch"), 32 * MIB) as path:
         return list(walks.walk(path))
 
 
-def test_each_walks_in_both_orders_to_the_end(found: list[Run]) -> None:
-    assert [(walks.name(walk), walk.shuffled) for walk in found] == [
+def test_both_readers_read_everything_in_both_orders(runs: list[Run]) -> None:
+    assert [(walks.name(walk), walk.shuffled) for walk in runs] == [
         ("np.memmap", False), ("lowtide", False), ("np.memmap", True), ("lowtide", True),
     ]  # fmt: skip
-    assert all(walk.figures["bytes_read"] == 32 * MIB for walk in found)
+    assert all(walk.figures["bytes_read"] == 32 * MIB for walk in runs)
 
 
-def test_one_holds_the_file_and_the_other_its_buffers(found: list[Run]) -> None:
-    for walk in found:
+def test_memmap_holds_the_file_and_lowtide_its_buffers(runs: list[Run]) -> None:
+    for walk in runs:
         if walks.name(walk) == "np.memmap":
             assert 31 * MIB < walks.peak(walk) < 48 * MIB
         else:
             assert walks.peak(walk) < 8 * MIB
 
 
-def test_in_order_the_curve_is_the_diagonal_and_shuffled_it_is_steeper(found: list[Run]) -> None:
-    theirs = {walk.shuffled: walk.figures["samples"] for walk in found if walks.name(walk) == "np.memmap"}
+def test_memmap_curve_is_the_diagonal_or_steeper(runs: list[Run]) -> None:
+    theirs = {walk.shuffled: walk.figures["samples"] for walk in runs if walks.name(walk) == "np.memmap"}
     for read, resident in theirs[False]:
         assert abs(resident - read) < 8 * MIB
     early = [resident for read, resident in theirs[True] if 0 < read <= 4 * MIB]
     assert max(early) > 12 * MIB
 
 
-def test_the_chart_has_every_sample_in_its_unit(found: list[Run]) -> None:
-    chart = charts.two_curves(found, 32 * MIB)
-    assert chart.x_label == "MiB read"
-    assert chart.title == "Memory of a pass over 32.0 MiB"
-    in_order = next(line for line in chart.lines if line.name == "np.memmap, in order")
-    assert in_order.points == [(x / MIB, y / MIB) for x, y in found[0].figures["samples"]]
-    ours = max(walks.peak(walk) for walk in found if walks.name(walk) == "lowtide") / MIB
-    assert chart.lines[-1].name == f"lowtide, both orders: {ours:.1f} MiB"
-    assert charts.two_curves(found, 2**30).x_label == "GiB read"
-
-
-def test_where_no_peak_is_kept_the_highest_sample_stands_for_it(found: list[Run]) -> None:
-    figures = found[0].figures.copy()
+def test_peak_is_the_highest_sample_where_none_is_recorded(runs: list[Run]) -> None:
+    figures = runs[0].figures.copy()
     figures["peak"] = None
     without = Run("np.memmap", False, False, figures, None)
     assert walks.peak(without) == max(size for _, size in figures["samples"])
 
 
-def test_the_array_is_gone_afterwards_also_after_a_failure(tmp_path: Path) -> None:
+def test_array_is_removed_after_a_failure(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         with walks.array(str(tmp_path / "scratch"), 4 * MIB) as path:
             with lowtide.open(path) as array:
@@ -77,7 +66,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch, *, disk: int, memory: int) -> None:
     monkeypatch.setattr(walks, "_memory", lambda: memory)
 
 
-def test_the_array_fits_memory_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_array_size_fits_memory_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for disk, memory, expected in (
         (10_000, 10_000, 1024),
         (10_000, 2048, 1024),
@@ -91,7 +80,7 @@ def test_the_array_fits_memory_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert walks.fitting_size(1024 * MIB, str(tmp_path), 100 * MIB) == expected * MIB
 
 
-def test_too_little_disk_names_the_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_full_disk_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sizes(monkeypatch, disk=163 * MIB, memory=10_000 * MIB)
     with pytest.raises(DiskFullError, match=r"not enough free space \(163.0 MiB, expected 164.0 MiB\)"):
         walks.fitting_size(1024 * MIB, str(tmp_path), 100 * MIB)

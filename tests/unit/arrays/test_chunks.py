@@ -493,13 +493,13 @@ def test_a_budget_is_used(array: lowtide.Array) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rows": 0}, "rows must be a whole number from 1, got 0"),
-        ({"rows": 0, "budget": "1 MiB"}, "rows must be a whole number from 1, got 0"),
+        ({"rows": 0}, "rows must be an integer >= 1, got 0"),
+        ({"rows": 0, "budget": "1 MiB"}, "rows must be an integer >= 1, got 0"),
         ({"rows": -3, "budget": "1 MiB"}, "got -3"),
-        ({"rows": 2.5}, "rows must be a whole number, got 2.5"),
+        ({"rows": 2.5}, "rows must be an integer, got 2.5"),
         ({"rows": "7"}, "got '7'"),
-        ({"prefetch": -1}, "prefetch must be a whole number from 0, got -1"),
-        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"prefetch": -1}, "prefetch must be an integer >= 0, got -1"),
+        ({"seed": 1.5}, "seed must be an integer, got 1.5"),
         ({"seed": None}, "got None"),
         ({"shuffle": "rows"}, "shuffle must be False, True or 'blocks', got 'rows'"),
         ({"budget": "lots"}, "'lots' is not understood"),

@@ -14,10 +14,10 @@ def heights(lines: list[str]) -> list[int]:
 
 def test_a_diagonal_rises_from_column_to_column() -> None:
     lines = area([(0, 0), (100, 100)], 100, 100, width=20, height=5)
-    found = heights(lines)
+    result = heights(lines)
     assert [len(line) for line in lines] == [20] * 5
-    assert found == sorted(set(found)), "each higher than the one before"
-    assert found[-1] >= 38
+    assert result == sorted(set(result)), "each higher than the one before"
+    assert result[-1] >= 38
 
 
 def test_a_flat_line_is_seen_however_low() -> None:

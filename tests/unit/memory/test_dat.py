@@ -1,4 +1,4 @@
-"""memory_profiler's format, there and back, and what is wrong with a wrong one."""
+"""memory_profiler's format and lowtide's document: round trips, and errors of damaged files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEM 30.000000 1700000000.2000
 """
 
 
-def test_a_foreign_file_is_read() -> None:
+def test_file_of_mprof_is_read() -> None:
     recording = dat.parse(FOREIGN, "x.dat")
     assert recording.command == ["python", "train.py", "--fast"]
     assert [point.anon / MIB for point in recording.points] == [1.5, 30.25, 30.0]
@@ -35,7 +35,7 @@ def test_a_foreign_file_is_read() -> None:
     assert not recording.split
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     recording = Recording(["python", "a b.py"], 1, 1700000000.0, 0.01)
     for index in range(50):
         recording.add(Point(index * 0.1, 0, 1, index * MIB, 10 * MIB, 0, 0, 0, 0, 0, 0))
@@ -46,7 +46,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert [point.anon for point in again.points] == [(index + 10) * MIB for index in range(50)]
 
 
-def test_a_rising_dat_file_grows_and_names_no_cause() -> None:
+def test_rising_dat_file_grows_without_a_cause() -> None:
     text = "".join(f"MEM {index} {index / 10}\n" for index in range(200))
     verdict = judge(dat.parse(text.encode(), "x.dat"))
     assert verdict.grows
@@ -72,7 +72,7 @@ def test_a_rising_dat_file_grows_and_names_no_cause() -> None:
         (b"MEM 1.0 -1.0\n", "impossible sample"),
     ],
 )
-def test_a_wrong_file_says_where_it_is_wrong(text: bytes, message: str) -> None:
+def test_invalid_line_raises_with_its_number(text: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         dat.parse(text, "x.dat")
 
@@ -94,19 +94,19 @@ def test_a_wrong_file_says_where_it_is_wrong(text: bytes, message: str) -> None:
         ),
     ],
 )
-def test_a_wrong_document_says_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_document_raises(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
         document.load(str(path))
 
 
-def test_times_that_run_backwards_are_sorted() -> None:
+def test_unsorted_times_are_sorted() -> None:
     recording = dat.parse(b"MEM 3 30\nCHLD 1 7 25\nMEM 1 10\nMEM 2 20\n", "x.dat")
     assert [(point.time, point.anon // MIB) for point in recording.points] == [(0, 1), (10, 9), (20, 3)]
 
 
-def test_many_samples_are_thinned_and_the_peak_and_the_end_stay() -> None:
+def test_thinning_keeps_peak_and_end() -> None:
     lines = [b"MEM %d %d" % (5000 if index == 12_345 else 5, index) for index in range(100_001)]
     recording = dat.parse_lines(lines, "x.dat")
     assert len(recording.points) <= KEEP
@@ -115,14 +115,14 @@ def test_many_samples_are_thinned_and_the_peak_and_the_end_stay() -> None:
     assert recording.interval == 1
 
 
-def test_a_command_may_hold_any_character() -> None:
+def test_command_with_unusual_characters() -> None:
     assert dat.parse("CMDLINE a\u2028b\x0cc \x85\nMEM 1 1\n".encode(), "x.dat").command == ["a", "b", "c"]
 
 
 VALID = document.of(dat.parse(FOREIGN, "x.dat"))
 
 
-def test_a_document_of_lowtide_is_valid(tmp_path: Path) -> None:
+def test_saved_document_loads(tmp_path: Path) -> None:
     document.save(str(tmp_path / "x.json"), VALID)
     assert document.load(str(tmp_path / "x.json")) == json.loads(json.dumps(VALID))
 
@@ -147,7 +147,7 @@ def test_a_document_of_lowtide_is_valid(tmp_path: Path) -> None:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_document_with_values_that_cannot_be_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_document_with_impossible_values_raises(changed: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps({**VALID, **changed}))
     with pytest.raises(FormatError, match=rf"x\.json: .*{next(iter(changed))[:6]}.*; write it again"):
@@ -157,14 +157,14 @@ def test_a_document_with_values_that_cannot_be_is_refused(changed: dict[str, Any
 @pytest.mark.parametrize(
     "text", ["[" * 10**6, '{"lowtide_profile": NaN}', '{"lowtide_profile": 1, "a": 1e999}']
 )
-def test_a_document_that_is_not_json_is_refused(text: str, tmp_path: Path) -> None:
+def test_invalid_json_raises(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"a":' + text if text.startswith("[") else text)
     with pytest.raises(FormatError, match=r"x\.json: cannot read the JSON of `lowtide profile --save`"):
         document.load(str(path))
 
 
-def test_files_beyond_the_limits_are_not_read(tmp_path: Path) -> None:
+def test_files_beyond_the_limits_raise_unread(tmp_path: Path) -> None:
     path = tmp_path / "x"
     for head, limit in ((b'{"lowtide_profile": 1}', document.MAX_JSON), (b"MEM 1 1\n", document.MAX_DAT)):
         path.write_bytes(head)
@@ -176,7 +176,7 @@ def test_files_beyond_the_limits_are_not_read(tmp_path: Path) -> None:
         peak.close()
 
 
-def test_a_path_that_is_not_utf8_is_written_and_read_again(tmp_path: Path) -> None:
+def test_path_that_is_not_utf8_round_trips(tmp_path: Path) -> None:
     document.save(str(tmp_path / "x.json"), {**VALID, "command": ["cat", os.fsdecode(b"\xff.txt")]})
     assert document.load(str(tmp_path / "x.json"))["command"] == ["cat", "?.txt"]
 
@@ -193,13 +193,13 @@ def test_a_path_that_is_not_utf8_is_written_and_read_again(tmp_path: Path) -> No
         (b'{\n "format": "lowtide corpus",', "the index of a token corpus"),
     ],
 )
-def test_a_file_of_something_else_is_named(head: bytes, kind: str, tmp_path: Path) -> None:
+def test_foreign_file_raises_with_its_kind(head: bytes, kind: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(head)
     with pytest.raises(FormatError, match=rf"x: is {kind}.*, not a recording of memory; pass the JSON of"):
         document.load(str(tmp_path / "x"))
 
 
-def test_a_missing_file_and_an_unwritable_one(tmp_path: Path) -> None:
+def test_missing_and_unwritable_files_raise(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         document.load(str(tmp_path / "none.dat"))
     recording = dat.parse(FOREIGN, "x.dat")

@@ -1,4 +1,4 @@
-"""The judge, on curves whose answer is known."""
+"""Verdicts on curves whose answer is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def noise(index: int, height: float) -> float:
 
 
 @pytest.mark.parametrize("per_gib", [8, 20, 102.4, 1024, 4096])
-def test_a_straight_line_gives_its_slope(per_gib: float) -> None:
+def test_straight_line_gives_its_slope(per_gib: float) -> None:
     verdict = judge(recording([30 + per_gib * index * 16 / 1024 for index in range(200)]))
     assert verdict.grows
     assert verdict.per_read == pytest.approx(per_gib / 1024, rel=0.02)
@@ -45,7 +45,7 @@ def test_a_straight_line_gives_its_slope(per_gib: float) -> None:
         ("levelling off", [50 + 100 * (1 - math.exp(-index / 20)) for index in range(200)]),
     ],
 )
-def test_what_stays_is_bounded(name: str, curve: list[float]) -> None:
+def test_flat_and_saturating_curves_are_bounded(name: str, curve: list[float]) -> None:
     verdict = judge(recording(curve))
     assert not verdict.grows, name
     assert verdict.line.startswith("bounded: peak ")
@@ -60,14 +60,14 @@ def test_what_stays_is_bounded(name: str, curve: list[float]) -> None:
         ("after a step", [50.0] * 10 + [100 + index for index in range(190)]),
     ],
 )
-def test_what_grows_grows_though_it_is_not_smooth(name: str, curve: list[float]) -> None:
+def test_rough_growth_is_growth(name: str, curve: list[float]) -> None:
     verdict = judge(recording(curve))
     assert verdict.grows, name
     assert verdict.per_read == pytest.approx(1 / 16, rel=0.25)
 
 
 @pytest.mark.parametrize(("kept", "grows"), [(30, False), (95, True)])
-def test_a_file_read_in_few_gulps_grows_only_if_it_is_kept(kept: float, grows: bool) -> None:
+def test_file_read_in_few_calls_grows_only_if_it_is_kept(kept: float, grows: bool) -> None:
     curve = [20.0] * 20 + [20 + kept * step for step in (1, 1, 1)] * 10
     if grows:
         curve = [20.0] * 20 + [20 + kept * gulp for gulp in (1, 2, 3) for _ in range(10)]
@@ -79,7 +79,7 @@ def test_a_file_read_in_few_gulps_grows_only_if_it_is_kept(kept: float, grows: b
     assert judge(trace).grows is grows
 
 
-def test_the_larger_slope_is_the_cause() -> None:
+def test_larger_slope_is_the_cause() -> None:
     trace = recording([10 + 0.1 * index for index in range(200)], file=[16.0 * index for index in range(200)])
     for index in (0, 100, 199):
         mapped = {
@@ -94,7 +94,7 @@ def test_the_larger_slope_is_the_cause() -> None:
     assert verdict.line.endswith("file-mapped: big.bin and 1 more")
 
 
-def test_memory_of_several_processes_is_shared_out() -> None:
+def test_memory_of_several_processes_is_counted_once() -> None:
     trace = recording([400.0] * 50, file=[4000.0] * 50)
     trace.points[:] = [point._replace(processes=4) for point in trace.points]
     trace.detail(
@@ -134,7 +134,7 @@ def test_memory_of_several_processes_is_shared_out() -> None:
     assert judge(trace).peak == 1200 * MIB
 
 
-def test_nothing_read_has_no_slope() -> None:
+def test_no_reads_have_no_slope() -> None:
     verdict = judge(recording([50.0] * 100, step=0))
     assert verdict.per_read is None
     assert verdict.as_json()["mib_per_gib_read"] is None
@@ -162,22 +162,22 @@ def test_a_program_that_reads_little_but_its_own_modules_does_not_grow_by_them(
         assert verdict.line == "bounded: peak 68 MiB over base, hardly any read calls seen"
 
 
-def test_no_point_at_all() -> None:
+def test_recording_without_points_is_bounded() -> None:
     verdict = judge(Recording(["true"], 1, 0.0, 0.01))
     assert not verdict.grows
     assert verdict.peak == 0
 
 
-def test_the_json_names_are_those_that_were_promised() -> None:
-    found = judge(recording([30 + index for index in range(200)])).as_json()
-    assert found["grows"] is True
-    assert found["verdict"].startswith("grows: ")
-    assert found["base_mib"] == pytest.approx(30, abs=3)
-    assert found["peak_mib"] == pytest.approx(229)
-    assert found["mib_per_gib_read"] == pytest.approx(64, rel=0.02)
+def test_json_has_the_documented_names() -> None:
+    figures = judge(recording([30 + index for index in range(200)])).as_json()
+    assert figures["grows"] is True
+    assert figures["verdict"].startswith("grows: ")
+    assert figures["base_mib"] == pytest.approx(30, abs=3)
+    assert figures["peak_mib"] == pytest.approx(229)
+    assert figures["mib_per_gib_read"] == pytest.approx(64, rel=0.02)
 
 
-def test_a_long_read_under_way_is_not_counted_twice() -> None:
+def test_long_read_is_not_counted_twice() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # the device gives, the call returns at the end
         asked = GIB if index == 99 else 0
@@ -185,14 +185,14 @@ def test_a_long_read_under_way_is_not_counted_twice() -> None:
     assert trace.series().read[-1] == GIB
 
 
-def test_what_the_device_gave_and_nobody_asked_for_was_read_through_a_map() -> None:
+def test_device_bytes_without_read_calls_were_read_through_a_map() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         trace.add(Point(index * 0.01, 0, 1, 10 * MIB, 0, 0, 0, 0, index * 10 * MIB, 0, 0))
     assert trace.series().read[-1] == 990 * MIB
 
 
-def test_the_shares_of_workers_do_not_spill_over_to_what_comes_after_them() -> None:
+def test_shares_of_workers_end_with_them() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         epoch, processes, file = (1, 4, 4000 * MIB) if index < 60 else (2, 1, 1000 * MIB)
@@ -203,7 +203,7 @@ def test_the_shares_of_workers_do_not_spill_over_to_what_comes_after_them() -> N
     assert set(trace.series().mapped) == {1000.0 * MIB}
 
 
-def test_workers_that_map_more_and_more_of_one_file_do_not_bulge_between_two_looks() -> None:
+def test_workers_on_one_file_do_not_bulge_between_details() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # four workers, the last three catching up with the first
         trace.add(Point(index * 0.01, 1, 4, 0, (500 + 35 * index) * MIB, 0, 0, 0, 0, 0, 0))
@@ -213,7 +213,7 @@ def test_workers_that_map_more_and_more_of_one_file_do_not_bulge_between_two_loo
     assert max(trace.series().mapped) == pytest.approx(1000 * MIB, rel=0.01)
 
 
-def test_a_spike_of_a_worker_between_two_looks_is_seen() -> None:
+def test_spike_between_details_is_seen() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         trace.add(Point(index * 0.01, 1, 2, (900 if index == 50 else 100) * MIB, 0, 0, 0, 0, 0, 0, 0))
@@ -224,9 +224,9 @@ def test_a_spike_of_a_worker_between_two_looks_is_seen() -> None:
     assert max(trace.series().heap) == 900 * MIB
 
 
-def test_no_more_of_a_file_is_resident_than_there_is_of_it() -> None:
+def test_mapped_memory_is_capped_by_the_file_size() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
-    for index in range(100):  # the last look was early, and four workers go on through 1000 MiB
+    for index in range(100):  # the last look was early, and four workers continue through 1000 MiB
         trace.add(Point(index * 0.01, 1, 4, 0, 40 * index * MIB, 0, 0, 0, 0, 0, 0))
     sizes = (0, 400 * MIB, 0), (0, 380 * MIB, 0)
     cached = {"/a": 1000 * MIB}

@@ -22,7 +22,11 @@ from lowtide._tokens.formats.checksums import verify
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError, TaskError, WriteError
 from tests.support.formats import refused
 from tests.support.preparing import as_bytes, content, documents, jsonl, small
-from tests.support.process import output
+
+
+@pytest.fixture(autouse=True)
+def _one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide._prepare.prepare._cores", lambda: 1)
 
 
 @pytest.fixture
@@ -60,42 +64,6 @@ def test_a_text_of_many_units_is_one_document(tmp_path: Path) -> None:
     assert documents(tmp_path / "out", "train") == [as_bytes(text)]
 
 
-@pytest.mark.parametrize("holdout", ["documents", "contiguous"])
-@pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe:300"])
-def test_the_same_bytes_whatever_the_workers_and_the_units(
-    tmp_path: Path, tokenizer: str, holdout: Any
-) -> None:
-    jsonl(tmp_path / "web.jsonl", 200)
-    (tmp_path / "sea.txt").write_text("low tide " * 1000)
-    names = [tmp_path / "sea.txt", tmp_path / "web.jsonl"]
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "val_fraction": 0.1,
-        "shard_tokens": 3000,
-        "holdout": holdout,
-    }
-    lowtide.prepare(names, tmp_path / "one", workers=1, **options)
-    if tokenizer.startswith("bpe"):  # the sample that it is trained on follows from the plan
-        lowtide.prepare(names, tmp_path / "two", workers=2, **options)
-    else:
-        with small():
-            lowtide.prepare(names, tmp_path / "two", workers=2, **options)
-    assert content(tmp_path / "one") == content(tmp_path / "two")
-
-
-def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
-    jsonl(tmp_path / "web.jsonl", 100)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\nsys.path.insert(0, sys.argv[1])\nimport lowtide\n"
-        "from tests.support.preparing import small\n"
-        "with small():\n    print(lowtide.prepare(sys.argv[2], sys.argv[3], workers=2).documents)\n"
-    )
-    code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    root = Path(__file__).parents[3]
-    assert output(code, script, root, tmp_path / "web.jsonl", tmp_path / "out") == "100\n"
-
-
 def nanogpt_shakespeare_char(text: str) -> tuple[bytes, bytes]:
     """What nanoGPT's data/shakespeare_char/prepare.py makes of a text."""
     chars = sorted(set(text))
@@ -106,7 +74,7 @@ def nanogpt_shakespeare_char(text: str) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("length", [10, 1001, 33_333])
-def test_nanogpts_own_bytes(tmp_path: Path, length: int) -> None:
+def test_layout_nanogpt_has_the_bytes_of_its_script(tmp_path: Path, length: int) -> None:
     letters = np.random.default_rng(length).choice(list("abc ABC\n.,é☃"), length)
     text = "".join(letters.tolist())
     (tmp_path / "input.txt").write_bytes(text.encode())
@@ -188,7 +156,7 @@ def test_a_folder_of_small_files(tmp_path: Path) -> None:
     assert documents(tmp_path / "out", "train") == [as_bytes(f"text {number}") for number in range(50)]
 
 
-def test_what_was_skipped_is_counted(tmp_path: Path) -> None:
+def test_skipped_documents_are_counted(tmp_path: Path) -> None:
     lines = [json.dumps({"text": "good"})] * 20
     lines[3], lines[7] = '{"text": ', json.dumps({"body": "other"})
     (tmp_path / "web.jsonl").write_text("\n".join(lines))
@@ -238,7 +206,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_refused_run_leaves_no_files(tmp_path: Path, name: str) -> None:
     data, options, kind, parts = REFUSED[name]
     (tmp_path / "web.jsonl").write_bytes(data)
     with refused(kind, *parts):
@@ -257,7 +225,7 @@ def test_invalid_bytes_can_be_replaced(tmp_path: Path) -> None:
     assert documents(tmp_path / "out", "train") == [as_bytes("low � tide")]
 
 
-def test_a_corpus_is_not_overwritten_unasked(tmp_path: Path, source: Path) -> None:
+def test_existing_corpus_raises_without_overwrite(tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     lowtide.prepare(source, out, val_fraction=0.1, shard_tokens=1000)
     before = content(out)
@@ -269,7 +237,7 @@ def test_a_corpus_is_not_overwritten_unasked(tmp_path: Path, source: Path) -> No
     assert content(out) == content(tmp_path / "fresh")  # nothing of the old is left
 
 
-def test_files_of_others_are_not_overwritten_unasked(tmp_path: Path, source: Path) -> None:
+def test_existing_files_raise_without_overwrite(tmp_path: Path, source: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "train.bin").write_bytes(b"precious")
     with refused(WriteError, "train.bin", "overwrite"):
@@ -290,10 +258,10 @@ def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise RuntimeError("stopped")
         return real(*arguments, **options)
 
-    monkeypatch.setattr("lowtide._prepare.prepare.encode", encode)
+    monkeypatch.setattr("lowtide._prepare.run.encode", encode)
 
 
-def test_an_unfinished_corpus_says_so_and_goes_on(
+def test_unfinished_corpus_raises_and_is_resumed(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"val_fraction": 0.1, "shard_tokens": 4000, "workers": 1}
@@ -306,19 +274,17 @@ def test_an_unfinished_corpus_says_so_and_goes_on(
             lowtide.corpus(tmp_path / "out")
         with refused(StateError, "seed was 0 and is 5", "overwrite"):
             lowtide.prepare(source, tmp_path / "out", seed=5, **options)
-    told: list[Progress] = []
+    reports: list[Progress] = []
     with small():
-        lowtide.prepare(source, tmp_path / "out", progress=told.append, **options)
-    assert told[0].earlier > 0
-    assert told[0].done == told[0].earlier
-    assert told[-1].documents == 200
-    assert told[-1].done == told[-1].total
+        lowtide.prepare(source, tmp_path / "out", progress=reports.append, **options)
+    assert reports[0].earlier > 0
+    assert reports[0].done == reports[0].earlier
+    assert reports[-1].documents == 200
+    assert reports[-1].done == reports[-1].total
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_a_changed_source_is_not_gone_on_with(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_source_is_not_resumed(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small(), monkeypatch.context() as patched:
         stopped(patched, 6)
         with pytest.raises(TaskError):
@@ -331,7 +297,7 @@ def test_a_changed_source_is_not_gone_on_with(
     assert documents(tmp_path / "out", "train") == [as_bytes(text) for text in texts]
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
+def test_second_run_in_a_folder_raises(tmp_path: Path, source: Path) -> None:
     from lowtide._prepare.workdir import Workdir
 
     held = Workdir(str(tmp_path / "out"))
@@ -341,7 +307,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
     lowtide.prepare(source, tmp_path / "out")
 
 
-def test_a_tokenizer_beyond_its_vocabulary(
+def test_id_outside_the_vocabulary_raises(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lowtide._prepare.tokenizers.byte import ByteTokenizer
@@ -352,3 +318,55 @@ def test_a_tokenizer_beyond_its_vocabulary(
     monkeypatch.setattr(ByteTokenizer, "encode_batch", encode_batch)
     with refused(FormatError, source, "300", "256"):
         lowtide.prepare(source, tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("deprecated", "current"),
+    [
+        ({"split": "contiguous"}, {"holdout": "contiguous"}),
+        ({"errors": "strict"}, {}),
+        ({"errors": "replace"}, {"on_error": "replace"}),
+        ({"errors": "replace", "on_error": "skip"}, {"on_error": "replace-or-skip"}),
+    ],
+)
+def test_deprecated_argument_warns_and_means_the_same(
+    tmp_path: Path, source: Path, deprecated: dict[str, Any], current: dict[str, Any]
+) -> None:
+    old = next(iter(deprecated))
+    with pytest.warns(DeprecationWarning, match=rf"prepare\({old}=\) is deprecated.*use (holdout|on_error)="):
+        lowtide.prepare(source, tmp_path / "deprecated", val_fraction=0.1, **deprecated)
+    lowtide.prepare(source, tmp_path / "current", val_fraction=0.1, **current)
+    assert content(tmp_path / "deprecated") == content(tmp_path / "current")
+
+
+def test_replace_or_skip_replaces_bytes_and_skips_lines(tmp_path: Path) -> None:
+    (tmp_path / "web.jsonl").write_bytes(b'{"text": "low \xff"}\n{"text": \n{"text": "tide"}\n')
+    with refused(FormatError, "line 2"):
+        lowtide.prepare(tmp_path / "web.jsonl", tmp_path / "out", on_error="replace")
+    summary = lowtide.prepare(
+        tmp_path / "web.jsonl", tmp_path / "out", on_error="replace-or-skip", val_fraction=0
+    )
+    assert summary.skipped == 1
+    assert documents(tmp_path / "out", "train") == [as_bytes("low \ufffd"), as_bytes("tide")]
+
+
+@pytest.mark.parametrize("layout", ["shards", "llmc"])
+def test_same_bytes_without_calls_that_some_systems_lack(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
+) -> None:
+    """Windows has no pread, pwrite, fdatasync, fork, affinity or modes of files; macOS lacks some."""
+    options: dict[str, Any] = {"val_fraction": 0.1, "shard_tokens": 4000, "layout": layout}
+    lowtide.prepare(source, tmp_path / "whole", **options)
+    for name in (
+        *("pread", "preadv", "pwrite", "pwritev", "fdatasync", "fork", "sched_getaffinity"),
+        *("posix_fadvise", "posix_fallocate", "fchmod", "fchown", "register_at_fork"),
+    ):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr("lowtide._prepare.workdir._BOOT", str(tmp_path / "no such file"))
+    with small(), monkeypatch.context() as patched:
+        stopped(patched, 6)
+        with refused(TaskError, source, "stopped"):
+            lowtide.prepare(source, tmp_path / "out", **options)
+    with small():
+        lowtide.prepare(source, tmp_path / "out", **options)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")

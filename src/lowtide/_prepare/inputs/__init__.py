@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from lowtide import errors
 from lowtide._io import store
-from lowtide._io.publish import Partial
+from lowtide._io.atomic import Partial
 from lowtide._prepare.executors import Processes
 from lowtide._prepare.inputs.datasets import DataSet
 from lowtide._prepare.inputs.jsonlines import JsonLines

@@ -1,4 +1,4 @@
-"""``byte``: every byte of the UTF-8 is a token. It needs no vocabulary and no library."""
+"""``byte``: the tokens are the bytes of the UTF-8. It needs no vocabulary and no library."""
 
 from __future__ import annotations
 

@@ -17,18 +17,13 @@ import lowtide
 from lowtide._prepare.inputs import find, plan
 from lowtide._prepare.inputs.datasets import DataSet
 from lowtide._prepare.inputs.kind import ReadOptions, Unit
-from lowtide.errors import FormatError, TaskError
+from lowtide.errors import FormatError
 from tests.support.formats import refused
 from tests.support.pieces import documents, pieces_of
 
 TEXTS = st.lists(st.text(alphabet="ab é漢😀", max_size=30), min_size=1, max_size=30)
 KINDS = ["parquet", "arrow"]
 both = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
 
 
 def write(path: Path, column: Any, rows: int = 4, name: str = "text") -> Path:
@@ -43,14 +38,19 @@ def write(path: Path, column: Any, rows: int = 4, name: str = "text") -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
 @both
 @given(texts=TEXTS, rows=st.integers(1, 9), unit_size=st.sampled_from([1, 100, 300, 2**20]))
 def test_rows_whatever_the_units(
     folder: Path, kind: str, texts: list[str], rows: int, unit_size: int
 ) -> None:
     path = write(folder / f"x.{kind}", pa.array(texts), rows)
-    made = pieces_of(path, ReadOptions(unit_size=unit_size, piece_size=8))
-    assert documents(made) == [(i, text) for i, text in enumerate(texts) if text]
+    result = pieces_of(path, ReadOptions(unit_size=unit_size, piece_size=8))
+    assert documents(result) == [(i, text) for i, text in enumerate(texts) if text]
 
 
 @both
@@ -84,8 +84,8 @@ def test_bad_rows_are_named_and_may_be_left_out(tmp_path: Path, kind: str) -> No
     with refused(FormatError, path, "row 1, byte 1 of the text", "ff 64 65"):
         pieces_of(path, ReadOptions())
     wrong: list[Exception] = []
-    made = pieces_of(path, ReadOptions(), skip=wrong.append)
-    assert documents(made) == [(0, "low"), (3, "tide")]
+    result = pieces_of(path, ReadOptions(), skip=wrong.append)
+    assert documents(result) == [(0, "low"), (3, "tide")]
     assert len(wrong) == 2
     assert "row 2: column 'text' must be a string, found null" in str(wrong[1])
     with refused(FormatError, "row 2"):
@@ -102,7 +102,7 @@ def test_other_columns(tmp_path: Path, kind: str) -> None:
 
 
 @both
-def test_damaged(tmp_path: Path, kind: str) -> None:
+def test_damaged_file_raises(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array(["low tide " * 1000] * 100))
     path.write_bytes(path.read_bytes()[:-20])
     with refused(FormatError, path, "not a valid file"):
@@ -127,21 +127,6 @@ def test_indices_that_point_outside_of_the_dictionary_are_refused(tmp_path: Path
     path.write_bytes(data[:at] + struct.pack("<i", 1000) + data[at + 4 :])
     with refused(FormatError, path, "not a valid file"):
         pieces_of(path, ReadOptions())
-
-
-def dies(*arguments: Any, **named: Any) -> Any:
-    os.abort()
-
-
-@both
-@pytest.mark.parametrize("step", ["inputs._ranges", "prepare.encode"])
-def test_a_crash_of_the_library_is_an_error_with_a_single_worker_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
-) -> None:
-    path = write(tmp_path / f"x.{kind}", pa.array(["low tide"]))
-    monkeypatch.setattr(f"lowtide._prepare.{step}", dies)
-    with refused((FormatError, TaskError), path, "was killed"):  # type: ignore[arg-type]
-        lowtide.prepare(path, tmp_path / "out", workers=1)
 
 
 @both
