@@ -33,7 +33,7 @@ _MOVED = {
     "lowtide.formats": "lowtide._arrays.formats",
     "lowtide.formats.checksums": "lowtide._tokens.formats.checksums",
     "lowtide.formats.datatrove": "lowtide._tokens.formats.datatrove",
-    "lowtide.formats.detect": "lowtide._arrays.formats.detect",
+    "lowtide.formats.detect": "lowtide._arrays.formats",
     "lowtide.formats.documents": "lowtide._tokens.formats.documents",
     "lowtide.formats.foreign": "lowtide._arrays.formats.foreign",
     "lowtide.formats.hdf5": "lowtide._arrays.formats.hdf5",

@@ -13,7 +13,7 @@ import numpy as np
 
 import lowtide
 from lowtide._arrays.formats import members
-from lowtide.cli import info
+from lowtide._tokens.description import describe
 from lowtide.errors import LowtideError
 from tests.fuzz.harness import Target
 
@@ -104,8 +104,7 @@ def _open(folder: Path) -> None:
 
 def show(path: Path, eos: int | None = None, dtype: str | None = None) -> None:
     """``lowtide info`` without the program around it, which would hide exceptions."""
-    raw = {"dtype": dtype, "shape": None, "offset": None, "member": None}
-    info._show(str(path), True, split="train", eos=eos, scan=False, **raw)
+    describe(str(path), eos=eos, dtype=dtype).as_json()
 
 
 def newest(folder: Path) -> Path:

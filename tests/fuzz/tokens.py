@@ -67,17 +67,17 @@ def _make_npy(folder: Path) -> None:
 
 
 def _make_mds(folder: Path) -> None:
-    from tests.integration.tokens.formats.test_mds import made
+    from tests.integration.tokens.formats.test_mds import build
 
-    _make(made({"tokens": "ndarray:uint16:8"}, [{"tokens": _TOKENS[:8]}] * 4), folder / "even")
-    _make(made({"tokens": "ndarray", "name": "str"}, _MDS_ROWS, _MDS_ROWS), folder / "uneven")
+    _make(build({"tokens": "ndarray:uint16:8"}, [{"tokens": _TOKENS[:8]}] * 4), folder / "even")
+    _make(build({"tokens": "ndarray", "name": "str"}, _MDS_ROWS, _MDS_ROWS), folder / "uneven")
 
 
 def _make_litdata(folder: Path) -> None:
-    from tests.integration.tokens.formats.test_litdata import made
+    from tests.integration.tokens.formats.test_litdata import build
 
-    _make(made(_ITEMS), folder / "flat")
-    _make(made(_ITEMS, sized=True), folder / "sized")
+    _make(build(_ITEMS), folder / "flat")
+    _make(build(_ITEMS, sized=True), folder / "sized")
 
 
 def _make_own(folder: Path) -> None:

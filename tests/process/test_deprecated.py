@@ -59,10 +59,10 @@ def test_old_and_new_names_are_the_same_objects() -> None:
         import pickle, lowtide
         from lowtide.errors import LowtideError
         from lowtide.array import Array
-        from lowtide.formats.npy import locate
-        from lowtide._arrays.formats.npy import locate as moved
+        from lowtide.formats.npy import read_header
+        from lowtide._arrays.formats.npy import read_header as moved
         from lowtide.adapters.torch import MapDataset
         import lowtide.torch
-        print(Array is lowtide.Array, locate is moved, MapDataset is lowtide.torch.MapDataset)
+        print(Array is lowtide.Array, read_header is moved, MapDataset is lowtide.torch.MapDataset)
     """
     assert output(code) == "True True True\n"

@@ -27,10 +27,10 @@ def read_in_place(layout: Layout) -> np.ndarray:
 
 def assert_same(layout: Layout, expected: np.ndarray) -> None:
     """Dtype, shape and every byte of every element."""
-    found = read_in_place(layout)
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
-    assert found.tobytes() == expected.tobytes()
+    result = read_in_place(layout)
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
+    assert result.tobytes() == expected.tobytes()
     assert layout.file_size == os.path.getsize(layout.path)
 
 
@@ -53,12 +53,12 @@ def assert_honest(path: Path) -> None:
     """Any file either gives layouts that lie inside it, or a LowtideError and nothing else."""
     size = path.stat().st_size
     try:
-        found = [member.layout for member in formats.members(path) if member.layout is not None]
+        result = [member.layout for member in formats.members(path) if member.layout is not None]
     except LowtideError:
-        found = []
+        result = []
     with suppress(LowtideError):
-        found.append(formats.inspect(path))
-    for layout in found:
+        result.append(formats.inspect(path))
+    for layout in result:
         assert layout.offset >= 0
         assert layout.offset + layout.nbytes <= size
         assert not layout.dtype.hasobject

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide._tokens.formats.tokens import Tokens, find
+from lowtide._tokens.formats import Tokens, find
 from lowtide.errors import LowtideError
 
 Files = dict[str, bytes]
@@ -54,42 +54,42 @@ def put(folder: Path, files: Files) -> Path:
 def assert_honest_corpus(path: Path, **options: Any) -> None:
     """A path either gives segments that lie inside their files and documents in order, or a LowtideError."""
     try:
-        found = find(path, **options)
+        layout = find(path, **options)
     except LowtideError:
         return
-    assert found.dtype.kind in "iu"
-    for segment in found.segments:
+    assert layout.dtype.kind in "iu"
+    for segment in layout.segments:
         size = os.path.getsize(segment.path)
-        last = segment.offset + segment.count * found.dtype.itemsize
+        last = segment.offset + segment.count * layout.dtype.itemsize
         if segment.record:
             assert segment.count % segment.record == 0
-            assert segment.stride >= segment.record * found.dtype.itemsize
+            assert segment.stride >= segment.record * layout.dtype.itemsize
             records = segment.count // segment.record
-            last = segment.offset + (records - 1) * segment.stride + segment.record * found.dtype.itemsize
+            last = segment.offset + (records - 1) * segment.stride + segment.record * layout.dtype.itemsize
         assert segment.count >= 0
         assert 0 <= segment.offset <= last <= size == segment.file_size
-    documents = found.documents
+    documents = layout.documents
     if documents is not None:
         with suppress(LowtideError):
             bounds = documents.bounds(0, documents.count)
             assert (bounds[:, 0] <= bounds[:, 1]).all()
             assert (bounds >= 0).all()
-            assert (bounds <= found.count).all()
-        for token in {0, found.count // 2, found.count - 1}:
+            assert (bounds <= layout.count).all()
+        for token in {0, layout.count // 2, layout.count - 1}:
             with suppress(LowtideError):
                 begin, end = documents.bounds(at := documents.at(token), at + 1)[0]
                 assert begin <= token < end
         with suppress(LowtideError):
             documents.verify()
-    if found.index is not None:
+    if layout.index is not None:
         with suppress(LowtideError):
-            for ends in found.index():
+            for ends in layout.index():
                 assert (ends >= 0).all()
-                assert (ends <= found.count).all()
+                assert (ends <= layout.count).all()
 
 
 def written_by(package: str, script: str, folder: Path) -> Path:
-    """What ``script`` makes in ``folder`` with the real writer, in a process of its own."""
+    """What ``script`` makes in ``folder`` with the real writer, in a separate process."""
     if importlib.util.find_spec(package) is None:
         reason = f"{package} is not installed: pip install 'lowtide[peers]'"
         if os.environ.get("CI"):

@@ -6,7 +6,8 @@ import errno
 import io
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from lowtide._io.identity import Identity
 from lowtide.errors import TruncatedFileError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 HEAD = 128
-"""Bytes of a file that ``peek`` reads: the header of an NPY file, and more than any other format needs."""
+"""First bytes of a file by which it is recognised: the header of an NPY file, more than most formats need."""
 _STREAM_BUFFER = 2**17  # bytes that a stream reads at once
 
 
@@ -30,6 +31,9 @@ class Store(ABC):
         What it was when it was opened.
     """
 
+    local: ClassVar[bool] = False
+    """Whether ``path`` is one that other libraries can open."""
+
     def __init__(self, path: str, identity: Identity) -> None:
         self.path = path
         self.identity = identity
@@ -38,6 +42,11 @@ class Store(ABC):
     def size(self) -> int:
         """Bytes in the object when it was opened."""
         return self.identity.size
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first ``HEAD`` bytes, which tell most formats."""
+        return self.read_some(0, HEAD)
 
     @abstractmethod
     def read_some(self, offset: int, count: int) -> bytes:

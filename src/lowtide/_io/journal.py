@@ -31,8 +31,8 @@ def published_size(path: str, stat_size: int) -> int:
         return stat_size
     if size > stat_size:
         raise TruncatedFileError(
-            f"{path}: the journal of an append says that {size} bytes were published, and the file has "
-            f"{stat_size}: cut short; restore it from a copy"
+            f"{path}: truncated ({stat_size} bytes, expected the {size} that the journal of an append lists "
+            "as published); restore it from a copy"
         )
     return size
 

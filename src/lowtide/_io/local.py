@@ -28,6 +28,8 @@ _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NON
 class LocalFile(Store):
     """An open regular file."""
 
+    local = True
+
     def __init__(self, path: str, identity: Identity, file: io.FileIO) -> None:
         super().__init__(path, identity)
         self._file = file

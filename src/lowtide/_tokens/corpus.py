@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._readonly import ReadOnly
-from lowtide._tokens.formats import tokens
+from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
 from lowtide._tokens.formats.tokens import Tokens
 from lowtide._tokens.segments import Segments
@@ -66,7 +66,7 @@ def corpus(
     >>> len(corpus), corpus.format, corpus[5:8]
     (1000, 'nanogpt', array([5, 6, 7], dtype=uint16))
     """
-    return Corpus(tokens.find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
+    return Corpus(find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
 
 
 class Corpus(ReadOnly):

@@ -140,14 +140,14 @@ def mark_documents(
     return DocumentBatch((x, y, third), positions.reshape(ids.shape), int(lengths.max(initial=0)))
 
 
-def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Literal["end", "begin"]) -> Ids:
+def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Literal["end", "start"]) -> Ids:
     """Ids from the token that is the last of a document, or the first.
 
     >>> ids_from_marks(np.array([[5, 0, 7, 7, 0, 3]]), mark=0, marks="end")
     array([[0, 0, 1, 1, 1, 2]], dtype=int32)
     """
     count = np.cumsum(x == mark, axis=1, dtype=np.int32)
-    if marks == "begin":  # prose: ok
+    if marks == "start":
         return count - count[:, :1]
     ids = np.zeros_like(count)
     ids[:, 1:] = count[:, :-1]
@@ -241,7 +241,7 @@ def _ends(corpus: Corpus) -> Iterator[Ints]:
 
 def _ends_by_mark(corpus: Corpus) -> Iterator[Ints]:
     """From the token that is the last of a document, or the first."""
-    behind = 0 if corpus._layout.marks == "begin" else 1  # prose: ok
+    behind = 0 if corpus._layout.marks == "start" else 1
     start = 0
     for part in corpus.stream():
         ends = np.flatnonzero(part == corpus.eos) + start + behind

@@ -168,8 +168,8 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        ("lowtide._arrays.formats.npy:locate", "info a.npy"),
-        ("lowtide._arrays.formats.npy:locate", "compare a.npy"),
+        ("lowtide._arrays.formats.npy:read_header", "info a.npy"),
+        ("lowtide._arrays.formats.npy:read_header", "compare a.npy"),
         ("lowtide._arrays.shuffling:shuffle", "shuffle a.npy out.npy"),
         ("lowtide._gpt.train:Data", "train --data books --out new"),
         ("lowtide._gpt.checkpoint:load", "train --out run --resume"),

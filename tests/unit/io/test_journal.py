@@ -25,7 +25,7 @@ def test_with_a_journal_what_it_vouches_for(tmp_path: Path, size: int) -> None:
 def test_a_file_shorter_than_its_journal(tmp_path: Path) -> None:
     path = str(tmp_path / "a.bin")
     write(tmp_path / "a.bin.appending", b'{"size": 101}')
-    with refused(TruncatedFileError, path, 101, 100, "cut short", "copy"):
+    with refused(TruncatedFileError, path, 101, 100, "truncated", "copy"):
         published_size(path, 100)
 
 

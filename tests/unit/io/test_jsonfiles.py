@@ -10,8 +10,8 @@ from lowtide.errors import FormatError, NotFoundError
 
 def test_valid_json_is_what_json_loads_gives(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": [1, 2.5, null, true, "\\ud83d\\ude00é"], "b": {}}')
-    found = jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")
-    assert found == {"a": [1, 2.5, None, True, "\N{GRINNING FACE}é"], "b": {}}
+    layout = jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")
+    assert layout == {"a": [1, 2.5, None, True, "\N{GRINNING FACE}é"], "b": {}}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,6 @@ def test_values_that_would_take_too_much_memory_are_refused(element: bytes) -> N
         jsonfiles.parse(b"[" + element * 4_000_000 + b"0]", "x.json", "index")
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")

@@ -76,8 +76,8 @@ def test_a_device() -> None:
 
 def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the name of a socket has room for some hundred characters
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind("s.npy")
+    with socket.socket(socket.AF_UNIX) as build:
+        build.bind("s.npy")
         with refused(UnsupportedError, tmp_path / "s.npy", "a socket", "regular file"):
             inspect("s.npy")
 
@@ -105,7 +105,7 @@ def test_no_permission(tmp_path: Path, arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", [b"a.npy", 3, None, 1.5, ["a.npy"]], ids=repr)
-def test_what_is_no_path(path: Any) -> None:
+def test_invalid_path_types_raise(path: Any) -> None:
     with refused(ArgumentError, repr(path), "str or os.PathLike", "os.fsdecode"):
         inspect(path)
 
@@ -126,7 +126,7 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_empty_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", b"")
     for look in (inspect, members):
-        with refused(TruncatedFileError, path, "empty (0 bytes)", "not yet written"):
+        with refused(TruncatedFileError, path, "empty or not yet written (0 bytes", "not yet written"):
             look(path)
 
 

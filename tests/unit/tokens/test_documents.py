@@ -21,7 +21,7 @@ from lowtide.errors import ArgumentError
 def slow_ids(row: list[int], mark: int, marks: str) -> list[int]:
     ids, now = [], 0
     for place, token in enumerate(row):
-        if marks == "begin" and token == mark and place:
+        if marks == "start" and token == mark and place:
             now += 1
         ids.append(now)
         if marks == "end" and token == mark:
@@ -30,8 +30,8 @@ def slow_ids(row: list[int], mark: int, marks: str) -> list[int]:
 
 
 @given(rows=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=1, max_size=4))
-@pytest.mark.parametrize("marks", ["end", "begin"])
-def test_by_the_token_that_marks_them(rows: list[list[int]], marks: Literal["end", "begin"]) -> None:
+@pytest.mark.parametrize("marks", ["end", "start"])
+def test_by_the_token_that_marks_them(rows: list[list[int]], marks: Literal["end", "start"]) -> None:
     found = ids_from_marks(np.array(rows, "u2"), 0, marks)
     assert found.tolist() == [slow_ids(row, 0, marks) for row in rows]
 

@@ -1,48 +1,37 @@
-"""The file formats that lowtide reads in place.
+"""The file formats of arrays that lowtide reads in place.
 
-``inspect`` turns a path into a ``Layout``, ``members`` lists what a file holds. A file is known by its first
-bytes and not by its name, and a file that comes with a dtype is raw, as for np.memmap.
+``inspect`` turns a path into a ``Layout``, ``members`` lists what a file holds. A file is recognised by its
+content and not by its name: OLMo's raw token files are called ``.npy``, and a model hub's cache drops every
+suffix. A file that comes with a dtype is raw, as for np.memmap.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from lowtide._arrays.formats.detect import detect, refuse_header
+from lowtide._arrays.formats import foreign
+from lowtide._arrays.formats.format import Format
+from lowtide._arrays.formats.hdf5 import HDF5
 from lowtide._arrays.formats.layout import Layout, Member
+from lowtide._arrays.formats.npy import NPY
+from lowtide._arrays.formats.npz import NPZ
+from lowtide._arrays.formats.raw import Raw
+from lowtide._arrays.formats.safetensors import Safetensors
 from lowtide._io.identity import SAMPLE, sample
 from lowtide._io.store import Store, opened
-from lowtide._printable import brief
-from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedError
+from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from lowtide._arrays.formats.raw import Order, Shape
 
-__all__ = ["Layout", "Member", "inspect", "members"]
+__all__ = ["FORMATS", "Format", "Layout", "Member", "inspect", "members"]
 
-_LISTED = 20  # members that an error names
-
-
-class _Container(Protocol):
-    """A file of several arrays."""
-
-    format: str
-
-    def names(self) -> list[str]: ...
-
-    def canonical(self, name: str) -> str | None: ...
-
-    def locate(self, name: str) -> Layout: ...
-
-    def empty(self) -> str:
-        """The message for a file without arrays."""
+FORMATS: list[Format] = [NPY(), NPZ(), Safetensors(), HDF5()]
+"""The formats that are known by their content; the first that recognises a file gets it."""
 
 
 def inspect(
@@ -54,11 +43,19 @@ def inspect(
     order: Order = "C",
     name: str | None = None,
 ) -> Layout:
-    """Where the array of a file lies: its offset, dtype, shape and order.
+    """Where the array of a file is: its offset, dtype, shape and order.
 
-    With ``dtype`` the file is raw; without, it says itself what it is. One that does so is not taken as raw
-    unless ``offset`` is given: its header is not data. ``name`` picks a member of an NPZ, safetensors or HDF5
-    file and may be left out when there is only one.
+    Parameters
+    ----------
+    path
+        The file.
+    dtype
+        Its dtype, if the file is raw. A file of a known format is not taken as raw unless ``offset`` is
+        given: its header is not data.
+    shape, offset, order
+        Of a raw file, as in np.memmap.
+    name
+        The member of an NPZ, safetensors or HDF5 file; may be left out when there is only one.
 
     >>> import tempfile
     >>> import numpy as np
@@ -70,46 +67,23 @@ def inspect(
     """
     with opened(path) as store:
         if dtype is not None:
-            from lowtide._arrays.formats import raw
-
             if name is not None:
                 raise ArgumentError(
-                    f"{store.path}: name {name!r} was given together with dtype, and a file that is read as "
-                    "raw has no members; leave out the one or the other"
+                    f"{store.path}: name {name!r} was given together with dtype, and a raw file has no "
+                    "members; leave out one of them"
                 )
             if offset is None:
-                refuse_header(store)
-            layout = raw.locate(store, dtype, shape, 0 if offset is None else offset, order)
-            return _identified(store, layout)
+                _refuse_header(store)
+            raw = Raw(dtype, shape, 0 if offset is None else offset, order)
+            return _identified(store, raw, raw.inspect(store))
         if shape is not None or offset not in (None, 0) or order != "C":
             raise ArgumentError(
-                f"{store.path}: shape, offset and order (got shape={shape!r}, offset={offset!r}, "
-                f"order={order!r}) describe a raw file, and that needs dtype too: "
-                f"lowtide.open({store.path!r}, dtype=..., shape=..., offset=...); without dtype the file is "
-                "asked what it holds"
+                f"{store.path}: shape, offset and order describe a raw file (got shape={shape!r}, "
+                f"offset={offset!r}, order={order!r} without dtype); pass dtype too: "
+                f"lowtide.open({store.path!r}, dtype=..., shape=..., offset=...)"
             )
         format = detect(store)
-        if format == "npy":
-            from lowtide._arrays.formats import npy
-
-            if name is not None:
-                raise MemberError(
-                    f"{store.path}: is a single NPY array without members, got name={name!r}; leave it out"
-                )
-            return _identified(store, npy.locate(store))
-        with _container(store, format) as container:
-            return _identified(store, container.locate(_pick(store.path, container, name)))
-
-
-def _identified(store: Store, layout: Layout) -> Layout:
-    """The layout with the identity of its file, and with samples of its data where the format can grow."""
-    identity = store.identity
-    if layout.format in ("npy", "raw"):
-        length = min(SAMPLE, layout.nbytes)
-        places = {layout.offset, layout.offset + layout.nbytes - length}
-        samples = (sample(place, store.read(place, length)) for place in sorted(places))
-        identity = identity._replace(samples=tuple(samples))
-    return replace(layout, identity=identity)
+        return _identified(store, format, format.inspect(store, name))
 
 
 def members(path: str | os.PathLike[str]) -> list[Member]:
@@ -125,69 +99,63 @@ def members(path: str | os.PathLike[str]) -> list[Member]:
     """
     with opened(path) as store:
         format = detect(store)
-        if format == "npy":
-            from lowtide._arrays.formats import npy
-
-            return [_member(store, None, format, partial(npy.locate, store))]
-        with _container(store, format) as container:
-            return [
-                _member(store, name, format, partial(container.locate, name)) for name in container.names()
-            ]
+        return [
+            member
+            if member.layout is None
+            else replace(member, layout=_identified(store, format, member.layout))
+            for member in format.members(store)
+        ]
 
 
-def _member(store: Store, name: str | None, format: str, locate: Callable[[], Layout]) -> Member:
-    try:
-        return Member(name, format, layout=_identified(store, locate()))
-    except (FormatError, UnsupportedError) as error:
-        return Member(name, format, error=error)
+def detect(store: Store) -> Format:
+    """The format of a file; a ``FormatError`` that names what it is where it is of none.
 
-
-@contextmanager
-def _container(store: Store, format: str) -> Iterator[_Container]:
-    # Imported here so that nobody waits for zipfile, json or h5py who does not need them.
-    if format == "npz":
-        from lowtide._arrays.formats import npz
-
-        yield npz.Archive(store)
-    elif format == "safetensors":
-        from lowtide._arrays.formats import safetensors
-
-        yield safetensors.Tensors(store)
-    else:
-        from lowtide._arrays.formats import hdf5
-
-        with hdf5.Datasets(store) as datasets:
-            yield datasets
-
-
-def _pick(path: str, container: _Container, name: str | None) -> str:
-    """The one member that is meant."""
-    if name is None:
-        names = container.names()
-        if len(names) == 1:
-            return names[0]
-        if not names:
-            raise MemberError(container.empty())
-        raise MemberError(
-            f"{path}: the {container.format} file holds {len(names)} arrays, and none was named: "
-            f"{_listing(names)}; pick one, as in lowtide.open({path!r}, name={names[0]!r})"
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".bin") as f:
+    ...     _ = f.write(b"\\x93NUMPY"); f.flush()
+    ...     with opened(f.name) as store:
+    ...         detect(store).name
+    'npy'
+    """
+    if store.size == 0:
+        raise TruncatedFileError(
+            f"{store.path}: empty or not yet written (0 bytes, expected 10 or more); write it again"
         )
-    if not isinstance(name, str):
-        raise ArgumentError(f"{path}: name must be a str, got {name!r}")
-    found = container.canonical(name)
-    if found is None:
-        import difflib
-
-        names = container.names()
-        close = difflib.get_close_matches(name, names[:10_000], n=3)
-        meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
-        raise MemberError(
-            f"{path}: the {container.format} file has no array {brief(name)}{meant} "
-            f"It holds {len(names)}: {_listing(names)}"
-        )
-    return found
+    for format in FORMATS:
+        if format.recognises(store):
+            return format
+    kind = foreign.identify(store)
+    raise FormatError(_unknown(store) if kind is None else kind.message(store.path, tokens=False))
 
 
-def _listing(names: list[str]) -> str:
-    shown = ", ".join(brief(name) for name in names[:_LISTED])
-    return shown + (f", … and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+def _identified(store: Store, format: Format, layout: Layout) -> Layout:
+    """The layout with the identity of its file, and with samples of its data where the format can grow."""
+    identity = store.identity
+    if format.grows:
+        length = min(SAMPLE, layout.nbytes)
+        places = {layout.offset, layout.offset + layout.nbytes - length}
+        samples = (sample(place, store.read(place, length)) for place in sorted(places))
+        identity = identity._replace(samples=tuple(samples))
+    return replace(layout, identity=identity)
+
+
+def _refuse_header(store: Store) -> None:
+    """Raise for a file of a known format, whose header would be read as raw data."""
+    for format in FORMATS:
+        if format.starts(store.head, store.size):
+            raise ArgumentError(
+                f"{store.path}: is {format.title} file (it starts with {store.head[:9]!r}), and dtype= alone "
+                "would read its header as data; leave dtype out, or pass offset= too: the first byte of the "
+                "data, or 0 for all bytes"
+            )
+
+
+def _unknown(store: Store) -> str:
+    hint = ""
+    if store.path.lower().endswith(".npy"):
+        hint = " (OLMo and Dolma call raw token files .npy: theirs is 'uint16' or 'uint32')"
+    signatures = ", ".join(format.signature for format in FORMATS)
+    return (
+        f"{store.path}: not a known format (starts with {store.head[:8]!r}, expected {signatures}); for a "
+        f"raw file pass its dtype{hint}: lowtide.open({store.path!r}, dtype='uint16')"
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lowtide._io.store import Store
 
 LOOKED_AT = 512
-"""Bytes from the front that tell every kind: a tar file has its mark at byte 257."""
+"""First bytes that tell every kind: a tar file has its mark at byte 257."""
 
 _PREPARE = "tokenize its text with `lowtide prepare {path} OUT`"
 

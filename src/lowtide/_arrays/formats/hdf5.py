@@ -1,7 +1,7 @@
-"""HDF5: contiguous datasets lie in one piece, and h5py tells where.
+"""HDF5: contiguous datasets are in one piece, and h5py knows where.
 
 h5py finds the place and never reads the data. Links to other places are not followed, since a link may
-lead to another file: what it points at is named in the error.
+lead to another file; the error says what it points at.
 """
 
 from __future__ import annotations
@@ -9,23 +9,26 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from lowtide import errors
-from lowtide._arrays.formats.layout import Layout, checked_shape, shown
+from lowtide._arrays.formats.format import Arrays, Container
+from lowtide._arrays.formats.layout import Layout, checked_shape, shown, size_error
 from lowtide._io.store import Store
 from lowtide._printable import brief
-from lowtide.errors import FormatError, LowtideError, MissingExtraError, TruncatedFileError, UnsupportedError
+from lowtide.errors import FormatError, LowtideError, MissingExtraError, UnsupportedError
 
-# Of the errors that the HDF5 library passes on, those that tell of the system and not of the file.
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+# Of the errors that the HDF5 library passes on, those of the system and not of the file.
 _SYSTEM = (errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 
 
-class Datasets:
-    """The datasets of one HDF5 file, by their full names; a context manager, for h5py holds the file open.
+class Datasets(Arrays):
+    """The datasets of one HDF5 file, by their full names; a context manager, since h5py holds the file open.
 
     >>> import h5py, tempfile
     >>> from lowtide._io.store import opened
@@ -37,8 +40,6 @@ class Datasets:
     (['train/x'], (3, 4))
     """
 
-    format = "hdf5"
-
     def __init__(self, store: Store) -> None:
         try:
             import h5py
@@ -48,13 +49,11 @@ class Datasets:
                 f"pip install 'lowtide[hdf5]'"
             ) from error
         self._h5py: Any = h5py
-        self._store = store
+        self.store = store
         with self._library_errors():
-            # Where a file system has no locks, a read-only look needs none.
-            self._file: Any = h5py.File(store.path, "r", locking="best-effort")
-
-    def __enter__(self) -> Datasets:
-        return self
+            # By its path, a writer's lock is honoured; where a file system has no locks, none is needed.
+            file = store.path if store.local else store.stream()
+            self._file: Any = h5py.File(file, "r", locking="best-effort")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -86,20 +85,16 @@ class Datasets:
                     return None
         return "/".join(parts)
 
-    def empty(self) -> str:
-        """The message for a file without datasets."""
-        return f"{self._store.path}: the HDF5 file holds no array, and 1 or more were expected"
-
     def locate(self, name: str) -> Layout:
-        """Where the dataset ``name`` lies."""
-        where = f"{self._store.path}[{brief(name)}]"
+        """Where the dataset ``name`` is."""
+        where = f"{self.store.path}[{brief(name)}]"
         with self._library_errors():
             item = self._file
             for part in name.split("/"):
                 if self._link_kind(item, part) != self._h5py.h5l.TYPE_HARD:
                     raise UnsupportedError(
-                        f"{where}: {brief(part)} is a link to {_target(item, part)[:400]}, and lowtide "
-                        f"follows none; open what it points at by its own name"
+                        f"{where}: {brief(part)} is a link to {_target(item, part)[:400]}, and links are not "
+                        "followed; open what it points at by its own name"
                     )
                 item = item[part]
             return self._layout(name, item, where)
@@ -144,7 +139,7 @@ class Datasets:
             raise UnsupportedError(
                 f"{where}: the dataset is chunked ({dataset.chunks}, compression {dataset.compression!r}), "
                 "and only contiguous ones can be read in place; write it without chunks=, compression= and "
-                f"maxshape=, or with `h5repack -l CONTI -f NONE {self._store.path} OUT`"
+                f"maxshape=, or with `h5repack -l CONTI -f NONE {self.store.path} OUT`"
             )
         if layout == h5d.COMPACT:
             raise UnsupportedError(
@@ -160,33 +155,30 @@ class Datasets:
         if plist.get_external_count():
             path, offset, _ = dataset.external[0]
             raise UnsupportedError(
-                f"{where}: the data lies in {plist.get_external_count()} other files (external storage), and "
+                f"{where}: the data is in {plist.get_external_count()} other files (external storage), and "
                 "only contiguous datasets of the file itself are read in place; open that file as raw: "
                 f"lowtide.open({path!r}, dtype={dtype.str!r}, offset={offset})"
             )
         shape = checked_shape((*map(int, dataset.shape), *inner), dtype.itemsize, f"{where}: the shape")
-        made = Layout(self._store.path, self.format, 0, dtype, shape, file_size=self._store.size, name=name)
-        if made.nbytes == 0:
-            return made  # HDF5 gives it no place in the file
-        # get_offset says None for what has no place, but 511 in a file with a user block of 512 bytes: the
+        at = Layout(self.store.path, HDF5.name, 0, dtype, shape, file_size=self.store.size, name=name)
+        if at.nbytes == 0:
+            return at  # HDF5 gives it no place in the file
+        # get_offset is None for what has no place, but 511 in a file with a user block of 512 bytes: the
         # library adds the block to its own "nowhere", which is -1.
         if dataset.id.get_space_status() != h5d.SPACE_STATUS_ALLOCATED or dataset.id.get_offset() is None:
             raise UnsupportedError(
                 f"{where}: no data was ever written to the dataset, so the file holds none (all "
-                f"{made.nbytes} bytes are the fill value {dataset.fillvalue}); write it first"
+                f"{at.nbytes} bytes are the fill value {dataset.fillvalue}); write it first"
             )
         offset = int(dataset.id.get_offset())
-        if dataset.id.get_storage_size() != made.nbytes:
+        if (size := dataset.id.get_storage_size()) != at.nbytes:
             raise FormatError(
-                f"{where}: shape {shape} of {shown(dtype)} takes {made.nbytes} bytes, and the file holds "
-                f"{dataset.id.get_storage_size()} for it: damaged; copy or write it again"
+                f"{where}: damaged ({size} bytes, expected {at.nbytes} for shape {shape} of {shown(dtype)}); "
+                "copy or write it again"
             )
-        if offset + made.nbytes > self._store.size:
-            raise TruncatedFileError(
-                f"{where}: the dataset needs {made.nbytes} bytes at byte {offset}, and the file ends at byte "
-                f"{self._store.size}: cut short or still being written; copy or write it again"
-            )
-        return Layout(made.path, made.format, offset, dtype, shape, file_size=made.file_size, name=name)
+        if offset + at.nbytes > self.store.size:
+            raise size_error(where, self.store.size, offset + at.nbytes, f"the dataset at byte {offset}")
+        return replace(at, offset=offset)
 
     def _dtype(self, dataset: Any, where: str) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
         stored = dataset.id.get_type()
@@ -194,7 +186,7 @@ class Datasets:
             dtype = dataset.dtype
             objects = dtype.hasobject
             # h5py maps more types to NumPy's than have NumPy's bytes: integers of 12 bits, strings padded
-            # with spaces. HDF5 converts them while reading; in place there is nobody to.
+            # with spaces. HDF5 converts them while reading; in place nothing does.
             same = objects or self._h5py.h5t.py_create(dtype, logical=True) == stored
         except TypeError as error:
             raise UnsupportedError(
@@ -203,7 +195,7 @@ class Datasets:
         if objects:
             raise UnsupportedError(
                 f"{where}: dtype {shown(dtype)} stands for strings or rows of variable length, or "
-                "references: the data lies elsewhere in the file and cannot be read in place; write it with "
+                "references: the data is elsewhere in the file and cannot be read in place; write it with "
                 "a fixed-width dtype, such as 'S16'"
             )
         if not same:
@@ -219,7 +211,7 @@ class Datasets:
     @contextmanager
     def _library_errors(self) -> Iterator[None]:
         """Whatever h5py raises at a damaged file, as lowtide's own."""
-        path = self._store.path
+        path = self.store.path
         try:
             yield
         except LowtideError:
@@ -234,8 +226,8 @@ class Datasets:
             if isinstance(error, OSError) and error.errno in _SYSTEM:
                 raise errors.reading(path, error) from error
             raise FormatError(
-                f"{path}: the HDF5 library cannot read the file ({type(error).__name__}: "
-                f"{brief(str(error))}): cut short, damaged or still being written; copy or write it again"
+                f"{path}: truncated, damaged or still being written ({type(error).__name__} of the HDF5 "
+                f"library: {brief(str(error))}); copy or write it again"
             ) from error
 
 
@@ -267,3 +259,25 @@ def _plain(dtype: np.dtype[Any]) -> np.dtype[np.generic]:
     if dtype.subdtype is not None:
         return np.dtype((_plain(dtype.subdtype[0]), dtype.shape))
     return np.dtype(dtype.str)
+
+
+class HDF5(Container):
+    """A file of the HDF5 library."""
+
+    name = "hdf5"
+    title = "an HDF5"
+    signature = f"HDF5's {_MAGIC!r}"
+    magics = (_MAGIC,)
+
+    def recognises(self, store: Store) -> bool:
+        # A user block may come first, and the signature at byte 512, 1024, 2048, ...; MATLAB's files have
+        # one.
+        offset = 512
+        while offset + len(_MAGIC) <= store.size and not store.head.startswith(_MAGIC):
+            if store.read(offset, len(_MAGIC), "HDF5 signature") == _MAGIC:
+                return True
+            offset *= 2
+        return store.head.startswith(_MAGIC)
+
+    def open(self, store: Store) -> Arrays:
+        return Datasets(store)

@@ -1,4 +1,4 @@
-"""Where the bytes of an array lie: what every format module returns."""
+"""Where the bytes of an array are: what every format returns, and the checks that formats share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from lowtide._io.identity import Identity
 from lowtide._printable import brief
-from lowtide.errors import FormatError, LowtideError
+from lowtide.errors import FormatError, LowtideError, TruncatedFileError
 
 MAX_BYTES = 2**63 - 1
 """Largest array that a file offset, and NumPy's own sizes, can address."""
@@ -25,7 +25,7 @@ class Layout:
     path: str
     format: str
     offset: int
-    """Byte of the file at which the array's first element begins."""
+    """Byte of the file at which the array's first element starts."""
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     fortran: bool = False
@@ -45,7 +45,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One array that a file lists: where it lies, or why it cannot be read in place."""
+    """One array that a file lists: where it is, or why it cannot be read in place."""
 
     name: str | None
     """None where the file is a single array."""
@@ -61,7 +61,7 @@ class Member:
 
 
 def checked_shape(shape: Sequence[object], itemsize: int, where: str) -> tuple[int, ...]:
-    """``shape`` as a tuple of ints, or a ``FormatError`` that begins with ``where``.
+    """``shape`` as a tuple of ints, or a ``FormatError`` that starts with ``where``.
 
     Zeros are left out of the size, as NumPy does: it refuses ``(2**62, 2**62, 0)`` too.
 
@@ -76,7 +76,7 @@ def checked_shape(shape: Sequence[object], itemsize: int, where: str) -> tuple[i
     checked: list[int] = []
     nbytes = itemsize
     for length in shape:
-        if type(length) is not int or length < 0:  # a bool is an int too, and no length
+        if type(length) is not int or length < 0:  # a bool is an int too, but not a length
             raise FormatError(
                 f"{where} must hold integers of at least 0, found {brief(length)} in {brief(shape)}"
             )
@@ -89,6 +89,25 @@ def checked_shape(shape: Sequence[object], itemsize: int, where: str) -> tuple[i
             )
         checked.append(length)
     return tuple(checked)
+
+
+def differs(shape: tuple[int, ...]) -> bool:
+    """Whether C and Fortran order are different bytes: only if two axes are longer than 1."""
+    return 0 not in shape and sum(length > 1 for length in shape) > 1
+
+
+def size_error(
+    path: str, size: int, expected: int, what: str, remedy: str = "copy or write it again"
+) -> FormatError:
+    """The error for a file, or a part of one, whose size is not what its header or index promises.
+
+    >>> print(size_error("x.bin", 10, 12, "6 tokens of uint16"))
+    x.bin: truncated or still being written (10 bytes, expected 12 for 6 tokens of uint16); copy or ...
+    """
+    kind, problem = FormatError, "damaged, or the header or index is of another file"
+    if size < expected:
+        kind, problem = TruncatedFileError, "truncated or still being written"
+    return kind(f"{path}: {problem} ({size} bytes, expected {expected} for {what}); {remedy}")
 
 
 def shown(dtype: np.dtype[np.generic]) -> str:

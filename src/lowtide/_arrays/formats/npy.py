@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.detect import NPY_MAGIC as MAGIC
-from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call, shown
+from lowtide._arrays.formats.format import Format
+from lowtide._arrays.formats.layout import Layout, checked_shape, differs, raw_call, shown, size_error
 from lowtide._io.journal import journal_size
 from lowtide._io.store import Store
 from lowtide._printable import brief
-from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+from lowtide.errors import FormatError, MemberError, TruncatedFileError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 """np.load's own limit: Python's parser is not made for longer texts from strangers."""
 GROWTH_DIGITS = 21
@@ -44,7 +45,7 @@ _PYTHON2_LONG = re.compile(r"('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)|(\d+)(?:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an NPY header says, and the byte of the file at which its data begins."""
+    """What an NPY header says, and the byte of the file at which its data starts."""
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
@@ -56,44 +57,59 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def locate(store: Store) -> Layout:
-    """The array of an NPY file.
+class NPY(Format):
+    """A file of ``np.save``.
 
     >>> import tempfile
     >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile(suffix=".npy") as f:
     ...     np.save(f, np.zeros((3, 4), "<f4")); f.flush()
     ...     with opened(f.name) as store:
-    ...         layout = locate(store)
+    ...         layout = NPY().inspect(store)
     >>> layout.offset, layout.dtype, layout.shape
     (128, dtype('float32'), (3, 4))
     """
-    header = read_header(store)
-    end = header.data_offset + header.nbytes
-    if store.size < end:
-        raise TruncatedFileError(
-            f"{store.path}: its header promises {end} bytes (shape {header.shape} of {shown(header.dtype)} "
-            f"from byte {header.data_offset}), and the file has {store.size}: cut short or still being "
-            "written; copy or write it again"
+
+    name = "npy"
+    title = "an NPY"
+    signature = f"NPY's {MAGIC!r}"
+    magics = (MAGIC,)
+    grows = True
+
+    def inspect(self, store: Store, name: str | None = None) -> Layout:
+        if name is not None:
+            raise MemberError(
+                f"{store.path}: is a single NPY array without members, got name={name!r}; leave it out"
+            )
+        header = read_header(store)
+        end = header.data_offset + header.nbytes
+        if store.size < end:
+            what = f"shape {header.shape} of {shown(header.dtype)} from byte {header.data_offset}"
+            raise size_error(store.path, store.size, end, what)
+        # Rows that the header does not count are not a fault while the writer is adding them: it counts last.
+        if store.size > end and journal_size(store.path) is None:
+            shape = header.shape[::-1] if header.fortran else header.shape
+            order = ", its axes reversed since it is in Fortran order" if header.fortran else ""
+            raise FormatError(
+                f"{store.path}: still being written, or several arrays in one file ({store.size} bytes, "
+                f"{store.size - end} bytes more than the {end} of its header); to read the first array as it "
+                f"is{order}: {raw_call(store.path, header.dtype, shape, header.data_offset)}"
+            )
+        return Layout(
+            store.path,
+            self.name,
+            header.data_offset,
+            header.dtype,
+            header.shape,
+            header.fortran,
+            file_size=end,
         )
-    # Rows behind the promise are no fault while the writer is adding them: the header counts them last.
-    if store.size > end and journal_size(store.path) is None:
-        shape = header.shape[::-1] if header.fortran else header.shape
-        order = ", its axes reversed since it is in Fortran order" if header.fortran else ""
-        raise FormatError(
-            f"{store.path}: the file has {store.size} bytes, {store.size - end} bytes more than its "
-            f"header accounts for ({end}): still being written, or several arrays in one file; to read the "
-            f"first array as it is{order}: {raw_call(store.path, header.dtype, shape, header.data_offset)}"
-        )
-    return Layout(
-        store.path, "npy", header.data_offset, header.dtype, header.shape, header.fortran, file_size=end
-    )
 
 
 def read_header(store: Store, base: int = 0, end: int | None = None, where: str | None = None) -> Header:
-    """The header of the NPY data that begins at byte ``base`` and ends before ``end``.
+    """The header of the NPY data that starts at byte ``base`` and ends before ``end``.
 
-    ``where`` names the array in errors; the path does when it is left out.
+    ``where`` is the array in errors, by default the path.
 
     >>> import tempfile
     >>> from lowtide._io.store import opened
@@ -108,30 +124,28 @@ def read_header(store: Store, base: int = 0, end: int | None = None, where: str 
     start = _take(store, base, 8, end, where)
     if start[:6] != MAGIC:
         raise FormatError(
-            f"{where}: an NPY array begins with {MAGIC!r}, found {start[:6]!r}; was it saved by np.save?"
+            f"{where}: not an NPY array (starts with {start[:6]!r}, expected {MAGIC!r}); save it with np.save"
         )
     version = (start[6], start[7])
     if version not in _LENGTHS:
         raise FormatError(
-            f"{where}: NPY version {version[0]}.{version[1]} is not known (1.0, 2.0 and 3.0 are); "
-            f"save it again with a current np.save"
+            f"{where}: unknown NPY version ({version[0]}.{version[1]}, expected 1.0, 2.0 or 3.0); save it "
+            "again with a current np.save"
         )
     width = struct.calcsize(_LENGTHS[version])
     length: int = struct.unpack(_LENGTHS[version], _take(store, base + 8, width, end, where))[0]
-    begin = base + 8 + width
+    text = base + 8 + width  # its first byte
     if length > MAX_HEADER:
         raise FormatError(
-            f"{where}: the NPY header says that it is {length} bytes long, and the limit is {MAX_HEADER} (as "
-            "in np.load, for a longer one may be an attack); if you trust the file, open its data as raw: "
-            f"lowtide.open({store.path!r}, dtype=..., offset={begin + length})"
+            f"{where}: the NPY header is too long ({length} bytes, expected at most {MAX_HEADER} as in "
+            "np.load, since a longer one may be an attack); if you trust the file, open its data as raw: "
+            f"lowtide.open({store.path!r}, dtype=..., offset={text + length})"
         )
-    raw = _take(store, begin, length, end, where)
+    raw = _take(store, text, length, end, where)
     descr, fortran, shape = _parse(raw, version, where)
     dtype = _dtype(descr, where)
     checked = checked_shape(shape, dtype.itemsize, f"{where}: the NPY header's shape")
-    # Both orders are the same bytes unless two axes are longer than 1.
-    fortran = fortran and 0 not in checked and sum(length > 1 for length in checked) > 1
-    return Header(dtype, checked, fortran, begin + length)
+    return Header(dtype, checked, fortran and differs(checked), text + length)
 
 
 def make_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
@@ -171,8 +185,8 @@ def make_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
 def _take(store: Store, offset: int, count: int, end: int, where: str) -> bytes:
     if offset + count > end:
         raise TruncatedFileError(
-            f"{where}: the NPY header needs bytes {offset} to {offset + count}, and the data ends at byte "
-            f"{end}: cut short or still being written; copy or write it again"
+            f"{where}: truncated or still being written (the NPY header needs bytes {offset} to "
+            f"{offset + count}, the data ends at byte {end}); copy or write it again"
         )
     return store.read(offset, count, "NPY header")
 
@@ -184,13 +198,13 @@ def _parse(raw: bytes, version: tuple[int, int], where: str) -> tuple[object, bo
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, Warning) as error:
         # The parser says MemoryError for what is nested too deep, with plenty of memory left.
         raise FormatError(
-            f"{where}: the NPY header is no Python literal ({type(error).__name__}), found {brief(raw)}; "
-            f"expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}: damaged, copy or write it again"
+            f"{where}: the NPY header is not a Python literal ({type(error).__name__}: {brief(raw)}, "
+            "expected {'descr': ..., 'fortran_order': ..., 'shape': ...}); copy or write it again"
         ) from None
     if not isinstance(header, dict) or header.keys() != _KEYS:
-        found = list(header) if isinstance(header, dict) else header
+        content = list(header) if isinstance(header, dict) else header
         raise FormatError(
-            f"{where}: the NPY header must be a dict with the keys {sorted(_KEYS)}, found {brief(found)}"
+            f"{where}: the NPY header must be a dict with the keys {sorted(_KEYS)}, found {brief(content)}"
         )
     fortran, shape = header["fortran_order"], header["shape"]
     if not isinstance(fortran, bool):
@@ -212,7 +226,7 @@ def _literal(text: str, python2: bool) -> object:
         except SyntaxError:
             if not python2:
                 raise
-        return ast.literal_eval(_PYTHON2_LONG.sub(lambda found: found[1] or found[2], text))
+        return ast.literal_eval(_PYTHON2_LONG.sub(lambda match: match[1] or match[2], text))
 
 
 def _dtype(descr: object, where: str) -> np.dtype[np.generic]:
@@ -223,7 +237,7 @@ def _dtype(descr: object, where: str) -> np.dtype[np.generic]:
             dtype = np.lib.format.descr_to_dtype(descr)  # type: ignore[arg-type]
     except (ValueError, TypeError, SyntaxError, RecursionError, OverflowError, MemoryError, Warning) as error:
         raise FormatError(
-            f"{where}: descr in the NPY header is no dtype that np.save writes, found {brief(descr)} "
+            f"{where}: descr in the NPY header is not a dtype that np.save writes, found {brief(descr)} "
             f"({brief(str(error))}); expected one such as '<f4' or [('x', '<f4'), ('y', '<i8')]"
         ) from None
     _refuse_objects(dtype, where)
@@ -239,7 +253,7 @@ def _check_descr(descr: object, nested: bool = False) -> None:
     """Refuse what ``descr_to_dtype`` was never meant to see: it would make a dtype of a dict's keys."""
     if isinstance(descr, str):
         if not _TYPE.fullmatch(descr):
-            raise ValueError(f"{descr!r} is no type string")
+            raise ValueError(f"{descr!r} is not a type string")
     elif isinstance(descr, list):
         for field in descr:
             if not isinstance(field, tuple) or len(field) not in (2, 3):

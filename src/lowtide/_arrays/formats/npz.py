@@ -1,23 +1,27 @@
 """NPZ: a zip of NPY files. Members that are stored, as np.savez does, can be read in place.
 
-``zipfile`` reads the directory at the archive's end. Where a member's bytes begin stands only in the local
-header in front of them: its extra field differs from the directory's (np.savez adds a zip64 one there).
-Checksums are not verified, for that would read the whole member.
+``zipfile`` reads the directory at the archive's end. Where a member's bytes start is only in the local
+header before them: its extra field differs from the directory's (np.savez adds a zip64 one there).
+Checksums are not verified, since that would read the whole member.
 """
 
 from __future__ import annotations
 
 import bisect
 import struct
-import zipfile
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from lowtide._arrays.formats import npy
 from lowtide._arrays.formats.foreign import in_zip
-from lowtide._arrays.formats.layout import Layout, shown
+from lowtide._arrays.formats.format import Arrays, Container
+from lowtide._arrays.formats.layout import Layout, shown, size_error
 from lowtide._io.store import Store, Stream
 from lowtide._printable import brief
 from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+
+if TYPE_CHECKING:
+    import zipfile
 
 MAX_DIRECTORY = 4 * 2**20
 """Bytes of the largest directory that is read: some 60,000 members."""
@@ -27,10 +31,11 @@ _LOCAL = struct.Struct("<4s2xHH16xHH")  # signature, flags, method, length of th
 _ENCRYPTED = 0x1 | 0x40  # bit 0, and bit 6 for strong encryption
 _PATCHED = 0x20  # bit 5: the bytes are a patch to other bytes
 _UTF8 = 0x800
+_STORED = 0
 _METHODS = {8: "deflate", 9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
-class Archive:
+class Archive(Arrays):
     """The members of one NPZ file.
 
     >>> import tempfile
@@ -44,17 +49,17 @@ class Archive:
     (['x', 'y'], (3, 4))
     """
 
-    format = "npz"
-
     def __init__(self, store: Store) -> None:
-        self._store = store
+        import zipfile  # which takes a while
+
+        self.store = store
         try:
             archive = zipfile.ZipFile(_Directory(store))
         except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, OverflowError) as error:
             # The directory is the last thing that a zip's writer writes.
             raise FormatError(
-                f"{store.path}: the zip's directory, expected at the end of its {store.size} bytes, cannot "
-                f"be read ({error}): cut short, damaged or still being written; copy or write it again"
+                f"{store.path}: the zip's directory is truncated, damaged or still to be written ({error}, "
+                f"expected at the end of {store.size} bytes); copy or write it again"
             ) from None
         self._directory_start: int = archive.start_dir
         # ZipInfo.is_dir would do, if it did not fail on an empty name.
@@ -64,11 +69,11 @@ class Archive:
         self._copies = Counter(entry.filename for entry in files)
 
     def names(self) -> list[str]:
-        """The arrays, as np.load names them: without ``.npy``."""
+        """The arrays, by the names of np.load: without ``.npy``."""
         return [name.removesuffix(".npy") for name in self._entries if name.endswith(".npy")]
 
     def canonical(self, name: str) -> str | None:
-        """``name`` as ``names`` has it, or None if not there; what is no ``.npy`` goes by its whole name."""
+        """``name`` as ``names`` has it, or None; a member that is not called ``.npy`` has its whole name."""
         if name + ".npy" in self._entries:
             return name
         return name.removesuffix(".npy") if name in self._entries else None
@@ -76,50 +81,46 @@ class Archive:
     def empty(self) -> str:
         """The message for a file without arrays: mostly it is another kind of zip."""
         if not self._entries:
-            return f"{self._store.path}: the zip holds no array, and 1 or more were expected"
-        return in_zip(list(self._entries)).message(self._store.path, tokens=False)
+            return super().empty()
+        return in_zip(list(self._entries)).message(self.store.path, tokens=False)
 
     def locate(self, name: str) -> Layout:
-        """Where the array ``name`` lies."""
+        """Where the array ``name`` is."""
         entry = self._entries[name + ".npy" if name + ".npy" in self._entries else name]
-        where = f"{self._store.path}[{brief(name)}]"
+        where = f"{self.store.path}[{brief(name)}]"
         self._require_stored(entry, where)
-        begin = self._data_begin(entry, where)
-        end = begin + entry.file_size
+        start = self._data_start(entry, where)
+        end = start + entry.file_size
         if end > self._directory_start:
             raise TruncatedFileError(
-                f"{where}: {entry.file_size} bytes from byte {begin} would reach beyond the zip's directory "
-                f"at byte {self._directory_start}: damaged; copy or write it again"
+                f"{where}: damaged ({entry.file_size} bytes from byte {start} reach beyond the zip's "
+                f"directory at byte {self._directory_start}); copy or write it again"
             )
         # Members that share bytes are a way to make a small file look huge.
         after = bisect.bisect_right(self._starts, entry.header_offset)
         if after < len(self._starts) and end > self._starts[after]:
             raise FormatError(
-                f"{where}: {entry.file_size} bytes from byte {begin} would overlap the member at byte "
+                f"{where}: {entry.file_size} bytes from byte {start} would overlap the member at byte "
                 f"{self._starts[after]}: damaged; copy or write it again"
             )
-        header = npy.read_header(self._store, begin, end, where)
-        expected = header.data_offset - begin + header.nbytes
+        header = npy.read_header(self.store, start, end, where)
+        expected = header.data_offset - start + header.nbytes
         if expected != entry.file_size:
-            kind = TruncatedFileError if expected > entry.file_size else FormatError
-            raise kind(
-                f"{where}: the NPY header promises {expected} bytes (shape {header.shape} of "
-                f"{shown(header.dtype)}), and the zip holds {entry.file_size} for it: damaged; copy or write "
-                "it again"
-            )
+            what = f"shape {header.shape} of {shown(header.dtype)}"
+            raise size_error(where, entry.file_size, expected, what)
         return Layout(
-            self._store.path,
-            self.format,
+            self.store.path,
+            NPZ.name,
             header.data_offset,
             header.dtype,
             header.shape,
             header.fortran,
-            self._store.size,
+            self.store.size,
             name,
         )
 
     def _require_stored(self, entry: zipfile.ZipInfo, where: str) -> None:
-        path = self._store.path
+        path = self.store.path
         if self._copies[entry.filename] > 1:
             raise FormatError(
                 f"{where}: the zip has {self._copies[entry.filename]} members of this name, and 1 was "
@@ -130,7 +131,7 @@ class Archive:
                 f"{where}: the member is encrypted (zip flags {entry.flag_bits:#x}), so it cannot be read in "
                 "place; decrypt the archive (7z x, unzip) and open the .npy inside"
             )
-        if entry.compress_type != zipfile.ZIP_STORED:
+        if entry.compress_type != _STORED:
             method = _METHODS.get(entry.compress_type, "unknown")
             raise UnsupportedError(
                 f"{where}: the member is compressed (zip method {entry.compress_type}, {method}) and only "
@@ -143,14 +144,14 @@ class Archive:
                 "in the zip's directory: damaged; copy or write it again"
             )
 
-    def _data_begin(self, entry: zipfile.ZipInfo, where: str) -> int:
+    def _data_start(self, entry: zipfile.ZipInfo, where: str) -> int:
         """The first byte behind the local header, if that header and the directory agree."""
         offset = entry.header_offset
-        # zipfile adds what stands before the archive; a directory that lies may make the sum negative.
+        # zipfile adds what comes before the archive; a damaged directory may make the sum negative.
         if not 0 <= offset <= self._directory_start - _LOCAL.size:
             raise FormatError(
-                f"{where}: its local header is said to be at byte {offset}, expected between 0 and the zip's "
-                f"directory at {self._directory_start}: damaged; copy or write it again"
+                f"{where}: its local header is at byte {offset} by the directory, expected between 0 and the "
+                f"zip's directory at {self._directory_start}: damaged; copy or write it again"
             )
         signature: bytes
         flags: int
@@ -158,9 +159,9 @@ class Archive:
         name_length: int
         extra_length: int
         signature, flags, method, name_length, extra_length = _LOCAL.unpack(
-            self._store.read(offset, _LOCAL.size, "zip's local header")
+            self.store.read(offset, _LOCAL.size, "zip's local header")
         )
-        name = self._store.read(offset + _LOCAL.size, name_length, "zip's local header")
+        name = self.store.read(offset + _LOCAL.size, name_length, "zip's local header")
         encoding = "utf8" if entry.flag_bits & _UTF8 else "cp437"
         expected = (_SIGNATURE, entry.compress_type, entry.orig_filename.encode(encoding, "replace"))
         if (signature, method, name) != expected or flags & (_ENCRYPTED | _PATCHED):
@@ -187,3 +188,15 @@ class _Directory(Stream):
                 f"{MAX_DIRECTORY}): damaged, or too many members; split the archive or extract the .npy files"
             )
         return super().read(count)
+
+
+class NPZ(Container):
+    """A file of ``np.savez``."""
+
+    name = "npz"
+    title = "a zip or NPZ"
+    signature = f"NPZ's {_SIGNATURE!r}"
+    magics = (_SIGNATURE, b"PK\x05\x06")  # a zip with members, and one without
+
+    def open(self, store: Store) -> Arrays:
+        return Archive(store)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, checked_shape
+from lowtide._arrays.formats.format import Format
+from lowtide._arrays.formats.layout import Layout, checked_shape, differs, size_error
 from lowtide._io.journal import published_size
 from lowtide._io.store import Store
-from lowtide.errors import ArgumentError, FormatError, TruncatedFileError, UnsupportedError
+from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,82 +22,83 @@ Shape = int | Sequence[int] | None
 Order = Literal["C", "F"]
 
 
-def locate(
-    store: Store,
-    dtype: npt.DTypeLike | None = None,
-    shape: Shape = None,
-    offset: int = 0,
-    order: Order = "C",
-) -> Layout:
-    """The array that a raw file holds from byte ``offset``; ``shape`` may have one -1, as in reshape.
+class Raw(Format):
+    """An array that the caller describes. Not in ``FORMATS``: nothing in a file tells that it is one.
 
-    With ``order="F"`` the first axis varies fastest, as in Fortran and MATLAB.
-    Without a shape it is one axis to the end of the file. With one, bytes behind it are left alone.
+    Parameters
+    ----------
+    dtype
+        Of one element.
+    shape
+        May have one -1, as in reshape. Without a shape it is one axis to the end of the file; with one, bytes
+        after it are left alone.
+    offset
+        The first byte of the data.
+    order
+        With ``"F"`` the first axis varies fastest, as in Fortran and MATLAB.
 
     >>> import tempfile
     >>> from lowtide._io.store import opened
     >>> with tempfile.NamedTemporaryFile() as f:
     ...     np.arange(12, dtype="<u2").tofile(f); f.flush()
     ...     with opened(f.name) as store:
-    ...         locate(store, "<u2").shape, locate(store, "<u2", (-1, 5), offset=4).shape
+    ...         Raw("<u2").inspect(store).shape, Raw("<u2", (-1, 5), offset=4).inspect(store).shape
     ((12,), (2, 5))
     """
-    if dtype is None:
-        raise ArgumentError(missing_dtype(store.path))
-    if order not in ("C", "F"):
-        raise ArgumentError(f"{store.path}: order must be 'C' or 'F', got {order!r}")
-    base, inner = _element(dtype, store.path)
-    offset = _integer(offset, "offset", store.path)
-    if offset < 0:
-        raise ArgumentError(f"{store.path}: offset must be at least 0, got {offset}")
-    size = published_size(store.path, store.size)
-    if offset > size:
-        raise ArgumentError(
-            f"{store.path}: offset {offset} lies beyond the end of the file, which has {size} bytes"
-        )
-    itemsize = base.itemsize * math.prod(inner)
-    outer = _fit(store.path, shape, itemsize, size - offset, offset)
-    full = checked_shape(outer + inner, base.itemsize, f"{store.path}: the shape")
-    if order == "F" and inner:
-        raise UnsupportedError(
-            f"{store.path}: dtype {dtype!r} has axes of its own, which are in C order whatever order= says; "
-            "pass its base dtype and the whole shape"
-        )
-    # Both orders are the same bytes unless two axes are longer than 1.
-    fortran = order == "F" and 0 not in full and sum(length > 1 for length in full) > 1
-    return Layout(store.path, "raw", offset, base, full, fortran, file_size=size)
 
+    name = "raw"
+    grows = True
 
-def missing_dtype(path: str) -> str:
-    """The message for a raw file that came without its dtype.
+    def __init__(
+        self, dtype: npt.DTypeLike, shape: Shape = None, offset: int = 0, order: Order = "C"
+    ) -> None:
+        self._dtype = dtype
+        self._shape = shape
+        self._offset = offset
+        self._order = order
 
-    >>> missing_dtype("train.bin")
-    "train.bin: a raw file needs its dtype, ... lowtide.open('train.bin', dtype='uint16')"
-    """
-    return (
-        f"{path}: a raw file needs its dtype, for nothing in it says what the bytes are (np.memmap would "
-        f"take uint8 without a word); pass it, as in lowtide.open({path!r}, dtype='uint16')"
-    )
+    def inspect(self, store: Store, name: str | None = None) -> Layout:
+        if self._order not in ("C", "F"):
+            raise ArgumentError(f"{store.path}: order must be 'C' or 'F', got {self._order!r}")
+        base, inner = _element(self._dtype, store.path)
+        offset = _integer(self._offset, "offset", store.path)
+        if offset < 0:
+            raise ArgumentError(f"{store.path}: offset must be an integer >= 0, got {offset}")
+        size = published_size(store.path, store.size)
+        if offset > size:
+            raise ArgumentError(
+                f"{store.path}: offset is beyond the end of the file ({offset}, expected at most {size})"
+            )
+        itemsize = base.itemsize * math.prod(inner)
+        outer = _fit(store.path, self._shape, itemsize, size - offset, offset)
+        full = checked_shape(outer + inner, base.itemsize, f"{store.path}: the shape")
+        if self._order == "F" and inner:
+            raise UnsupportedError(
+                f"{store.path}: dtype {self._dtype!r} has its own axes, which are in C order whatever order= "
+                "is; pass its base dtype and the whole shape"
+            )
+        fortran = self._order == "F" and differs(full)
+        return Layout(store.path, self.name, offset, base, full, fortran, file_size=size)
 
 
 def _element(dtype: npt.DTypeLike, path: str) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
     """The dtype of one element, and the axes that a dtype such as ``(3,)f4`` brings along."""
     try:
-        made: np.dtype[np.generic] = np.dtype(dtype)
+        element: np.dtype[np.generic] = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError, OverflowError) as error:
         raise ArgumentError(f"{path}: dtype {dtype!r} is not understood by NumPy: {error}") from None
-    if made.hasobject:
+    if element.hasobject:
         raise UnsupportedError(
-            f"{path}: dtype {made} holds Python objects, whose bytes on disk are addresses that mean "
+            f"{path}: dtype {element} holds Python objects, whose bytes on disk are addresses that mean "
             "nothing; pass a numeric or fixed-width dtype"
         )
-    if made.itemsize == 0:
+    if element.itemsize == 0:
         raise ArgumentError(
-            f"{path}: dtype {made!r} has elements of 0 bytes; give its width, such as 'S16' or 'V8'"
+            f"{path}: dtype {element!r} has elements of 0 bytes; give its width, such as 'S16' or 'V8'"
         )
-    if made.subdtype is not None:
-        return made.base, made.shape
-    return made, ()
+    if element.subdtype is not None:
+        return element.base, element.shape
+    return element, ()
 
 
 def _integer(value: object, what: str, path: str) -> int:
@@ -124,24 +126,23 @@ def _fit(path: str, shape: Shape, itemsize: int, available: int, offset: int) ->
     row = math.prod(checked_shape(known, itemsize, f"{path}: the shape")) * itemsize
     if -1 not in lengths:
         if row > available:
-            raise TruncatedFileError(
-                f"{path}: shape {lengths} with elements of {itemsize} bytes needs {row} bytes from byte "
-                f"{offset}, and {available} are there: cut short, or another dtype or shape is meant; "
-                "shape=None takes what fits"
-            )
+            what = f"shape {lengths} with elements of {itemsize} bytes from byte {offset}"
+            remedy = "copy it again, or pass another dtype or shape: shape=None takes what fits"
+            raise size_error(path, available, row, what, remedy)
         return lengths
     if available == 0:
         raise FormatError(
-            f"{path}: there are 0 bytes from byte {offset} on: empty or not yet written; "
-            f"pass a shape with a 0 in it, such as shape=(0,), if it is meant to be empty"
+            f"{path}: empty or not yet written (0 bytes from byte {offset}, expected 1 or more); pass a "
+            "shape with a 0 in it, such as shape=(0,), if it is meant to be empty"
         )
     if row == 0:
         raise ArgumentError(f"{path}: the -1 in shape {lengths} can be anything, since another length is 0")
     if available % row:
-        whole = tuple(available // row if length == -1 else length for length in lengths)
+        complete = tuple(available // row if length == -1 else length for length in lengths)
         step = f"rows of {row} bytes (shape {lengths})" if len(lengths) > 1 else f"elements of {row} bytes"
         raise FormatError(
-            f"{path}: {available} bytes from byte {offset} on are no multiple of {step}, {available % row} "
-            f"are left over: another dtype, shape or offset, or cut short; shape={whole} reads the whole ones"
+            f"{path}: truncated, or of another dtype, shape or offset ({available} bytes from byte {offset}, "
+            f"{available % row} left over, expected a multiple of {step}); shape={complete} reads the "
+            "complete ones"
         )
     return tuple(available // row if length == -1 else length for length in lengths)

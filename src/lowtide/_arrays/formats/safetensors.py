@@ -1,6 +1,6 @@
-"""safetensors: a length, a JSON header, the tensors one behind the other.
+"""safetensors: a length, a JSON header, the tensors one after another.
 
-The rules are those of the reference implementation: tensors lie in the order of their offsets, without a
+The rules are those of the reference implementation: tensors are in the order of their offsets, without a
 hole or an overlap, and end where the file ends. So no byte is hidden and none is read twice.
 """
 
@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call
+from lowtide._arrays.formats.format import Arrays, Container
+from lowtide._arrays.formats.layout import Layout, checked_shape, raw_call, size_error
 from lowtide._io import jsonfiles
 from lowtide._io.store import Store
 from lowtide._printable import brief
-from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+from lowtide.errors import FormatError, UnsupportedError
 
+MAX_RECOGNISED = 100_000_000
+"""Bytes of the longest header by which a file is recognised: the limit of the reference implementation."""
 MAX_HEADER = 16 * 2**20
 """Bytes of the largest header that is read, some 130,000 tensors. The safetensors package takes 100 MB, which
 would need a gigabyte of memory and half a minute; the headers of the largest models have a few megabytes."""
@@ -55,11 +58,11 @@ _OTHER_BITS = {
 class _Tensor:
     dtype: str
     shape: tuple[int, ...]
-    begin: int
-    end: int
+    start: int
+    stop: int
 
 
-class Tensors:
+class Tensors(Arrays):
     """The tensors of one safetensors file.
 
     >>> import tempfile
@@ -73,11 +76,8 @@ class Tensors:
     (['w'], (2, 3), 73)
     """
 
-    format = "safetensors"
-
     def __init__(self, store: Store) -> None:
-        self._path = store.path
-        self._size = store.size
+        self.store = store
         header, self._data = _read_header(store)
         self._tensors = {
             name: _tensor(self._where(name), entry)
@@ -94,55 +94,54 @@ class Tensors:
         """``name``, or None if there is no such tensor."""
         return name if name in self._tensors else None
 
-    def empty(self) -> str:
-        """The message for a file without tensors."""
-        return f"{self._path}: the safetensors file holds no array, and 1 or more were expected"
-
     def locate(self, name: str) -> Layout:
-        """Where the tensor ``name`` lies."""
+        """Where the tensor ``name`` is."""
         tensor = self._tensors[name]
-        offset = self._data + tensor.begin
+        offset = self._data + tensor.start
         if tensor.dtype not in DTYPES:
             raise UnsupportedError(self._no_numpy_dtype(name, tensor, offset))
         dtype: np.dtype[np.generic] = np.dtype(DTYPES[tensor.dtype])
-        return Layout(self._path, self.format, offset, dtype, tensor.shape, file_size=self._size, name=name)
+        return Layout(
+            self.store.path,
+            Safetensors.name,
+            offset,
+            dtype,
+            tensor.shape,
+            file_size=self.store.size,
+            name=name,
+        )
 
     def _where(self, name: str) -> str:
-        return f"{self._path}[{brief(name)}]"
+        return f"{self.store.path}[{brief(name)}]"
 
     def _check_cover(self) -> None:
         position = 0
-        for name, tensor in sorted(self._tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-            if tensor.begin != position:
-                problem = "overlaps the one before" if tensor.begin < position else "leaves a hole before it"
+        for name, tensor in sorted(self._tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
+            if tensor.start != position:
+                problem = "overlaps the one before" if tensor.start < position else "leaves a hole before it"
                 raise FormatError(
-                    f"{self._where(name)}: data_offsets begin at {tensor.begin} and {position} was expected, "
-                    f"so the tensor {problem}: damaged; write the file again"
+                    f"{self._where(name)}: the tensor {problem} (data_offsets start at {tensor.start}, "
+                    f"expected {position}); write the file again"
                 )
-            position = tensor.end
-        found = self._size - self._data
-        if position != found:
-            kind = TruncatedFileError if position > found else FormatError
-            raise kind(
-                f"{self._path}: the safetensors header promises {position} bytes of tensors from byte "
-                f"{self._data}, and the file has {found}: cut short, damaged or still being written; copy or "
-                "write it again"
-            )
+            position = tensor.stop
+        if position != (size := self.store.size - self._data):
+            what = f"the tensors of the safetensors header from byte {self._data}"
+            raise size_error(self.store.path, size, position, what)
 
     def _no_numpy_dtype(self, name: str, tensor: _Tensor, offset: int) -> str:
         bits = _OTHER_BITS.get(tensor.dtype)
         if bits in (8, 16):
             raw, shape, content = f"uint{bits}", tensor.shape, "its bits"
         else:  # types smaller than a byte, and those that came after this was written
-            raw, shape, content = "uint8", (tensor.end - tensor.begin,), "its bytes"
+            raw, shape, content = "uint8", (tensor.stop - tensor.start,), "its bytes"
         return (
             f"{self._where(name)}: NumPy has no dtype for {brief(tensor.dtype)} (lowtide reads "
-            f"{', '.join(DTYPES)}); open {content} as raw: {raw_call(self._path, raw, shape, offset)}"
+            f"{', '.join(DTYPES)}); open {content} as raw: {raw_call(self.store.path, raw, shape, offset)}"
         )
 
 
 def _read_header(store: Store) -> tuple[dict[str, object], int]:
-    """The JSON object, and the byte at which the data begins."""
+    """The JSON object, and the byte at which the data starts."""
     length: int = struct.unpack("<Q", store.read(0, 8, "safetensors header's length"))[0]
     if length > MAX_HEADER:
         raise FormatError(
@@ -152,15 +151,14 @@ def _read_header(store: Store) -> tuple[dict[str, object], int]:
         )
     # The first byte tells before megabytes are read.
     if length < 2 or store.read(8, 1, "safetensors header") != b"{":
-        found = store.read(8, min(length, store.size - 8, 8), "safetensors header")
+        start = store.read(8, min(length, store.size - 8, 8), "safetensors header")
         raise FormatError(
-            f"{store.path}: a safetensors header begins with b'{{' at byte 8, found {found!r} in a header "
-            f"of {length} bytes: damaged, or not a safetensors file; if it is raw, pass dtype= and "
-            "offset=0"
+            f"{store.path}: not a safetensors header, or damaged ({start!r} in a header of {length} bytes, "
+            "expected b'{' at byte 8); if the file is raw, pass dtype= and offset=0"
         )
     text = store.read(8, length, "safetensors header")
     header = jsonfiles.parse(text, store.path, "safetensors header")
-    assert isinstance(header, dict)  # it begins with { and is valid
+    assert isinstance(header, dict)  # it starts with { and is valid
     return header, 8 + length
 
 
@@ -181,16 +179,36 @@ def _tensor(where: str, entry: object) -> _Tensor:
         or not 0 <= offsets[0] <= offsets[1]
     ):
         raise FormatError(
-            f"{where}: data_offsets must be two integers, 0 <= begin <= end, found {brief(offsets)}"
+            f"{where}: data_offsets must be two integers, 0 <= start <= stop, found {brief(offsets)}"
         )
-    begin, end = offsets
+    start, stop = offsets
     bits = np.dtype(DTYPES[dtype]).itemsize * 8 if dtype in DTYPES else _OTHER_BITS.get(dtype)
     checked = checked_shape(shape, max((bits or 8) // 8, 1), f"{where}: shape")
     # A type that is not known here cannot be measured; it is refused when it is asked for.
-    if bits is not None and (total := math.prod(checked) * bits) != (end - begin) * 8:
+    if bits is not None and (total := math.prod(checked) * bits) != (stop - start) * 8:
         raise FormatError(
             f"{where}: shape {brief(checked)} of {dtype} takes {total / 8 if total % 8 else total // 8} "
-            f"bytes, and data_offsets [{brief(begin)}, {brief(end)}] hold {brief(end - begin)}: damaged; "
+            f"bytes, and data_offsets [{brief(start)}, {brief(stop)}] hold {brief(stop - start)}: damaged; "
             "write the file again"
         )
-    return _Tensor(dtype, checked, begin, end)
+    return _Tensor(dtype, checked, start, stop)
+
+
+class Safetensors(Container):
+    """A file of the safetensors library."""
+
+    name = "safetensors"
+    title = "a safetensors"
+    signature = "safetensors' 8 bytes of length and b'{'"
+
+    def starts(self, head: bytes, size: int) -> bool:
+        length = int.from_bytes(head[:8], "little")
+        return head[8:9] == b"{" and 2 <= length <= min(MAX_RECOGNISED, size - 8)
+
+    def recognises(self, store: Store) -> bool:
+        # The suffix alone will do: the error is then about safetensors, which is what the file was meant to
+        # be.
+        return store.path.lower().endswith(".safetensors") or super().recognises(store)
+
+    def open(self, store: Store) -> Arrays:
+        return Tensors(store)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lowtide._io import store
-from lowtide._tokens.formats import own
+from lowtide._tokens.formats import find, own
 from lowtide.errors import FormatError
 
 _SHOWN = 5  # files that an error lists
@@ -16,7 +16,7 @@ _SHOWN = 5  # files that an error lists
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked and found as it was written."""
+    """What was checked and is as it was written."""
 
     files: int
     nbytes: int
@@ -37,10 +37,10 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     folder = os.path.dirname(where)
     wrong, count, nbytes = [], 0, 0
     for name, expected in _files(manifest):
-        found, size = _sum(os.path.join(folder, name))
+        digest, size = _sum(os.path.join(folder, name))
         count, nbytes = count + 1, nbytes + size
-        if found != expected:
-            wrong.append(f"{name} (sha256 {found[:12]}…, written {expected[:12]}…)")
+        if digest != expected:
+            wrong.append(f"{name} (sha256 {digest[:12]}…, written {expected[:12]}…)")
     if wrong:
         more = f", … {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise FormatError(
@@ -48,7 +48,7 @@ def verify(path: str | os.PathLike[str]) -> Verified:
             f"{', '.join(wrong[:_SHOWN])}{more}; copy them again, or prepare the corpus again"
         )
     for split in manifest.splits:
-        documents = own.find(where, split, None).documents
+        documents = find(where, split=split).documents
         if documents is not None:
             documents.verify()
     return Verified(count, nbytes)

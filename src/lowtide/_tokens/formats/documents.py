@@ -1,4 +1,4 @@
-"""Where documents begin and end, read from index files and never loaded as a whole.
+"""Where documents start and end, read from index files and never loaded as a whole.
 
 There may be 10**9 documents. Each format keeps a number for each of them on disk, so that a search reads
 a few hundred of them, and what the first steps of a search read is kept: 2 MiB at most.
@@ -43,10 +43,10 @@ class Part(Protocol):
         """The ends of some documents, in ascending order."""
 
     def verify(self) -> None:
-        """Check what a look at some places was believed for; ``Documents.verify`` checks the ends itself."""
+        """Check what was only sampled before; ``Documents.verify`` checks the ends itself."""
 
     def close(self) -> None:
-        """Let go of open files; they are opened again when needed."""
+        """Release open files; they are opened again when needed."""
 
 
 class Column:
@@ -100,8 +100,8 @@ class Column:
         if self.scale > 1:
             if (ends % self.scale).any():
                 raise FormatError(
-                    f"{self.where} must lie on tokens of {self.scale} bytes from byte {self.base}, and one "
-                    "does not: damaged; write the file again"
+                    f"{self.where} must be multiples of {self.scale} bytes from byte {self.base}, and one is "
+                    "not: damaged; write the file again"
                 )
             ends //= self.scale
         return ends
@@ -159,10 +159,10 @@ class Listed:
 class Documents:
     """Every document of a corpus, by number, in global token positions.
 
-    ``parts`` and ``sizes`` (in tokens) are those of the segments. A document may go on from one segment into
-    the next, unless ``whole``: then the last one of each part must end where its segment does.
+    ``parts`` and ``sizes`` (in tokens) are those of the segments. A document may continue from one segment
+    into the next, unless ``whole``: then the last one of each part must end where its segment does.
 
-    What is read is checked when it is read: ends that go back or lie beyond their segment are a
+    What is read is checked when it is read: ends that descend or are beyond their segment are a
     ``FormatError``. ``verify`` reads and checks all.
 
     >>> documents = Documents("records", [Even("a", 3, 10), Even("b", 2, 4)], [30, 8])
@@ -199,47 +199,47 @@ class Documents:
         return int(self._starts[-1])
 
     def bounds(self, start: int, stop: int) -> Ints:
-        """Begin and end of documents ``start`` to ``stop``, as rows of an array of shape (n, 2)."""
+        """Start and end of documents ``start`` to ``stop``, as rows of an array of shape (n, 2)."""
         if not 0 <= start <= stop <= self.count:
             raise IndexingError(f"documents {start} to {stop} are not among the {self.count} that there are")
-        found = np.empty((stop - start, 2), np.int64)
+        bounds = np.empty((stop - start, 2), np.int64)
         if start == stop:
-            return found
+            return bounds
         ends = self._ends(max(start - 1, 0), stop)
-        found[:, 1] = ends[len(ends) - len(found) :]
-        found[1:, 0] = found[:-1, 1]
-        found[0, 0] = ends[0] if start else 0
-        return found
+        bounds[:, 1] = ends[len(ends) - len(bounds) :]
+        bounds[1:, 0] = bounds[:-1, 1]
+        bounds[0, 0] = ends[0] if start else 0
+        return bounds
 
     def starts(self, numbers: Ints) -> Ints:
-        """Where some documents begin, in any order."""
+        """Where some documents start, in any order."""
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.count:
             raise IndexingError(f"documents {numbers} are not among the {self.count} that there are")
-        found = np.zeros(len(numbers), np.int64)
+        starts = np.zeros(len(numbers), np.int64)
         order = np.argsort(numbers, kind="stable")
-        before = numbers[order] - 1  # a document begins where the one before it ends
+        before = numbers[order] - 1  # a document starts where the one before it ends
         owners = np.searchsorted(self._firsts, before, "right") - 1
         for number in np.unique(owners[before >= 0]).tolist():
-            mine = owners == number
+            here = owners == number
             part = self._part(number)
-            ends = part.pick(before[mine] - int(self._firsts[number]))
+            ends = part.pick(before[here] - int(self._firsts[number]))
             self._check(part, self._sizes[number], ends)
-            found[order[mine]] = ends + self._starts[number]
-        return found
+            starts[order[here]] = ends + self._starts[number]
+        return starts
 
     def at(self, token: int) -> int:
         """The number of the document that holds a token."""
         if not 0 <= token < self.tokens:
             raise IndexingError(f"token {token} is not among the {self.tokens} that there are")
         number = int(np.searchsorted(self._starts, token, "right")) - 1
-        found = int(self._firsts[number]) + self._search(number, token - int(self._starts[number]))
-        if found == self.count:
+        document = int(self._firsts[number]) + self._search(number, token - int(self._starts[number]))
+        if document == self.count:
             last = next((part for part in reversed(self._parts) if part.count), self._parts[number])
             raise FormatError(
                 f"{last.where} end before token {token} of {self.tokens}, so that it is in no document: "
                 "damaged, or still being written; write the index again"
             )
-        return found
+        return document
 
     def covering(self, start: int, stop: int) -> tuple[int, Ints]:
         """The documents that tokens ``start`` to ``stop`` touch: the first one's number, and their bounds."""
@@ -252,7 +252,7 @@ class Documents:
             if covered <= len(bounds):
                 return first, bounds[:covered]
             if first + some >= self.count:
-                self.at(stop - 1)  # which says what is wrong
+                self.at(stop - 1)  # which raises
             some *= 4
 
     def verify(self) -> None:
@@ -285,8 +285,8 @@ class Documents:
         self._check(part, size, ends)
         if self._whole and stop == part.count and ends[-1] != size:
             raise FormatError(
-                f"{part.where} end at token {ends[-1]}, and their segment has {size}: the index belongs to "
-                "another file, or one of the two was cut short; copy or write both again"
+                f"{part.where} are truncated or of another file, or the tokens are (the last is {ends[-1]}, "
+                f"expected {size}); copy or write both again"
             )
         return ends
 
@@ -304,7 +304,7 @@ class Documents:
             )
 
     def _part(self, number: int) -> Part:
-        """A part that may open its file; before there are too many, all others let go of theirs."""
+        """A part that may open its file; before there are too many, all others release theirs."""
         if number not in self._used:
             if len(self._used) >= _OPEN:
                 idle = list(self._used)
@@ -315,7 +315,7 @@ class Documents:
         return self._parts[number]
 
     def _search(self, number: int, token: int) -> int:
-        """The first document of a part that ends behind ``token``; the part's count if there is none."""
+        """The first document of a part that ends after ``token``; the part's count if there is none."""
         low, high = 0, self._parts[number].count
         while high - low > _BLOCK:
             probes = low + (high - low) * np.arange(1, _FAN, dtype=np.int64) // _FAN

@@ -33,25 +33,20 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 _NUMBERS = re.compile(r"(\d+)")
 
 
-def may_grow(seen: Peek) -> Identity:
-    """The identity of a file without a header: appending leaves its first bytes as they are."""
-    return seen.identity._replace(samples=(sample(0, seen.head),))
+def raw_segment(file: Peek, itemsize: int, beside: Neighbours) -> tuple[int, int, Identity]:
+    """Tokens in a file without a header, its bytes that count, and an identity that admits appending.
 
-
-def raw_count(seen: Peek, itemsize: int, beside: Neighbours) -> tuple[int, int]:
-    """Tokens in a file without a header, and the bytes of it that count.
-
-    While lowtide's own writer appends, those are the ones that it has published.
+    While lowtide's own writer appends, the bytes are those that it has published.
     """
-    size = seen.size
-    if seen.link or beside.has(seen.path + SUFFIX):
-        size = published_size(seen.path, size)
+    size = file.size
+    if file.link or beside.has(file.path + SUFFIX):
+        size = published_size(file.path, size)
     if size % itemsize:
         raise FormatError(
-            f"{seen.path}: {size} bytes are no multiple of a token's {itemsize}, {size % itemsize} "
-            f"left over: another dtype is meant, or the file was cut short; pass dtype=, or copy it again"
+            f"{file.path}: truncated, or of another dtype ({size} bytes, {size % itemsize} left over, "
+            f"expected a multiple of a token's {itemsize}); pass dtype=, or copy it again"
         )
-    return size // itemsize, size
+    return size // itemsize, size, file.identity._replace(samples=(sample(0, file.head),))
 
 
 def token_dtype(dtype: npt.DTypeLike, where: str) -> TokenDtype:
@@ -64,31 +59,52 @@ def token_dtype(dtype: npt.DTypeLike, where: str) -> TokenDtype:
     lowtide.errors.ArgumentError: train.bin: tokens are integers, got dtype float32; pass one such as ...
     """
     try:
-        made: np.dtype[np.generic] = np.dtype(dtype)
+        parsed: np.dtype[np.generic] = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError, OverflowError) as error:
         raise ArgumentError(f"{where}: dtype {dtype!r} is not understood by NumPy: {error}") from None
-    if made.kind not in "iu":
+    if parsed.kind not in "iu":
         raise ArgumentError(
-            f"{where}: tokens are integers, got dtype {brief(made)[6:-1].strip(chr(39)) or made}; pass one "
-            "such as dtype='uint16' or dtype='uint32'"
+            f"{where}: tokens are integers, got dtype {brief(parsed)[6:-1].strip(chr(39)) or parsed}; pass "
+            "one such as dtype='uint16' or dtype='uint32'"
         )
-    if not made.isnative:
+    if not parsed.isnative:
         raise UnsupportedError(
-            f"{where}: dtype {made.str!r} is not in this machine's byte order, and lowtide reads tokens "
-            f"without a copy; swap them once, as in np.load(...).astype({made.newbyteorder('=').str!r})"
+            f"{where}: dtype {parsed.str!r} is not in this machine's byte order, and tokens are read without "
+            f"a copy; swap them once, as in np.load(...).astype({parsed.newbyteorder('=').str!r})"
         )
-    return made  # type: ignore[return-value]
+    return parsed  # type: ignore[return-value]
 
 
-def agree(found: np.dtype[np.generic], dtype: npt.DTypeLike | None, where: str) -> TokenDtype:
-    """The dtype that a file tells, unless the caller expects another one."""
-    made = token_dtype(found, where)
-    if dtype is not None and token_dtype(dtype, where) != made:
+def agree(declared: np.dtype[np.generic], dtype: npt.DTypeLike | None, where: str) -> TokenDtype:
+    """The dtype that a file declares, unless the caller expects another one."""
+    declared = token_dtype(declared, where)
+    if dtype is not None and token_dtype(dtype, where) != declared:
         raise ArgumentError(
-            f"{where}: the file says that its tokens are {made}, and dtype={np.dtype(dtype).name!r} was "
-            "given; leave dtype out"
+            f"{where}: the dtype does not match (got dtype={np.dtype(dtype).name!r}, the file has tokens of "
+            f"{declared}); leave dtype out"
         )
-    return made
+    return declared
+
+
+def check_same(what: str, path: str, value: object, first_path: str, first: object) -> None:
+    """Raise if a file differs in ``what`` from the first file of its corpus."""
+    if value != first:
+        raise ArgumentError(
+            f"{path}: another {what} than {first_path} ({brief(value)}, expected {brief(first)}): one corpus "
+            f"has one {what}; pass the files that belong together"
+        )
+
+
+def all_or_none(paths: Sequence[str], beside: Neighbours) -> bool:
+    """Whether files with documents are there: for every file of tokens, or for none."""
+    missing = [path for path in paths if not beside.has(path)]
+    if missing and len(missing) < len(paths):
+        there = next(path for path in paths if path not in missing)
+        raise FormatError(
+            f"{missing[0]}: is not there, while {there} is: documents are listed for every file or for none; "
+            "restore it, or move the others away"
+        )
+    return not missing
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -139,7 +155,8 @@ class Inside:
             name = self._checked(name, field)
         if name in self._names:
             raise FormatError(
-                f"{self.index}: {field} is the file {brief(name)}, which is listed before; each may come once"
+                f"{self.index}: {field} is the file {brief(name)}, which is listed before; list each file "
+                "once"
             )
         self._names.add(name)
         path = f"{self._prefix}{name}"
@@ -182,5 +199,5 @@ class Inside:
     def _leads_outside(self, name: object, field: str) -> FormatError:
         return FormatError(
             f"{self.index}: {field} leads outside its folder, found {brief(name)}: an index may only "
-            "name files beside it; if you trust it, copy or move the files there"
+            "list files beside it; if you trust it, copy or move the files there"
         )

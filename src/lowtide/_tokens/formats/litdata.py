@@ -1,6 +1,6 @@
-"""LitData: ``index.json`` and chunks of samples, uncompressed, one array of token ids a sample.
+"""LitData: ``index.json`` and chunks of samples, uncompressed, one array of token ids per sample.
 
-With ``TokensLoader`` the samples of a chunk are nothing but tokens, one behind the other, and ``dim`` counts
+With ``TokensLoader`` the samples of a chunk are nothing but tokens, one after another, and ``dim`` counts
 them. Otherwise a sample is u32 size and then its tokens.
 """
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout
-from lowtide._io.store import Store, opened
+from lowtide._arrays.formats.layout import Layout, size_error
+from lowtide._io.store import Neighbours, Peek, Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column
 from lowtide._tokens.formats.index import Inside, agree, whole
-from lowtide._tokens.formats.records import File, Gatherer, head
-from lowtide._tokens.formats.tokens import Tokens
-from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+from lowtide._tokens.formats.records import Gatherer, SampleFile
+from lowtide._tokens.formats.tokens import IndexFile, Selection, TokenFormat, Tokens
+from lowtide.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 DTYPES = {
     **{f"no_header_tensor:{code}": f"<{kind}" for code, kind in enumerate(("u1", "i1"), 11)},
@@ -41,58 +41,67 @@ _FORMAT = re.compile(r"no_header_(tensor|numpy):\d+")
 _OFFSET: np.dtype[np.generic] = np.dtype("<u4")
 
 
-def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> Tokens:
+class LitData(TokenFormat):
     """The chunks that ``index.json`` lists, in its order.
 
     >>> import json, struct
+    >>> from lowtide._io.store import peek
     >>> chunk = struct.pack("<4I", 2, 16, 20, 22) + struct.pack("<3H", 7, 8, 9)
     >>> _ = (tmp / "chunk-0-0.bin").write_bytes(chunk)
     >>> index = {
     ...     "chunks": [{"chunk_bytes": 22, "chunk_size": 2, "dim": 3, "filename": "chunk-0-0.bin"}],
     ...     "config": {"compression": None, "data_format": ["no_header_tensor:20"]},
     ... }
-    >>> found = find(str(tmp / "index.json"), index, None)
-    >>> found.count, str(found.dtype), found.documents.bounds(0, 2).tolist()
+    >>> _ = (tmp / "index.json").write_text(json.dumps(index))
+    >>> tokens = LitData().find(Selection([IndexFile.read(peek(str(tmp / "index.json")))]))
+    >>> tokens.count, str(tokens.dtype), tokens.documents.bounds(0, 2).tolist()
     (3, 'uint16', [[0, 2], [2, 3]])
     """
-    config, chunks = content.get("config"), content.get("chunks")
-    if not isinstance(config, dict) or not isinstance(chunks, list) or not chunks:
-        raise FormatError(
-            f"{path}: an index of LitData has an object 'config' and a list 'chunks' that is not empty, "
-            f"found {brief(config)} and {brief(chunks)}"
-        )
-    for key in ("compression", "encryption"):
-        if config.get(key) is not None:
-            raise UnsupportedError(
-                f"{path}: config.{key} is {brief(config[key])}, and chunks can only be read in place "
-                f"without; optimize the data again with {key}=None"
+
+    name = "litdata"
+    index = "index.json"
+    signature = "'chunks' of LitData"
+
+    def recognises(self, file: Peek, beside: Neighbours) -> bool:
+        return isinstance(file, IndexFile) and "chunks" in file.content
+
+    def find(self, selection: Selection) -> Tokens:
+        [index] = selection.files
+        assert isinstance(index, IndexFile)
+        path, config, chunks = index.path, index.content.get("config"), index.content.get("chunks")
+        if not isinstance(config, dict) or not isinstance(chunks, list) or not chunks:
+            raise FormatError(
+                f"{path}: an index of LitData has an object 'config' and a list 'chunks' that is not empty, "
+                f"found {brief(config)} and {brief(chunks)}"
             )
-    made = agree(np.dtype(_dtype(path, config.get("data_format"))), dtype, path)
-    if not all(isinstance(chunk, dict) for chunk in chunks):
-        raise FormatError(f"{path}: chunks must be objects, found {brief(chunks)}")
-    sizes = [
-        whole(chunk.get("chunk_size"), f"{path}: chunks[{i}].chunk_size", least=1, most=2**32 - 2)
-        for i, chunk in enumerate(chunks)
-    ]
-    gatherer = Gatherer(sum(sizes), made.itemsize)
-    inside = Inside(path)
-    for i, (chunk, count) in enumerate(zip(chunks, sizes, strict=True)):
-        name, (_, _, size, *_) = inside.stat(chunk.get("filename"), f"chunks[{i}].filename")
-        promised = whole(chunk.get("chunk_bytes"), f"{path}: chunks[{i}].chunk_bytes")
-        if size != promised:
-            wrong = TruncatedFileError if size < promised else FormatError
-            raise wrong(
-                f"{name}: has {size} bytes, and {path} promises {promised} (chunks[{i}].chunk_bytes): cut "
-                "short, or of another index; copy or write both again"
-            )
-        with opened(name) as store:
-            file = head(store, count, "samples")
-            if chunk.get("dim") is None:
-                gatherer.add(store, file, _size)
-            else:
-                _flat(gatherer, file, made.itemsize, whole(chunk["dim"], f"{path}: chunks[{i}].dim"))
-    metadata = {"item_loader": config.get("item_loader")}
-    return Tokens("litdata", made, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
+        for key in ("compression", "encryption"):
+            if config.get(key) is not None:
+                raise UnsupportedError(
+                    f"{path}: chunks cannot be read in place with {key} (config.{key} is "
+                    f"{brief(config[key])}, expected null); optimize the data again with {key}=None"
+                )
+        dtype = agree(np.dtype(_dtype(path, config.get("data_format"))), selection.dtype, path)
+        if not all(isinstance(chunk, dict) for chunk in chunks):
+            raise FormatError(f"{path}: chunks must be objects, found {brief(chunks)}")
+        sizes = [
+            whole(chunk.get("chunk_size"), f"{path}: chunks[{i}].chunk_size", least=1, most=2**32 - 2)
+            for i, chunk in enumerate(chunks)
+        ]
+        gatherer = Gatherer(sum(sizes), dtype.itemsize)
+        inside = Inside(path)
+        for i, (chunk, count) in enumerate(zip(chunks, sizes, strict=True)):
+            name, (_, _, size, *_) = inside.stat(chunk.get("filename"), f"chunks[{i}].filename")
+            promised = whole(chunk.get("chunk_bytes"), f"{path}: chunks[{i}].chunk_bytes")
+            if size != promised:
+                raise size_error(name, size, promised, f"chunks[{i}].chunk_bytes of {path}")
+            with opened(name) as store:
+                file = SampleFile.of(store, count)
+                if chunk.get("dim") is None:
+                    gatherer.add(store, file, _size)
+                else:
+                    _flat(gatherer, file, dtype.itemsize, whole(chunk["dim"], f"{path}: chunks[{i}].dim"))
+        metadata = {"item_loader": config.get("item_loader")}
+        return Tokens(self.name, dtype, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
 
 
 def _dtype(path: str, data_format: object) -> str:
@@ -108,13 +117,13 @@ def _dtype(path: str, data_format: object) -> str:
     )
 
 
-def _flat(gatherer: Gatherer, file: File, itemsize: int, dim: int) -> None:
+def _flat(gatherer: Gatherer, file: SampleFile, itemsize: int, dim: int) -> None:
     if dim * itemsize != file.size - file.first:
         raise FormatError(
             f"{file.path}: dim is {dim} tokens of {itemsize} bytes, and the chunk has "
             f"{file.size - file.first} bytes of them: damaged, or of another index; write it again"
         )
-    # The offsets behind the first are the ends of the samples, in bytes.
+    # The offsets after the first are the ends of the samples, in bytes.
     layout = Layout(
         file.path, "litdata", 8, _OFFSET, (file.count,), file_size=file.size, identity=file.identity
     )
@@ -122,11 +131,11 @@ def _flat(gatherer: Gatherer, file: File, itemsize: int, dim: int) -> None:
 
 
 def _size(store: Store, start: int, stop: int) -> tuple[int, int]:
-    """Each sample has its own size before it: LitData's default loader can hold several arrays a sample."""
+    """Each sample has its own size before it: LitData's default loader can hold several arrays per sample."""
     size = int.from_bytes(store.read(start, 4, "size of a sample"), "little")
     if start + 4 + size != stop:
         raise FormatError(
-            f"{store.path}: a sample from byte {start} to {stop} says that it has {size} bytes behind its "
+            f"{store.path}: a sample from byte {start} to {stop} says that it has {size} bytes after its "
             "first 4: damaged, or not of single arrays; write it again"
         )
     return start + 4, size

@@ -3,7 +3,7 @@
 A sample is the u32 sizes of its columns of variable size, then its columns in the order of their names. The
 column of tokens is ``ndarray:DTYPE:SHAPE`` (its values), ``ndarray:DTYPE`` (ndim * 4 + width code, the shape
 in integers of 2**code bytes, the values), ``ndarray`` (a dtype code before that), or ``bytes`` (values of a
-dtype that nothing tells).
+dtype that is stored nowhere).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lowtide._io.store import Store, opened
+from lowtide._arrays.formats.layout import size_error
+from lowtide._io.store import Neighbours, Peek, Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.index import Inside, TokenDtype, agree, token_dtype, whole
-from lowtide._tokens.formats.records import Gatherer, head
-from lowtide._tokens.formats.tokens import Tokens
-from lowtide.errors import ArgumentError, FormatError, TruncatedFileError, UnsupportedError
+from lowtide._tokens.formats.records import Gatherer, SampleFile
+from lowtide._tokens.formats.tokens import IndexFile, Selection, TokenFormat, Tokens
+from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +33,7 @@ CODES = {
     64: "uint64",
     65: "int64",
 }
-"""The integers among the dtypes that a column ``ndarray`` may name in each sample."""
+"""The integers among the dtype codes of a column ``ndarray``, which each sample has."""
 NAMES = ("tokens", "input_ids")
 """Columns that hold tokens where several could."""
 
@@ -41,7 +42,7 @@ _NDARRAY = re.compile(r"ndarray(?::([a-z]+\d+))?(?::(\d+(?:,\d+)*))?")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the tokens of a sample lie, as the columns of a shard say."""
+    """Where the tokens of a sample are, by the columns of a shard."""
 
     encoding: str
     sizes: tuple[int | None, ...]
@@ -49,11 +50,11 @@ class Columns:
     """The column of tokens among them."""
     itemsize: int = 1
     code: int | None = None
-    """The dtype that each sample must name."""
+    """The dtype code that each sample must have."""
 
     @property
     def fixed(self) -> bool:
-        """Whether the tokens lie alike in all samples of one size."""
+        """Whether the tokens have the same place in all samples of one size."""
         before = self.sizes[: self.which]
         others = (*before, *self.sizes[self.which + 1 :])
         return None not in (before if self.sizes[self.which] is not None else others)
@@ -78,21 +79,19 @@ class Columns:
         return at, nbytes
 
     def _shape(self, store: Store, at: int, nbytes: int) -> int:
-        """Bytes before the values of an array that tells its own shape, and maybe its dtype."""
+        """Bytes before the values of an array that has its shape, and maybe its dtype, before them."""
         skip = 0
         where = f"{store.path}: the array at byte {at}"
         if self.code is not None:
-            found = store.read(at, min(1, nbytes), "dtype of a sample")
-            if found != bytes([self.code]):
+            code = store.read(at, min(1, nbytes), "dtype of a sample")
+            if code != bytes([self.code]):
                 raise FormatError(
-                    f"{where} must have the dtype code {self.code} as the first, found {found!r}"
+                    f"{where} must have the dtype code {self.code} as the first, found {code!r}"
                 )
             skip = 1
         kind = int.from_bytes(store.read(at + skip, min(1, nbytes - skip), "shape of a sample"), "little")
         if kind >> 2 != 1:
-            raise UnsupportedError(
-                f"{where} has {kind >> 2} axes, and tokens lie along one; write flat arrays"
-            )
+            raise UnsupportedError(f"{where} has {kind >> 2} axes, and tokens have one; write flat arrays")
         width = 1 << (kind & 3)
         skip += 1
         length = int.from_bytes(
@@ -101,16 +100,17 @@ class Columns:
         skip += width
         if skip + length * self.itemsize != nbytes:
             raise FormatError(
-                f"{where} says that it has {length} values of {self.itemsize} bytes, and {nbytes - skip} are "
-                "there: damaged; write it again"
+                f"{where} is damaged ({length} values of {self.itemsize} bytes in {nbytes - skip} bytes); "
+                "write it again"
             )
         return skip
 
 
-def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> Tokens:
+class MDS(TokenFormat):
     """The shards that ``index.json`` lists, in its order.
 
     >>> import json, struct
+    >>> from lowtide._io.store import peek
     >>> entry = {
     ...     "column_encodings": ["ndarray:uint16:2"], "column_names": ["tokens"], "column_sizes": [4],
     ...     "compression": None, "format": "mds", "samples": 2, "version": 2, "zip_data": None,
@@ -118,42 +118,53 @@ def find(path: str, content: dict[str, object], dtype: npt.DTypeLike | None) -> 
     ... }
     >>> shard = struct.pack("<4I", 2, 18, 22, 26) + b"{}" + struct.pack("<4H", 1, 2, 3, 4)
     >>> _ = (tmp / "shard.00000.mds").write_bytes(shard)
-    >>> found = find(str(tmp / "index.json"), {"version": 2, "shards": [entry]}, None)
-    >>> found.segments[0].offset, found.count, found.documents.count
+    >>> _ = (tmp / "index.json").write_text(json.dumps({"version": 2, "shards": [entry]}))
+    >>> tokens = MDS().find(Selection([IndexFile.read(peek(str(tmp / "index.json")))]))
+    >>> tokens.segments[0].offset, tokens.count, tokens.documents.count
     (18, 4, 2)
     """
-    shards = content.get("shards")
-    if content.get("version") != 2 or not isinstance(shards, list) or not shards:
-        raise FormatError(
-            f"{path}: an index of MDS has version 2 and a list 'shards' that is not empty, found version "
-            f"{brief(content.get('version'))} and {brief(shards)}"
-        )
-    inside = Inside(path)
-    files = [_entry(inside, i, shard) for i, shard in enumerate(shards)]
-    names, columns, found = _columns(path, shards[0], files, dtype)
-    made = agree(found, dtype, path)
-    for i, shard in enumerate(shards):
-        described = [shard.get(key) for key in _DESCRIBE]
-        if described != [shards[0].get(key) for key in _DESCRIBE]:
+
+    name = "mds"
+    index = "index.json"
+    signature = "'shards' of MosaicML Streaming"
+
+    def recognises(self, file: Peek, beside: Neighbours) -> bool:
+        return isinstance(file, IndexFile) and "shards" in file.content
+
+    def find(self, selection: Selection) -> Tokens:
+        [index] = selection.files
+        assert isinstance(index, IndexFile)
+        path, shards = index.path, index.content.get("shards")
+        if index.content.get("version") != 2 or not isinstance(shards, list) or not shards:
             raise FormatError(
-                f"{path}: shards[{i}] has other columns than shards[0], found {brief(described)}"
+                f"{path}: an index of MDS has version 2 and a list 'shards' that is not empty, found version "
+                f"{brief(index.content.get('version'))} and {brief(shards)}"
             )
-    gatherer = Gatherer(sum(count for _, _, count in files), made.itemsize)
-    for name, size, count in files:
-        if not count:
-            continue
-        with opened(name) as store:
-            if store.size != size:
-                raise TruncatedFileError(
-                    f"{name}: had {size} bytes a moment ago and has {store.size}; open it again"
+        inside = Inside(path)
+        files = [_entry(inside, i, shard) for i, shard in enumerate(shards)]
+        names, columns, dtype = _columns(path, shards[0], files, selection.dtype)
+        dtype = agree(dtype, selection.dtype, path)
+        for i, shard in enumerate(shards):
+            described = [shard.get(key) for key in _DESCRIBE]
+            if described != [shards[0].get(key) for key in _DESCRIBE]:
+                raise FormatError(
+                    f"{path}: shards[{i}] has other columns than shards[0], found {brief(described)}"
                 )
-            gatherer.add(store, head(store, count, "samples"), columns.place, columns.fixed)
-    if not gatherer.segments:
-        raise FormatError(
-            f"{path}: its {len(shards)} shards hold no samples; was the data written to the end?"
-        )
-    metadata = {"column": names[columns.which], "columns": tuple(names)}
-    return Tokens("mds", made, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
+        gatherer = Gatherer(sum(count for _, _, count in files), dtype.itemsize)
+        for name, size, count in files:
+            if not count:
+                continue
+            with opened(name) as store:
+                if store.size != size:
+                    raise size_error(name, store.size, size, "the shard a moment ago", "open it again")
+                gatherer.add(store, SampleFile.of(store, count), columns.place, columns.fixed)
+        if not gatherer.segments:
+            raise FormatError(
+                f"{path}: holds no samples (found 0 in {len(shards)} shards, expected 1 or more); write it "
+                "to the end"
+            )
+        metadata = {"column": names[columns.which], "columns": tuple(names)}
+        return Tokens(self.name, dtype, tuple(gatherer.segments), gatherer.documents(), metadata=metadata)
 
 
 _DESCRIBE = ("column_names", "column_encodings", "column_sizes")
@@ -183,11 +194,7 @@ def _entry(inside: Inside, i: int, shard: object) -> tuple[str, int, int]:
             "without"
         ) from None
     if size != promised:
-        wrong = TruncatedFileError if size < promised else FormatError
-        raise wrong(
-            f"{name}: has {size} bytes, and {inside.index} promises {promised} (shards[{i}].raw_data.bytes): "
-            "cut short, or of another index; copy or write both again"
-        )
+        raise size_error(name, size, promised, f"shards[{i}].raw_data.bytes of {inside.index}")
     return name, size, count
 
 
@@ -204,7 +211,7 @@ def _columns(
     ):
         raise FormatError(
             f"{path}: shards[0] must have column_names in order, column_encodings and column_sizes, one of "
-            f"each a column, found {brief([names, encodings, sizes])}"
+            f"each per column, found {brief([names, encodings, sizes])}"
         )
     checked = [
         None if size is None else whole(size, f"{path}: shards[0].column_sizes", most=2**32 - 1)
@@ -220,10 +227,10 @@ def _columns(
     if encoding == "bytes":
         if dtype is None:
             raise ArgumentError(
-                f"{where} holds bytes, and nothing tells the dtype of the tokens in them; pass dtype, as in "
+                f"{where} holds bytes, and the dtype of the tokens in them is unknown; pass dtype, as in "
                 f"lowtide.corpus({path!r}, dtype='int64'), which is what LLM Foundry wrote"
             )
-        found: TokenDtype = token_dtype(dtype, where)
+        declared: TokenDtype = token_dtype(dtype, where)
     else:
         match = _NDARRAY.fullmatch(encoding)
         if match is None:
@@ -232,10 +239,10 @@ def _columns(
             code = _code(next((file for file in files if file[2]), None), checked, which, where)
         name = CODES[code] if code is not None else match[1]
         if name not in CODES.values():
-            raise FormatError(f"{where} must hold integers to be tokens; name another data set")
-        found = token_dtype(name, where)
-        _check_shape(match[2], checked[which], found.itemsize, where)
-    return names, Columns(encoding, tuple(checked), which, found.itemsize, code), found
+            raise FormatError(f"{where} must hold integers to be tokens; pass another data set")
+        declared = token_dtype(name, where)
+        _check_shape(match[2], checked[which], declared.itemsize, where)
+    return names, Columns(encoding, tuple(checked), which, declared.itemsize, code), declared
 
 
 def _pick(candidates: list[int], names: list[str], encodings: list[str], path: str) -> int:
@@ -252,25 +259,23 @@ def _pick(candidates: list[int], names: list[str], encodings: list[str], path: s
 
 
 def _check_shape(shape: str | None, size: int | None, itemsize: int, where: str) -> None:
-    """A fixed shape and a fixed size are the same thing told twice."""
+    """Raise unless a fixed shape and a fixed size are the same."""
     lengths = [int(length) for length in shape.split(",")] if shape and len(shape) < 200 else []
     if len(lengths) > 1:
-        raise UnsupportedError(
-            f"{where} has {len(lengths)} axes, and tokens lie along one; write flat arrays"
-        )
+        raise UnsupportedError(f"{where} has {len(lengths)} axes, and tokens have one; write flat arrays")
     expected = lengths[0] * itemsize if lengths else None
     if size != expected:
         raise FormatError(f"{where} must have column_sizes {expected}, found {size}: damaged; write it again")
 
 
 def _code(file: tuple[str, int, int] | None, sizes: list[int | None], which: int, where: str) -> int:
-    """The dtype code that the first array names."""
+    """The dtype code of the first array."""
     if file is None:
-        raise FormatError(f"{where}: no shard holds a sample, so nothing tells the dtype")
+        raise FormatError(f"{where}: no shard holds a sample, so the dtype is unknown")
     with opened(file[0]) as store:
-        seen = head(store, file[2], "samples")
-        stop = int(seen.offsets(store, 1, 2)[0])
-        at, _ = Columns("bytes", tuple(sizes), which).place(store, seen.first, stop)
+        samples = SampleFile.of(store, file[2])
+        stop = int(samples.offsets(store, 1, 2)[0])
+        at, _ = Columns("bytes", tuple(sizes), which).place(store, samples.first, stop)
         code = store.read(at, 1, "dtype of a sample")[0]
     if code not in CODES:
         raise FormatError(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
-import pickletools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +10,12 @@ import numpy as np
 
 from lowtide._io.store import Neighbours, Peek, opened
 from lowtide._printable import brief
-from lowtide._tokens.formats.index import may_grow, raw_count, token_dtype, whole
-from lowtide._tokens.formats.tokens import Segment, Tokens
+from lowtide._tokens.formats.index import raw_segment, token_dtype, whole
+from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 NAMES = ("train.bin", "val.bin")
 MAX_META = 4 * 2**20
@@ -33,28 +30,44 @@ _PLAIN = {
 }
 
 
-def find(seen: list[Peek], dtype: npt.DTypeLike | None) -> Tokens:
-    """Raw files: nanoGPT's by their names, any others by the caller's dtype.
+class Raw(TokenFormat):
+    """Files without a header: nanoGPT's by their names, any others by the caller's dtype.
 
     >>> from lowtide._io.store import peek
     >>> np.arange(6, dtype="<u4").tofile(tmp / "ids.bin")
-    >>> find([peek(str(tmp / "ids.bin"))], "uint32").segments[0].count
+    >>> Raw().find(Selection([peek(str(tmp / "ids.bin"))], dtype="uint32")).segments[0].count
     6
     """
-    beside = Neighbours()
-    other = next((one for one in seen if not _is_nanogpt(one.path, beside)), None)
-    if dtype is None and other is not None:
-        raise ArgumentError(
-            f"{other.path}: begins with {other.head[:8]!r}, no header that lowtide knows, so it is taken "
-            f"as raw tokens and needs their dtype: lowtide.corpus({other.path!r}, dtype='uint16') if it is "
-            "as nanoGPT's, 'uint32' for vocabularies beyond 65,536"
-        )
-    made = token_dtype("<u2" if dtype is None else dtype, seen[0].path)
-    segments = []
-    for one in seen:
-        count, size = raw_count(one, made.itemsize, beside)
-        segments.append(Segment(one.path, 0, count, file_size=size, identity=may_grow(one)))
-    return Tokens("nanogpt" if other is None else "raw", made, tuple(segments))
+
+    name = "raw"
+    suffixes = (".bin",)
+    plain = True
+
+    def recognises(self, file: Peek, beside: Neighbours) -> bool:
+        return not isinstance(file, IndexFile)
+
+    def find(self, selection: Selection) -> Tokens:
+        files, beside = selection.files, selection.beside
+        other = next((file for file in files if not _is_nanogpt(file.path, beside)), None)
+        if selection.dtype is None and other is not None:
+            raise ArgumentError(
+                f"{other.path}: raw tokens need a dtype (starts with {other.head[:8]!r}, not a header that "
+                f"lowtide knows); pass it, as in lowtide.corpus({other.path!r}, dtype='uint16') if it is as "
+                "nanoGPT's, 'uint32' for vocabularies beyond 65,536"
+            )
+        dtype = token_dtype("<u2" if selection.dtype is None else selection.dtype, selection.path)
+        segments = []
+        for file in files:
+            count, size, identity = raw_segment(file, dtype.itemsize, beside)
+            segments.append(Segment(file.path, 0, count, file_size=size, identity=identity))
+        tokens = Tokens("nanogpt" if other is None else "raw", dtype, tuple(segments))
+        if (
+            other is None
+            and selection.folder
+            and beside.has(meta := os.path.join(selection.folder, "meta.pkl"))
+        ):
+            return with_meta(tokens, meta)
+        return tokens
 
 
 def _is_nanogpt(path: str, beside: Neighbours) -> bool:
@@ -65,7 +78,7 @@ def _is_nanogpt(path: str, beside: Neighbours) -> bool:
 
 
 def with_meta(tokens: Tokens, path: str) -> Tokens:
-    """``tokens`` and what ``meta.pkl`` says of them: vocab_size, stoi, itos.
+    """``tokens`` with the content of ``meta.pkl``: vocab_size, stoi, itos.
 
     >>> import pickle
     >>> _ = (tmp / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65, "stoi": {"a": 0}}))
@@ -83,13 +96,17 @@ def with_meta(tokens: Tokens, path: str) -> Tokens:
 def read_meta(path: str) -> dict[str, object]:
     """The dict in a ``meta.pkl``, if it is made of str, int and dict and nothing else.
 
-    A pickle is a program. Every step of it is looked at before any is run: those that import, call or build
+    A pickle is a program. Every step of it is checked before any is run: those that import, call or build
     anything else are refused, and so are those that reserve memory for more than the file has bytes.
     """
-    remedy = f"if you do not need it, move it away or name the file of tokens: {_beside(path)!r}"
+    import pickletools  # few corpora need it
+
+    remedy = f"if you do not need it, move it away or pass the file of tokens: {_beside(path)!r}"
     with opened(path) as store:
         if store.size > MAX_META:
-            raise FormatError(f"{path}: {store.size} bytes are beyond the limit of {MAX_META}; {remedy}")
+            raise FormatError(
+                f"{path}: too large ({store.size} bytes, expected at most {MAX_META}); {remedy}"
+            )
         data = store.read(0, store.size, "pickle")
     try:
         argument: Any
@@ -107,7 +124,7 @@ def read_meta(path: str) -> dict[str, object]:
             # The memo is an array, and a number of 2**32 would make one of that length.
             if step.name.endswith("BINPUT") and argument > len(data):
                 raise FormatError(f"{path}: the pickle's memo asks for place {argument}; {remedy}")
-        meta = _Plain(io.BytesIO(data)).load()
+        meta = _unpickled(data)
         _check_tree(meta)
     except (FormatError, UnsupportedError):
         raise
@@ -139,11 +156,17 @@ def _beside(path: str) -> str:
     return os.path.join(os.path.dirname(path), NAMES[0])
 
 
-class _Plain(pickle.Unpickler):
-    """Refuses every global, should one get past the look at the steps."""
+def _unpickled(data: bytes) -> object:
+    import io
+    import pickle
 
-    def find_class(self, module: str, name: str) -> object:
-        raise UnsupportedError(f"the pickle asks for {module}.{name}, and nothing is imported for it")
+    class Plain(pickle.Unpickler):
+        """Refuses every global, should one get past the check of the steps."""
 
-    def persistent_load(self, pid: object) -> object:
-        raise UnsupportedError(f"the pickle asks for the outside object {brief(pid)}")
+        def find_class(self, module: str, name: str) -> object:
+            raise UnsupportedError(f"the pickle asks for {module}.{name}, and nothing is imported for it")
+
+        def persistent_load(self, pid: object) -> object:
+            raise UnsupportedError(f"the pickle asks for the outside object {brief(pid)}")
+
+    return Plain(io.BytesIO(data)).load()

@@ -16,7 +16,7 @@
     }
 
 ``ends`` is a file of uint64: for each document that ends in this shard the number of tokens, from the
-shard's first one, up to and with its last. A document may begin in one shard and end in a later one; the last
+shard's first one, up to and with its last. A document may start in one shard and end in a later one; the last
 shard of a split ends with a document. A split has ``ends`` for all of its shards or for none (then
 ``documents``, ``ends`` and ``ends_sha256`` are null). Names are plain file names in the folder of
 ``corpus.json``. Any other key is refused: a later version that needs one will say version 2.
@@ -34,18 +34,18 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout
+from lowtide._arrays.formats.layout import Layout, size_error
 from lowtide._io import jsonfiles
-from lowtide._io.store import absolute, peek
+from lowtide._io.store import Neighbours, Peek, absolute, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats import llmc
 from lowtide._tokens.formats.documents import Column, Documents
 from lowtide._tokens.formats.index import MAX_INDEX, Inside, agree, read_json, whole
-from lowtide._tokens.formats.tokens import Segment, Tokens
-from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
+from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
+from lowtide.errors import ArgumentError, FormatError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 NAME = "corpus.json"
 FORMAT = "lowtide corpus"
@@ -77,7 +77,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """What made the tokens; ``file`` lies beside ``corpus.json``."""
+    """The tokenizer of the tokens; ``file`` is beside ``corpus.json``."""
 
     name: str
     sha256: str | None = None
@@ -86,7 +86,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What ``corpus.json`` says.
+    """The content of ``corpus.json``.
 
     >>> shard = Shard("train-00000.bin", tokens=3, sha256="0" * 64)
     >>> manifest = Manifest("uint16", {"train": [shard]}, vocab_size=256)
@@ -124,7 +124,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object], where: str) -> Manifest:
-        """Checks every field; ``where`` is the file, for errors."""
+        """Check every field; ``where`` is the file, for errors."""
         if content.get("format") != FORMAT:
             raise FormatError(f"{where}: format must be {FORMAT!r}, found {brief(content.get('format'))}")
         if content.get("version") != VERSION:
@@ -151,7 +151,7 @@ class Manifest:
                 f"{where}: sources must be a list and settings an object, found {brief(sources)}"
             )
         layout = cast("LayoutName", _one_of(content["layout"], _LAYOUTS, f"{where}: layout"))
-        made = cls(
+        manifest = cls(
             dtype=dtype,
             splits={name: _shards(shards, f"{where}: splits.{name}") for name, shards in splits.items()},
             layout=layout,
@@ -162,16 +162,19 @@ class Manifest:
             settings=settings,
         )
         names = [
-            name for shards in made.splits.values() for shard in shards for name in (shard.file, shard.ends)
+            name
+            for shards in manifest.splits.values()
+            for shard in shards
+            for name in (shard.file, shard.ends)
         ]
-        if layout == "nanogpt" and any(len(shards) != 1 for shards in made.splits.values()):
+        if layout == "nanogpt" and any(len(shards) != 1 for shards in manifest.splits.values()):
             raise FormatError(f"{where}: the layout 'nanogpt' has one file a split, found {brief(names)}")
         seen: set[str | None] = set()
         for name in names:
             if name is not None and name in seen:
                 raise FormatError(f"{where}: splits list the file {brief(name)} twice; each may come once")
             seen.add(name)
-        return made
+        return manifest
 
 
 def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
@@ -187,78 +190,87 @@ def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Manifest:
-    """What a ``corpus.json`` says; the files that it lists are not looked at."""
+    """The content of a ``corpus.json``; the files that it lists are not checked."""
     name = absolute(path)
     return Manifest.from_json(read_json(name), name)
 
 
-def find(path: str, split: str, dtype: npt.DTypeLike | None) -> Tokens:
+class Own(TokenFormat):
     """The tokens of a split; every file is there and has the size that ``corpus.json`` promises."""
-    manifest = read(path)
-    if split not in manifest.splits:
-        raise ArgumentError(
-            f"{path}: has no split {split!r}, found {brief(list(manifest.splits))}; pass split="
-        )
-    made = agree(_DTYPES[manifest.dtype], dtype, path)
-    inside = Inside(path)
-    shards = manifest.splits[split]
-    segments, parts = [], []
-    for i, shard in enumerate(shards):
-        where = f"splits.{split}[{i}]"
-        segments.append(_segment(inside, where, shard, made, manifest.layout))
-        if shard.ends is not None and shard.documents is not None:
-            found, identity = inside.stat(shard.ends, f"{where}.ends")
-            if (size := identity.size) != shard.documents * _END.itemsize:
+
+    name = "lowtide"
+    index = NAME
+    signature = f"format {FORMAT!r}"
+
+    def recognises(self, file: Peek, beside: Neighbours) -> bool:
+        return isinstance(file, IndexFile) and os.path.basename(file.path) == NAME
+
+    def find(self, selection: Selection) -> Tokens:
+        [index] = selection.files
+        assert isinstance(index, IndexFile)
+        path, split = index.path, selection.split
+        manifest = Manifest.from_json(index.content, path)
+        if split not in manifest.splits:
+            raise ArgumentError(
+                f"{path}: has no split {split!r}, found {brief(list(manifest.splits))}; pass split="
+            )
+        dtype = agree(_DTYPES[manifest.dtype], selection.dtype, path)
+        inside = Inside(path)
+        segments, parts = [], []
+        for i, shard in enumerate(manifest.splits[split]):
+            where = f"splits.{split}[{i}]"
+            segments.append(_segment(inside, where, shard, dtype, manifest.layout))
+            if shard.ends is not None and shard.documents is not None:
+                ends, identity = inside.stat(shard.ends, f"{where}.ends")
                 expected = shard.documents * _END.itemsize
-                raise _other_size(found, size, expected, f"{where}.documents {shard.documents}", path)
-            layout = Layout(found, "lowtide", 0, _END, (shard.documents,), file_size=size, identity=identity)
-            parts.append(Column(layout, "document ends"))
-    documents = None
-    if parts:
-        documents = Documents("ends", parts, [segment.count for segment in segments])
-        if documents.tokens:
-            documents.at(documents.tokens - 1)  # so the last document ends where the tokens do
-    tokenizer = manifest.tokenizer
-    metadata = {
-        "tokenizer": dataclasses.asdict(tokenizer) if tokenizer else None,
-        "layout": manifest.layout,
-        "splits": tuple(manifest.splits),
-        "sources": manifest.sources,
-        "settings": manifest.settings,
-    }
-    return Tokens(
-        "lowtide",
-        made,
-        tuple(segments),
-        documents,
-        eos=manifest.eos,
-        vocab_size=manifest.vocab_size,
-        metadata=metadata,
-    )
+                _check_size(ends, identity.size, expected, f"{where}.documents {shard.documents}", path)
+                layout = Layout(
+                    ends, self.name, 0, _END, (shard.documents,), file_size=expected, identity=identity
+                )
+                parts.append(Column(layout, "document ends"))
+        documents = None
+        if parts:
+            documents = Documents("ends", parts, [segment.count for segment in segments])
+            if documents.tokens:
+                documents.at(documents.tokens - 1)  # so the last document ends where the tokens do
+        tokenizer = manifest.tokenizer
+        metadata = {
+            "tokenizer": dataclasses.asdict(tokenizer) if tokenizer else None,
+            "layout": manifest.layout,
+            "splits": tuple(manifest.splits),
+            "sources": manifest.sources,
+            "settings": manifest.settings,
+        }
+        return Tokens(
+            self.name,
+            dtype,
+            tuple(segments),
+            documents,
+            eos=manifest.eos,
+            vocab_size=manifest.vocab_size,
+            metadata=metadata,
+        )
 
 
 def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.integer], layout: str) -> Segment:
     path, identity = inside.stat(shard.file, f"{where}.file")
-    size = identity.size
     offset = llmc.HEADER if layout == "llmc" else 0
-    if size != (expected := offset + shard.tokens * dtype.itemsize):
-        raise _other_size(path, size, expected, f"{where}.tokens {shard.tokens}", inside.index)
+    expected = offset + shard.tokens * dtype.itemsize
+    _check_size(path, identity.size, expected, f"{where}.tokens {shard.tokens}", inside.index)
     if layout == "llmc":
         count, kind = llmc.check(peek(path))
         if count != shard.tokens or np.dtype(kind.dtype) != dtype:
             raise FormatError(
-                f"{path}: its header says {count} tokens of {np.dtype(kind.dtype)}, and {inside.index} says "
-                f"{shard.tokens} of {dtype} ({where}): one of the two is of another corpus; write them again"
+                f"{path}: its header and {inside.index} are of different corpora ({count} tokens of "
+                f"{np.dtype(kind.dtype)}, expected {shard.tokens} of {dtype} by {where}); write them again"
             )
-    return Segment(path, offset, shard.tokens, file_size=size, identity=identity)
+    return Segment(path, offset, shard.tokens, file_size=expected, identity=identity)
 
 
-def _other_size(path: str, found: int, expected: int, what: str, index: str) -> FormatError:
-    wrong = TruncatedFileError if found < expected else FormatError
-    return wrong(
-        f"{path}: has {found} bytes, and {expected} were expected for {what} in {index}: cut short, or "
-        "changed since it was written; restore it or prepare the corpus again"
-    )
+def _check_size(path: str, size: int, expected: int, what: str, index: str) -> None:
+    if size != expected:
+        remedy = "restore it or prepare the corpus again"
+        raise size_error(path, size, expected, f"{what} in {index}", remedy)
 
 
 def _shards(content: object, where: str) -> list[Shard]:

@@ -1,7 +1,7 @@
 """Files of samples, as LitData and MosaicML Streaming write them: u32 n, u32 offsets[n + 1], samples.
 
-Where all samples of a file have one size, the tokens in them lie at a fixed stride and are one segment. Where
-sizes differ, each sample is a segment of its own, for which there is a limit. Sizes are compared for all
+Where all samples of a file have one size, the tokens in them have a fixed stride and are one segment. Where
+sizes differ, each sample is a segment, for which there is a limit. Sizes are compared for all
 samples of a corpus of up to 2**22; in a larger one for three runs of each file, and for all by
 ``documents.verify()``.
 """
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.formats.layout import size_error
 from lowtide._io.identity import Identity
 from lowtide._io.store import Store, opened
 from lowtide._tokens.formats.documents import Documents, Even, Ints, Listed, Part
 from lowtide._tokens.formats.tokens import Segment
-from lowtide.errors import FormatError, TruncatedFileError, UnsupportedError
+from lowtide.errors import FormatError, UnsupportedError
 
 EXACT = 2**22
 """Samples of a corpus up to which every offset is compared when it is opened."""
@@ -34,7 +35,7 @@ Place = Callable[[Store, int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SampleFile:
     """One file of samples."""
 
     path: str
@@ -43,6 +44,26 @@ class File:
     first: int
     """Byte of the first sample."""
     identity: Identity
+
+    @classmethod
+    def of(cls, store: Store, count: int) -> SampleFile:
+        """The open file, if it has the ``count`` samples of its index and ends where they do."""
+        samples = int.from_bytes(store.read(0, 4, "number of samples"), "little")
+        if samples != count:
+            raise FormatError(
+                f"{store.path}: the index is of another corpus ({samples} samples, expected {count}); copy "
+                "or write both again"
+            )
+        end = 4 + 4 * (count + 1)
+        first, last = (int.from_bytes(store.read(at, 4, "sample offsets"), "little") for at in (4, end - 4))
+        if not end <= first <= last:
+            raise FormatError(
+                f"{store.path}: damaged or compressed ({count} samples from byte {first} to {last}, expected "
+                f"from byte {end} on); copy or write it again"
+            )
+        if last != store.size:
+            raise size_error(store.path, store.size, last, f"{count} samples from byte {first}")
+        return cls(store.path, store.size, count, first, store.identity)
 
     def offsets(self, store: Store, start: int, stop: int) -> Ints:
         data = store.read(4 + 4 * start, 4 * (stop - start), "sample offsets")
@@ -66,39 +87,19 @@ def _runs(count: int) -> list[tuple[int, int]]:
     return [(at, min(at + _RUN, count)) for at in (0, count // 2, max(0, count - _RUN))]
 
 
-def head(store: Store, count: int, what: str) -> File:
-    """The file behind ``store``, if it has ``count`` samples as its index says and ends where they do."""
-    found = int.from_bytes(store.read(0, 4, "number of samples"), "little")
-    if found != count:
-        raise FormatError(
-            f"{store.path}: says that it has {found} {what}, and its index says {count}: one of the two is "
-            "of another corpus; copy or write both again"
-        )
-    end = 4 + 4 * (count + 1)
-    first, last = (int.from_bytes(store.read(at, 4, "sample offsets"), "little") for at in (4, end - 4))
-    if not end <= first <= last or last != store.size:
-        wrong = TruncatedFileError if first <= last and last > store.size else FormatError
-        raise wrong(
-            f"{store.path}: its {count} {what} lie from byte {first} to {last}, and they should begin "
-            f"behind byte {end} and end with the file at {store.size}: cut short, damaged, or compressed; "
-            "copy or write it again"
-        )
-    return File(store.path, store.size, count, first, store.identity)
-
-
 class Samples(Even):
-    """Documents of one size that a look at some offsets was believed for."""
+    """Documents of one size, as far as some of the offsets show."""
 
     __slots__ = ("file",)
 
-    def __init__(self, file: File, size: int) -> None:
+    def __init__(self, file: SampleFile, size: int) -> None:
         super().__init__(f"{file.path}: samples", file.count, size)
         object.__setattr__(self, "file", file)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Samples, (self.file, self.size)
 
-    file: File
+    file: SampleFile
 
     def verify(self) -> None:
         with opened(self.file.path) as store:
@@ -110,7 +111,7 @@ class Samples(Even):
 
 
 class Gatherer:
-    """Makes segments and documents of one file of samples after another."""
+    """Collects segments and documents from one file of samples after another."""
 
     def __init__(self, samples: int, itemsize: int) -> None:
         self._exact = samples <= EXACT
@@ -119,12 +120,12 @@ class Gatherer:
         self._parts: list[Part] = []
         self._sizes: list[int] = []
 
-    def add(self, store: Store, file: File, place: Place, fixed: bool = True) -> None:
-        """Take the tokens out of samples; ``fixed`` if they lie alike in all samples of one size."""
+    def add(self, store: Store, file: SampleFile, place: Place, fixed: bool = True) -> None:
+        """Take the tokens out of samples; ``fixed`` if their place is the same in all samples of one size."""
         if file.count and not (fixed and self._even(store, file, place)):
             self._uneven(store, file, place)
 
-    def _even(self, store: Store, file: File, place: Place) -> bool:
+    def _even(self, store: Store, file: SampleFile, place: Place) -> bool:
         stride = file.stride(store, self._exact)
         if stride is None:
             return False
@@ -143,7 +144,7 @@ class Gatherer:
         self.segments.append(Segment(file.path, at, record * file.count, *one, file.size, file.identity))
         return True
 
-    def _uneven(self, store: Store, file: File, place: Place) -> None:
+    def _uneven(self, store: Store, file: SampleFile, place: Place) -> None:
         """Take the file sample by sample."""
         if len(self.segments) + file.count > MAX_SEGMENTS:
             raise UnsupportedError(
@@ -164,8 +165,8 @@ class Gatherer:
         ends = np.cumsum(counts)
         self._add(Listed(f"{file.path}: samples", ends), int(ends[-1]) if len(ends) else 0)
 
-    def joined(self, file: File, part: Part) -> None:
-        """Take everything from the first sample on as tokens, one behind the other."""
+    def joined(self, file: SampleFile, part: Part) -> None:
+        """Take everything from the first sample on as tokens, one after another."""
         count = self._tokens(file, file.size - file.first)
         self._add(part, count)
         self.segments.append(
@@ -180,24 +181,24 @@ class Gatherer:
         self._sizes.append(tokens)
 
     @staticmethod
-    def _check_place(file: File, start: int, stop: int, at: int, nbytes: int) -> None:
+    def _check_place(file: SampleFile, start: int, stop: int, at: int, nbytes: int) -> None:
         if nbytes < 0 or not start <= at <= at + nbytes <= stop:
             raise FormatError(
-                f"{file.path}: the tokens of a sample would lie from byte {at} to {at + nbytes}, and the "
-                f"sample itself from {start} to {stop}: damaged; write it again"
+                f"{file.path}: damaged (the tokens of a sample from byte {at} to {at + nbytes}, expected "
+                f"within the sample from {start} to {stop}); write it again"
             )
 
-    def _tokens(self, file: File, nbytes: int) -> int:
+    def _tokens(self, file: SampleFile, nbytes: int) -> int:
         count, left = divmod(nbytes, self._itemsize)
         if left:
             raise FormatError(
-                f"{file.path}: {nbytes} bytes of tokens are no multiple of a token's {self._itemsize}: "
-                "another dtype is meant, or the file is damaged"
+                f"{file.path}: damaged, or of another dtype ({nbytes} bytes of tokens, expected a multiple "
+                f"of a token's {self._itemsize}); write it again"
             )
         return count
 
     @staticmethod
-    def _ascending(store: Store, file: File) -> npt.NDArray[np.int64]:
+    def _ascending(store: Store, file: SampleFile) -> npt.NDArray[np.int64]:
         offsets = file.offsets(store, 0, file.count + 1)
         if (np.diff(offsets) < 0).any():
             at = int(np.flatnonzero(np.diff(offsets) < 0)[0])

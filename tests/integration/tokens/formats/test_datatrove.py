@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide._tokens.formats.tokens import find
+from lowtide._tokens.formats import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
 from tests.support.formats import damaged, refused
 from tests.support.token_files import (
@@ -22,7 +22,7 @@ from tests.support.token_files import (
 )
 
 
-def made(
+def build(
     name: str = "x.ds", *, ids: int = 5, ends: tuple[int, ...] = (3, 5), metadata: str | None = None
 ) -> Files:
     text = f"gpt2|2\n{ids}\n5.00 T" if metadata is None else metadata
@@ -50,59 +50,63 @@ file.close()
 
 def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = written_by("datatrove", WRITER, tmp_path_factory.mktemp("datatrove"))
-    found = find(folder / "a")
-    assert (found.format, str(found.dtype), found.metadata) == ("datatrove", "uint16", {"tokenizer": "gpt2"})
-    assert read_tokens(found).tolist() == [1, 2, 3, 4, 65535] * 2
-    assert document_bounds(found) == [[0, 3], [3, 5], [5, 8], [8, 10]]
-    found = find(folder / "b")
-    assert (str(found.dtype), found.metadata) == ("uint32", {"tokenizer": "org/a|b"})
-    assert read_tokens(found).tolist() == [1, 2, 3, 4, 65535]
+    layout = find(folder / "a")
+    assert (layout.format, str(layout.dtype), layout.metadata) == (
+        "datatrove",
+        "uint16",
+        {"tokenizer": "gpt2"},
+    )
+    assert read_tokens(layout).tolist() == [1, 2, 3, 4, 65535] * 2
+    assert document_bounds(layout) == [[0, 3], [3, 5], [5, 8], [8, 10]]
+    layout = find(folder / "b")
+    assert (str(layout.dtype), layout.metadata) == ("uint32", {"tokenizer": "org/a|b"})
+    assert read_tokens(layout).tolist() == [1, 2, 3, 4, 65535]
     assert find(folder / "c").metadata == {"tokenizer": "Unknown Tokenizer|2"}
-    with refused(ArgumentError, "no .metadata", "dtype='uint16'"):
+    with refused(ArgumentError, "without a .metadata", "dtype='uint16'"):
         find(folder / "d")
     assert read_tokens(find(folder / "d", dtype="uint32")).tolist() == [7]
 
 
 def test_every_way_to_name_it(tmp_path: Path) -> None:
-    put(tmp_path, {**made(), "x.ds.loss": b""})
+    put(tmp_path, {**build(), "x.ds.loss": b""})
     for path in (tmp_path, tmp_path / "x.ds", [tmp_path / "x.ds"], tmp_path / "*.ds"):
         assert document_bounds(find(path)) == [[0, 3], [3, 5]]
 
 
 def test_without_an_index_nothing_is_known_of_documents(tmp_path: Path) -> None:
-    files = made()
+    files = build()
     del files["x.ds.index"]
     assert find(put(tmp_path, files)).documents is None
-    put(tmp_path, {**files, **made("y.ds")})
+    put(tmp_path, {**files, **build("y.ds")})
     with refused(FormatError, tmp_path / "x.ds.index", "not there", tmp_path / "y.ds.index"):
         find(tmp_path)
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
-    put(tmp_path, {**made("a.ds"), **made("b.ds", metadata="llama|2\n5\n")})
+    put(tmp_path, {**build("a.ds"), **build("b.ds", metadata="llama|2\n5\n")})
     with refused(ArgumentError, tmp_path / "b.ds.metadata", "'llama'", "'gpt2'"):
         find(tmp_path)
-    put(tmp_path, {**made("a.ds"), **made("b.ds", metadata="gpt2|4\n5\n")})
+    put(tmp_path, {**build("a.ds"), **build("b.ds", metadata="gpt2|4\n5\n")})
     with refused(ArgumentError, tmp_path / "b.ds.metadata", "uint32", "uint16"):
         find(tmp_path)
-    with refused(ArgumentError, tmp_path / "a.ds.metadata", "uint16", "'uint32' was given"):
+    with refused(ArgumentError, tmp_path / "a.ds.metadata", "uint16", "got dtype='uint32'"):
         find(tmp_path / "a.ds", dtype="uint32")
 
 
 LIES: dict[str, tuple[Files, type[LowtideError], tuple[object, ...]]] = {
-    "tokens": (made(metadata="gpt2|2\n6\n"), TruncatedFileError, ("x.ds:", "10 bytes", "12 were expected")),
-    "tokens-more": (made(metadata="gpt2|2\n4\n"), FormatError, ("10 bytes", "8 were expected")),
-    "width": (made(metadata="gpt2|3\n5\n"), FormatError, ("x.ds.metadata", "'gpt2|3'")),
-    "no-width": (made(metadata="gpt2\n5\n"), FormatError, ("'gpt2'",)),
-    "no-count": (made(metadata="gpt2|2\n"), FormatError, ("number of tokens",)),
-    "count": (made(metadata="gpt2|2\n-5\n"), FormatError, ("'-5'",)),
-    "count-huge": (made(metadata="gpt2|2\n" + "9" * 5000), FormatError, ("number of tokens",)),
-    "metadata-empty": (made(metadata=""), FormatError, ("number of tokens",)),
-    "index-short": (made(ends=(3, 4)), FormatError, ("x.ds.index", "end at token 4", "has 5")),
-    "index-beyond": (made(ends=(3, 6)), FormatError, ("x.ds.index", "found 6", "5 tokens")),
-    "index-empty": (made(ends=()), FormatError, ("x.ds.index", "0 bytes", "5 tokens")),
-    "index-cut": ({**made(), "x.ds.index": bytes(15)}, TruncatedFileError, ("15 bytes", "8 bytes each")),
-    "index-back": (made(ends=(5, 3)), FormatError, ("x.ds.index", "found 3 after 5")),
+    "tokens": (build(metadata="gpt2|2\n6\n"), TruncatedFileError, ("x.ds:", "10 bytes", "expected 12")),
+    "tokens-more": (build(metadata="gpt2|2\n4\n"), FormatError, ("10 bytes", "expected 8")),
+    "width": (build(metadata="gpt2|3\n5\n"), FormatError, ("x.ds.metadata", "'gpt2|3'")),
+    "no-width": (build(metadata="gpt2\n5\n"), FormatError, ("'gpt2'",)),
+    "no-count": (build(metadata="gpt2|2\n"), FormatError, ("number of tokens",)),
+    "count": (build(metadata="gpt2|2\n-5\n"), FormatError, ("'-5'",)),
+    "count-huge": (build(metadata="gpt2|2\n" + "9" * 5000), FormatError, ("number of tokens",)),
+    "metadata-empty": (build(metadata=""), FormatError, ("number of tokens",)),
+    "index-short": (build(ends=(3, 4)), FormatError, ("x.ds.index", "the last is 4", "expected 5")),
+    "index-beyond": (build(ends=(3, 6)), FormatError, ("x.ds.index", "found 6", "5 tokens")),
+    "index-empty": (build(ends=()), FormatError, ("x.ds.index", "0 bytes", "5 tokens")),
+    "index-cut": ({**build(), "x.ds.index": bytes(15)}, TruncatedFileError, ("15 bytes", "8 bytes each")),
+    "index-back": (build(ends=(5, 3)), FormatError, ("x.ds.index", "found 3 after 5")),
 }
 
 
@@ -115,10 +119,10 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path, name: str)
 
 
 @settings(max_examples=300, deadline=2000)
-@given(data=st.data(), name=st.sampled_from(sorted(made())))
+@given(data=st.data(), name=st.sampled_from(sorted(build())))
 def test_damaged_files_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
 ) -> None:
-    files = made()
+    files = build()
     files[name] = data.draw(damaged([files[name]], head=30))
     assert_honest_corpus(put(tmp_path_factory.getbasetemp() / "fuzz-datatrove", files))

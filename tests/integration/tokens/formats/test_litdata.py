@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide._tokens.formats import records
-from lowtide._tokens.formats.tokens import find
+from lowtide._tokens.formats import find, records
 from lowtide.errors import (
     ArgumentError,
     FormatError,
@@ -44,7 +43,7 @@ def chunk(items: list[list[int]], dtype: str = "<u2", sized: bool = False) -> by
     return struct.pack(f"<{len(items) + 2}I", len(items), *offsets) + b"".join(blobs)
 
 
-def made(
+def build(
     chunks: list[list[list[int]]], dtype: str = "<u2", code: str = "no_header_tensor:20", sized: bool = False
 ) -> Files:
     files, entries = {}, []
@@ -103,12 +102,12 @@ def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -
     folder = written_by("litdata", WRITER, tmp_path_factory.mktemp("litdata"))
     ends = np.cumsum([len(item) for item in ITEMS]).tolist()
     for name, dtype in [("i32", "int32"), ("u16", "uint16"), ("numpy_u16", "uint16")]:
-        found = find(folder / name)
-        assert (found.format, str(found.dtype)) == ("litdata", dtype)
-        assert read_tokens(found).tolist() == [one for item in ITEMS for one in item]
-        assert [bound[1] for bound in document_bounds(found)] == ends
-        assert found.documents is not None
-        found.documents.verify()
+        tokens = find(folder / name)
+        assert (tokens.format, str(tokens.dtype)) == ("litdata", dtype)
+        assert read_tokens(tokens).tolist() == [one for item in ITEMS for one in item]
+        assert [bound[1] for bound in document_bounds(tokens)] == ends
+        assert tokens.documents is not None
+        tokens.documents.verify()
     assert len(find(folder / "i32").segments) == 1
     assert len(find(folder / "u16").segments) == 3  # chunks
     assert len(find(folder / "numpy_u16").segments) == 7  # samples, for each has its size before it
@@ -121,7 +120,7 @@ def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -
     assert (folder / "i32/chunk-0-0.bin").read_bytes() == chunk(ITEMS, "<i4")
     assert (folder / "numpy_u16/chunk-0-0.bin").read_bytes() == chunk(ITEMS, "<u2", sized=True)
     index = json.loads((folder / "i32/index.json").read_text())
-    ours = json.loads(made([ITEMS], "<i4", "no_header_tensor:16")["index.json"])
+    ours = json.loads(build([ITEMS], "<i4", "no_header_tensor:16")["index.json"])
     assert index["chunks"] == ours["chunks"]
     assert {key: index["config"][key] for key in ours["config"] if key != "chunk_bytes"} == {
         key: value for key, value in ours["config"].items() if key != "chunk_bytes"
@@ -143,21 +142,24 @@ def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -
 )
 @pytest.mark.parametrize("sized", [False, True])
 def test_every_integer(tmp_path: Path, code: str, dtype: str, sized: bool) -> None:
-    found = find(put(tmp_path, made([[[1, 2], [3]], [[4]]], dtype, code, sized)))
-    assert found.dtype == np.dtype(dtype)
-    assert read_tokens(found).tolist() == [1, 2, 3, 4]
-    assert document_bounds(found) == [[0, 2], [2, 3], [3, 4]]
-    assert document_bounds(pickle.loads(pickle.dumps(found))) == [[0, 2], [2, 3], [3, 4]]
+    tokens = find(put(tmp_path, build([[[1, 2], [3]], [[4]]], dtype, code, sized)))
+    assert tokens.dtype == np.dtype(dtype)
+    assert read_tokens(tokens).tolist() == [1, 2, 3, 4]
+    assert document_bounds(tokens) == [[0, 2], [2, 3], [3, 4]]
+    assert document_bounds(pickle.loads(pickle.dumps(tokens))) == [[0, 2], [2, 3], [3, 4]]
 
 
 def test_samples_of_one_size_are_one_segment_a_chunk(tmp_path: Path) -> None:
-    found = find(put(tmp_path, made([[[1, 2], [3, 4]], [[5], [6], [7]]], sized=True)))
-    assert [(s.offset, s.count, s.record, s.stride) for s in found.segments] == [(20, 4, 2, 8), (24, 3, 1, 6)]
-    assert read_tokens(found).tolist() == [1, 2, 3, 4, 5, 6, 7]
+    tokens = find(put(tmp_path, build([[[1, 2], [3, 4]], [[5], [6], [7]]], sized=True)))
+    assert [(s.offset, s.count, s.record, s.stride) for s in tokens.segments] == [
+        (20, 4, 2, 8),
+        (24, 3, 1, 6),
+    ]
+    assert read_tokens(tokens).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_samples_of_many_sizes_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, made([[[1, 2], [3]], [[4], [5, 6]]], sized=True))
+    put(tmp_path, build([[[1, 2], [3]], [[4], [5, 6]]], sized=True))
     monkeypatch.setattr(records, "MAX_SEGMENTS", 4)
     assert len(find(tmp_path).segments) == 4
     monkeypatch.setattr(records, "MAX_SEGMENTS", 3)
@@ -169,17 +171,17 @@ def test_a_large_corpus_is_looked_at_in_places_and_whole_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "EXACT", 100)
-    files = made([[[7]] * 1000], sized=True)
+    files = build([[[7]] * 1000], sized=True)
     data = bytearray(files["chunk-0-0.bin"])
     struct.pack_into("<I", data, 4 + 4 * 300, struct.unpack_from("<I", data, 4 + 4 * 300)[0] + 1)
-    found = find(put(tmp_path, {**files, "chunk-0-0.bin": bytes(data)}))
-    assert found.documents is not None
+    tokens = find(put(tmp_path, {**files, "chunk-0-0.bin": bytes(data)}))
+    assert tokens.documents is not None
     with refused(FormatError, tmp_path / "chunk-0-0.bin", "offsets differ"):
-        found.documents.verify()
+        tokens.documents.verify()
 
 
-FLAT = made([[[1, 2], [3]]])
-SIZED = made([[[1, 2], [3]]], sized=True)
+FLAT = build([[[1, 2], [3]]])
+SIZED = build([[[1, 2], [3]]], sized=True)
 Lie = tuple[Files, type[LowtideError], tuple[object, ...]]
 
 
@@ -203,17 +205,17 @@ LIES: dict[str, Lie] = {
     "chunk": ({**FLAT, "index.json": b'{"chunks": [7], "config": {}}'}, UnsupportedError, ("None",)),
     "size": (changed(FLAT, chunk_size="2"), FormatError, ("chunks[0].chunk_size", "'2'")),
     "size-0": (changed(FLAT, chunk_size=0), FormatError, ("chunks[0].chunk_size", "from 1")),
-    "size-more": (changed(FLAT, chunk_size=3), FormatError, ("has 2 samples", "says 3")),
-    "bytes": (changed(FLAT, chunk_bytes=23), TruncatedFileError, ("has 22 bytes", "promises 23")),
-    "bytes-less": (changed(FLAT, chunk_bytes=21), FormatError, ("has 22 bytes", "promises 21")),
+    "size-more": (changed(FLAT, chunk_size=3), FormatError, ("2 samples", "expected 3")),
+    "bytes": (changed(FLAT, chunk_bytes=23), TruncatedFileError, ("22 bytes", "expected 23")),
+    "bytes-less": (changed(FLAT, chunk_bytes=21), FormatError, ("22 bytes", "expected 21")),
     "dim": (changed(FLAT, dim=4), FormatError, ("dim is 4", "6 bytes")),
     "dim-negative": (changed(FLAT, dim=-1), FormatError, ("chunks[0].dim", "-1")),
     "gone": (changed(FLAT, filename="chunk-0-9.bin"), NotFoundError, ("chunk-0-9.bin", "chunks[0].filename")),
     "outside": (changed(FLAT, filename="../x/chunk-0-0.bin"), FormatError, ("leads outside", "../x")),
     "absolute": (changed(FLAT, filename="/etc/passwd"), FormatError, ("leads outside", "/etc/passwd")),
     "name": (changed(FLAT, filename=None), FormatError, ("must be a file name", "None")),
-    "offset-first": (bytes_of(2, 12, 20, 22, rest=bytes(6)), FormatError, ("from byte 12", "behind byte 16")),
-    "offset-last": (bytes_of(2, 16, 20, 24, rest=bytes(6)), TruncatedFileError, ("to 24", "file at 22")),
+    "offset-first": (bytes_of(2, 12, 20, 22, rest=bytes(6)), FormatError, ("byte 12", "from byte 16 on")),
+    "offset-last": (bytes_of(2, 16, 20, 24, rest=bytes(6)), TruncatedFileError, ("22 bytes", "expected 24")),
     "item-size": (
         {**SIZED, "chunk-0-0.bin": SIZED["chunk-0-0.bin"].replace(b"\x04\0\0\0\1", b"\x05\0\0\0\1")},
         FormatError,
@@ -231,17 +233,17 @@ def test_an_index_that_lies_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_offsets_that_lie_are_refused_when_documents_are_read(tmp_path: Path) -> None:
-    for middle, says in [(19, "tokens of 2 bytes"), (40, "found 3 after 12"), (2, "found -7")]:
-        found = find(put(tmp_path, bytes_of(2, 16, middle, 22, rest=bytes(6))))
-        assert found.documents is not None
+    for middle, says in [(19, "multiples of 2 bytes"), (40, "found 3 after 12"), (2, "found -7")]:
+        tokens = find(put(tmp_path, bytes_of(2, 16, middle, 22, rest=bytes(6))))
+        assert tokens.documents is not None
         with refused(FormatError, tmp_path / "chunk-0-0.bin", says):
-            found.documents.bounds(0, 2)
+            tokens.documents.bounds(0, 2)
 
 
 def test_a_dtype_that_contradicts(tmp_path: Path) -> None:
     put(tmp_path, FLAT)
     assert find(tmp_path, dtype="uint16").count == 3
-    with refused(ArgumentError, tmp_path / "index.json", "uint16", "'int32' was given"):
+    with refused(ArgumentError, tmp_path / "index.json", "uint16", "got dtype='int32'"):
         find(tmp_path, dtype="int32")
 
 

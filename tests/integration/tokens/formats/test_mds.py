@@ -1,7 +1,7 @@
 """MosaicML Streaming's MDS shards: from the bytes that its MDSWriter writes, and damaged.
 
 mosaicml-streaming 0.13.0 asks for numpy < 2.2 and transformers < 5, so it cannot be installed beside the
-other writers. ``REAL`` has the digests of shards that it wrote, in an environment of its own, from the same
+other writers. ``REAL`` has the digests of shards that it wrote, in a separate environment, from the same
 samples that are written here from the format's description: the bytes are the same.
 """
 
@@ -21,9 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide._io.identity import Identity
-from lowtide._tokens.formats import records
+from lowtide._tokens.formats import find, records
 from lowtide._tokens.formats.mds import CODES
-from lowtide._tokens.formats.tokens import find
 from lowtide.errors import (
     ArgumentError,
     FormatError,
@@ -94,7 +93,7 @@ def shard(columns: Columns, samples: list[Sample], size_limit: int = 1 << 26) ->
     return struct.pack(f"<{len(samples) + 2}I", len(samples), *offsets) + text + b"".join(blobs)
 
 
-def made(columns: Columns, *shards: list[Sample]) -> Files:
+def build(columns: Columns, *shards: list[Sample]) -> Files:
     files: Files = {}
     entries = []
     for i, samples in enumerate(shards):
@@ -169,17 +168,17 @@ def test_the_bytes_here_are_those_of_the_real_writer(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_column(tmp_path: Path, name: str) -> None:
     columns, samples = CASES[name]
-    found = find(put(tmp_path, made(columns, samples)), dtype="uint16" if name == "bytes" else None)
+    tokens = find(put(tmp_path, build(columns, samples)), dtype="uint16" if name == "bytes" else None)
     values = [np.frombuffer(s["tokens"], "<u2") if name == "bytes" else s["tokens"] for s in samples]
-    assert (found.format, found.dtype) == ("mds", values[0].dtype)
-    assert (found.metadata["column"], found.metadata["columns"]) == ("tokens", tuple(sorted(columns)))
-    assert read_tokens(found).tolist() == np.concatenate(values).tolist()
+    assert (tokens.format, tokens.dtype) == ("mds", values[0].dtype)
+    assert (tokens.metadata["column"], tokens.metadata["columns"]) == ("tokens", tuple(sorted(columns)))
+    assert read_tokens(tokens).tolist() == np.concatenate(values).tolist()
     ends = np.cumsum([len(value) for value in values]).tolist()
-    assert [bound[1] for bound in document_bounds(found)] == ends
-    assert document_bounds(pickle.loads(pickle.dumps(found))) == document_bounds(found)
-    assert found.documents is not None
-    found.documents.verify()
-    assert len(found.segments) == (len(samples) if name in ("uneven", "str-before") else 1)
+    assert [bound[1] for bound in document_bounds(tokens)] == ends
+    assert document_bounds(pickle.loads(pickle.dumps(tokens))) == document_bounds(tokens)
+    assert tokens.documents is not None
+    tokens.documents.verify()
+    assert len(tokens.segments) == (len(samples) if name in ("uneven", "str-before") else 1)
 
 
 WRITER = """
@@ -204,54 +203,56 @@ def test_what_the_real_writer_writes(tmp_path: Path) -> None:
 
 def test_several_shards_and_empty_ones(tmp_path: Path) -> None:
     columns = {"tokens": "ndarray:uint16"}
-    put(tmp_path, made(columns, [], [{"tokens": ids(2)}, {"tokens": ids(2, 2)}], [], [{"tokens": ids(5, 4)}]))
-    found = find(tmp_path)
-    assert [(s.count, s.record, s.stride) for s in found.segments] == [(4, 2, 10), (5, 5, 16)]
-    assert read_tokens(found).tolist() == list(range(9))
-    assert document_bounds(found) == [[0, 2], [2, 4], [4, 9]]
-    put(tmp_path, made(columns, [], []))
-    with refused(FormatError, tmp_path / "index.json", "2 shards hold no samples"):
+    put(
+        tmp_path, build(columns, [], [{"tokens": ids(2)}, {"tokens": ids(2, 2)}], [], [{"tokens": ids(5, 4)}])
+    )
+    tokens = find(tmp_path)
+    assert [(s.count, s.record, s.stride) for s in tokens.segments] == [(4, 2, 10), (5, 5, 16)]
+    assert read_tokens(tokens).tolist() == list(range(9))
+    assert document_bounds(tokens) == [[0, 2], [2, 4], [4, 9]]
+    put(tmp_path, build(columns, [], []))
+    with refused(FormatError, tmp_path / "index.json", "found 0 in 2 shards"):
         find(tmp_path)
 
 
 def test_values_one_behind_the_other_are_one_run(tmp_path: Path) -> None:
-    put(tmp_path, made({"tokens": "ndarray:uint16:4"}, [{"tokens": ids(4, 4 * i)} for i in range(3)]))
+    put(tmp_path, build({"tokens": "ndarray:uint16:4"}, [{"tokens": ids(4, 4 * i)} for i in range(3)]))
     [segment] = find(tmp_path).segments
     assert (segment.count, segment.record, segment.stride) == (12, 0, 0)
 
 
 def test_which_column_holds_tokens(tmp_path: Path) -> None:
     two = {"a": "ndarray:uint16", "b": "ndarray:uint16"}
-    put(tmp_path, made(two, [{"a": ids(2), "b": ids(2)}]))
+    put(tmp_path, build(two, [{"a": ids(2), "b": ids(2)}]))
     with refused(UnsupportedError, "a (ndarray:uint16), b (ndarray:uint16)", "tokens or input_ids"):
         find(tmp_path)
     named = {"attention_mask": "ndarray:uint8", "input_ids": "ndarray:uint16"}
-    put(tmp_path, made(named, [{"attention_mask": ids(2, 0, "uint8"), "input_ids": ids(2, 7)}]))
+    put(tmp_path, build(named, [{"attention_mask": ids(2, 0, "uint8"), "input_ids": ids(2, 7)}]))
     assert read_tokens(find(tmp_path)).tolist() == [7, 8]
-    put(tmp_path, made({"text": "str"}, [{"text": "hi"}]))
+    put(tmp_path, build({"text": "str"}, [{"text": "hi"}]))
     with refused(UnsupportedError, "text (str)"):
         find(tmp_path)
 
 
 def test_bytes_need_a_dtype(tmp_path: Path) -> None:
-    put(tmp_path, made(*CASES["bytes"]))
+    put(tmp_path, build(*CASES["bytes"]))
     with refused(ArgumentError, tmp_path / "index.json", "'tokens' (bytes)", "dtype='int64'"):
         find(tmp_path)
-    with refused(FormatError, "16 bytes of tokens are no multiple of a token's 3"):
-        records.Gatherer(1, 3)._tokens(records.File("x", 0, 0, 0, Identity(0, 0, 0, 0)), 16)
+    with refused(FormatError, "16 bytes of tokens", "multiple of a token's 3"):
+        records.Gatherer(1, 3)._tokens(records.SampleFile("x", 0, 0, 0, Identity(0, 0, 0, 0)), 16)
 
 
 def test_arrays_of_two_axes(tmp_path: Path) -> None:
-    put(tmp_path, made({"tokens": "ndarray:uint16"}, [{"tokens": ids(8).reshape(2, 4)}]))
+    put(tmp_path, build({"tokens": "ndarray:uint16"}, [{"tokens": ids(8).reshape(2, 4)}]))
     with refused(UnsupportedError, tmp_path / "shard.00000.mds", "2 axes"):
         find(tmp_path)
-    put(tmp_path, made({"tokens": "ndarray:uint16:2,4"}, [{"tokens": ids(8).reshape(2, 4)}]))
+    put(tmp_path, build({"tokens": "ndarray:uint16:2,4"}, [{"tokens": ids(8).reshape(2, 4)}]))
     with refused(UnsupportedError, tmp_path / "index.json", "2 axes"):
         find(tmp_path)
 
 
 def test_compressed_shards_are_read_where_they_lie_decompressed_too(tmp_path: Path) -> None:
-    files = changed(made(*CASES["even"]), compression="zstd", zip_data={"basename": "shard.00000.mds.zstd"})
+    files = changed(build(*CASES["even"]), compression="zstd", zip_data={"basename": "shard.00000.mds.zstd"})
     assert find(put(tmp_path, files)).count == 40
     del files["shard.00000.mds"]
     put(tmp_path, {**files, "shard.00000.mds.zstd": b""})
@@ -259,7 +260,7 @@ def test_compressed_shards_are_read_where_they_lie_decompressed_too(tmp_path: Pa
         find(tmp_path)
 
 
-EVEN = made(*CASES["even"])
+EVEN = build(*CASES["even"])
 Lie = tuple[Files, type[LowtideError], tuple[object, ...]]
 
 
@@ -283,9 +284,9 @@ LIES: dict[str, Lie] = {
         ("shards[0]", "found 7"),
     ),
     "format": (changed(EVEN, format="csv"), UnsupportedError, ("'csv'", "MDSWriter")),
-    "samples": (changed(EVEN, samples=4), FormatError, ("has 5 samples", "says 4")),
+    "samples": (changed(EVEN, samples=4), FormatError, ("5 samples", "expected 4")),
     "samples-text": (changed(EVEN, samples="5"), FormatError, ("shards[0].samples", "'5'")),
-    "bytes": (changed(EVEN, bytes=321), TruncatedFileError, ("320 bytes", "promises 321")),
+    "bytes": (changed(EVEN, bytes=321), TruncatedFileError, ("320 bytes", "expected 321")),
     "gone": (changed(EVEN, basename="x.mds"), NotFoundError, ("x.mds", "shards[0].raw_data.basename")),
     "outside": (changed(EVEN, basename="../x.mds"), FormatError, ("leads outside", "../x.mds")),
     "raw": (changed(EVEN, raw_data=None), FormatError, ("raw_data",)),
@@ -296,9 +297,9 @@ LIES: dict[str, Lie] = {
     "encoding": (changed(EVEN, column_encodings=["ndarray:"]), FormatError, ("ndarray:DTYPE",)),
     "size": (with_bytes(FIRST, struct.pack("<I", 17)), FormatError, ("byte 210 to 232", "[17]")),
     "axes": (with_bytes(FIRST + 4, b"\x08"), UnsupportedError, ("2 axes",)),
-    "length": (with_bytes(FIRST + 5, b"\x07"), FormatError, ("7 values of 2 bytes", "16 are")),
-    "offset": (with_bytes(4, struct.pack("<I", 8)), FormatError, ("from byte 8", "behind byte 28")),
-    "dtype-code": (with_bytes(203 + 4, b"\x22", made(*CASES["dynamic"])), FormatError, ("dtype code 34",)),
+    "length": (with_bytes(FIRST + 5, b"\x07"), FormatError, ("7 values of 2 bytes", "16 bytes")),
+    "offset": (with_bytes(4, struct.pack("<I", 8)), FormatError, ("from byte 8", "from byte 28 on")),
+    "dtype-code": (with_bytes(203 + 4, b"\x22", build(*CASES["dynamic"])), FormatError, ("dtype code 34",)),
 }
 
 
@@ -311,7 +312,7 @@ def test_an_index_or_a_shard_that_lies_is_refused(tmp_path: Path, name: str) -> 
 
 
 def test_shards_of_other_columns(tmp_path: Path) -> None:
-    files = made({"tokens": "ndarray:uint16"}, [{"tokens": ids(2)}], [{"tokens": ids(2)}])
+    files = build({"tokens": "ndarray:uint16"}, [{"tokens": ids(2)}], [{"tokens": ids(2)}])
     with refused(FormatError, tmp_path / "index.json", "shards[1] has other columns"):
         find(put(tmp_path, changed(files, column_names=["input_ids"])))
 
@@ -325,7 +326,7 @@ def test_shards_of_other_columns(tmp_path: Path) -> None:
 def test_damaged_files_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str, which: str
 ) -> None:
-    files = made(*CASES[case])
+    files = build(*CASES[case])
     files[which] = data.draw(damaged([files[which]], head=330 if which == "index.json" else 260))
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-mds", files)
     assert_honest_corpus(folder, dtype="uint16" if case == "bytes" else None)
@@ -351,7 +352,7 @@ def test_any_value_in_an_index_gives_no_other_exception(
 
 
 def test_an_encoding_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
-    files = made({"tokens": "ndarray:uint16:8"}, [{"tokens": ids(8)}])
+    files = build({"tokens": "ndarray:uint16:8"}, [{"tokens": ids(8)}])
     put(tmp_path, changed(files, column_encodings=["ndarray:" + "x" * 10**6]))
     with pytest.raises(FormatError) as caught:
         find(tmp_path)

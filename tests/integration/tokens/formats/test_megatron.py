@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from lowtide._tokens.formats import megatron
-from lowtide._tokens.formats.tokens import find
+from lowtide._tokens.formats import find, megatron
 from lowtide.errors import (
     ArgumentError,
     FormatError,
@@ -81,12 +80,12 @@ def test_what_the_real_builder_writes(tmp_path_factory: pytest.TempPathFactory) 
     folder = written_by("megatron", WRITER, tmp_path_factory.mktemp("megatron"))
     expected = {"u16": "uint16", "i32": "int32", "u8": "uint8", "i64": "int64"}
     for name, dtype in expected.items():
-        found = find(folder / name)  # by what .bin and .idx have in common
-        assert (found.format, str(found.dtype), found.metadata) == ("megatron", dtype, {"sequences": 4})
-        assert read_tokens(found).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-        assert document_bounds(found) == [[0, 3], [3, 7], [7, 7], [7, 8]]
-        assert found.documents is not None
-        found.documents.verify()
+        layout = find(folder / name)  # by what .bin and .idx have in common
+        assert (layout.format, str(layout.dtype), layout.metadata) == ("megatron", dtype, {"sequences": 4})
+        assert read_tokens(layout).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert document_bounds(layout) == [[0, 3], [3, 7], [7, 7], [7, 8]]
+        assert layout.documents is not None
+        layout.documents.verify()
     assert document_bounds(find(folder / "both.bin"))[4:] == [[8, 11], [11, 15], [15, 15], [15, 16]]
     assert document_bounds(find(folder / "modes.idx")) == [[0, 2]]
     assert find(folder / "never").documents is None
@@ -109,28 +108,28 @@ def test_every_way_to_name_it(folder: Path) -> None:
         [folder / "x.bin"],
         folder / "x.*",
     ):
-        found = find(path)
-        assert read_tokens(found).tolist() == [0, 1, 2, 3, 4, 5]
-        assert document_bounds(found) == [[0, 3], [3, 6]]
+        layout = find(path)
+        assert read_tokens(layout).tolist() == [0, 1, 2, 3, 4, 5]
+        assert document_bounds(layout) == [[0, 3], [3, 6]]
     [segment] = find(folder).segments
     assert (segment.path, segment.offset, segment.file_size) == (str(folder / "x.bin"), 0, 12)
 
 
 def test_it_survives_a_pickle(folder: Path) -> None:
-    found = find(folder)
-    assert found.documents is not None
-    assert found.documents.at(4) == 1
-    assert document_bounds(pickle.loads(pickle.dumps(found))) == [[0, 3], [3, 6]]
+    layout = find(folder)
+    assert layout.documents is not None
+    assert layout.documents.at(4) == 1
+    assert document_bounds(pickle.loads(pickle.dumps(layout))) == [[0, 3], [3, 6]]
 
 
 def test_two_in_a_folder_are_not_guessed_between(folder: Path) -> None:
     put_more = {"y.bin": data(2), "y.idx": index([2], [0, 1])}
     for name, content in put_more.items():
         (folder / name).write_bytes(content)
-    with refused(ArgumentError, folder, "2 Megatron data sets", "x.bin", "y.bin", "a list"):
+    with refused(ArgumentError, folder, "2 data sets", "x.bin", "y.bin", "a list"):
         find(folder)
-    found = find([folder / "x", folder / "y.idx"])
-    assert document_bounds(found) == [[0, 3], [3, 6], [6, 8]]
+    layout = find([folder / "x", folder / "y.idx"])
+    assert document_bounds(layout) == [[0, 3], [3, 6], [6, 8]]
     (folder / "y.idx").write_bytes(index([1], [0, 1], itemsize=4, code=4))
     with refused(ArgumentError, folder / "y.idx", "int32", folder / "x.idx", "uint16"):
         find([folder / "x.bin", folder / "y.bin"])
@@ -155,19 +154,21 @@ LIES: dict[str, Lie] = {
     "code": lie(index([6], [0, 1], code=9), FormatError, "1 to 8", "found 9"),
     "float": lie(index([6], [0, 1], code=7), UnsupportedError, "float32", "integers"),
     "header": lie(index([6], [0, 1])[:20], TruncatedFileError, "34 bytes", "ends at byte 20"),
-    "cut": lie(index([6], [0, 1])[:-1], TruncatedFileError, "62 bytes", "has 61"),
-    "long": lie(index([6], [0, 1]) + b"12", FormatError, "62 bytes, or 63 with modes", "has 64"),
+    "cut": lie(index([6], [0, 1])[:-1], TruncatedFileError, "expected 62", "61 bytes"),
+    "long": lie(index([6], [0, 1]) + b"12", FormatError, "expected 62", "or 63 with modes", "64 bytes"),
     "sequences": lie(index([6], [0, 1], sequences=2**63), TruncatedFileError, 2**63),
-    "no-documents": lie(index([6], []), FormatError, "1 at least"),
-    "bin-short": lie(index([6], [0, 1]), TruncatedFileError, "x.bin", "10 bytes", "byte 12", tokens=data(5)),
-    "bin-long": lie(index([6], [0, 1]), FormatError, "x.bin", "14 bytes", "byte 12", tokens=data(7)),
+    "no-documents": lie(index([6], []), FormatError, "expected 1 or more"),
+    "bin-short": lie(
+        index([6], [0, 1]), TruncatedFileError, "x.bin", "10 bytes", "expected 12", tokens=data(5)
+    ),
+    "bin-long": lie(index([6], [0, 1]), FormatError, "x.bin", "14 bytes", "expected 12", tokens=data(7)),
     "bin-odd": lie(index([6], [0, 1]), FormatError, "11 bytes", "token's 2", tokens=bytes(11)),
     "empty": lie(index([], [0]), FormatError, "0 sequences", "12 bytes"),
     "order": lie(
         index([2, 2, 2], [0, 3], offsets=[4, 0, 8]), UnsupportedError, "sequence 0", "byte 4", "add_index"
     ),
     "hole": lie(
-        index([2, 2, 1], [0, 3], offsets=[0, 4, 10]), UnsupportedError, "sequence 2", "byte 10", "8 was"
+        index([2, 2, 1], [0, 3], offsets=[0, 4, 10]), UnsupportedError, "sequence 2", "byte 10", "expected 8"
     ),
     "negative": lie(index([4, -2, 4], [0, 3]), UnsupportedError, "sequence 1", "length -2"),
     "first": lie(index([3, 3], [1, 2]), FormatError, "from 0 to the 2 sequences", "1 to 2"),
@@ -190,10 +191,10 @@ def test_documents_that_lie_are_refused_when_they_are_read(
     tmp_path: Path, documents: list[int], says: str
 ) -> None:
     put(tmp_path, {"x.bin": data(6), "x.idx": index([3, 1, 2], documents)})
-    found = find(tmp_path).documents
-    assert found is not None
+    layout = find(tmp_path).documents
+    assert layout is not None
     with refused(FormatError, tmp_path / "x.idx", says):
-        found.bounds(0, found.count)
+        layout.bounds(0, layout.count)
 
 
 def test_a_large_index_is_looked_at_in_places_and_whole_on_demand(
@@ -205,11 +206,11 @@ def test_a_large_index_is_looked_at_in_places_and_whole_on_demand(
     offsets[1500], offsets[1501] = offsets[1501], offsets[1500]  # not where the looks fall
     put(tmp_path, {"x.bin": bytes(2 * count), "x.idx": b""})
     (tmp_path / "x.idx").write_bytes(index([1] * count, [0, count], offsets=offsets))
-    found = find(tmp_path)
-    assert found.count == count
-    assert found.documents is not None
+    layout = find(tmp_path)
+    assert layout.count == count
+    assert layout.documents is not None
     with refused(UnsupportedError, "sequence 1500"):
-        found.documents.verify()
+        layout.documents.verify()
     offsets[-2] += 2
     (tmp_path / "x.idx").write_bytes(index([1] * count, [0, count], offsets=offsets))
     with refused(UnsupportedError, f"sequence {count - 2}"):

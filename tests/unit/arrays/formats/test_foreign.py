@@ -106,7 +106,7 @@ def test_a_checkpoint_of_torch_is_not_an_npz(tmp_path: Path) -> None:
         lowtide.corpus(tmp_path / "model.pt")
 
 
-def test_any_other_zip_is_said_to_be_one(tmp_path: Path) -> None:
+def test_other_zips_raise(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", "low tide")
     with refused(LowtideError, tmp_path / "a.zip", "a zip of 1 files without an NPY array", "extract it"):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import resource
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,13 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide._arrays.formats import inspect, members
-from lowtide.errors import ArgumentError, FormatError, MemberError
+import lowtide
+from lowtide._arrays import formats
+from lowtide._arrays.formats import Format, Layout, inspect, members
+from lowtide._arrays.formats.layout import size_error
+from lowtide._io.identity import Identity
+from lowtide._io.store import Store
+from lowtide.errors import ArgumentError, FormatError, MemberError, TruncatedFileError
 from tests.support.formats import assert_honest, refused, write
 
 
@@ -147,15 +152,70 @@ def test_an_absurd_length_costs_no_memory_even_if_the_file_has_it(tmp_path: Path
     assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * 2**20
 
 
-def test_only_the_format_at_hand_is_imported(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(3))
-    script = (
-        "import sys, numpy\n"
-        "before = set(sys.modules)\n"
-        "from lowtide._arrays import formats\n"
-        f"formats.inspect({str(tmp_path / 'a.npy')!r})\n"
-        f"formats.inspect({str(tmp_path / 'a.npy')!r}, 'u1', offset=0)\n"
-        "print(*sorted({'h5py', 'zipfile', 'json', 'difflib'} & (set(sys.modules) - before)))\n"
+class Grid(Format):
+    """What CONTRIBUTING shows: a format in one class."""
+
+    name = "grid"
+    title = "a GRID"
+    signature = "GRID's b'GRID'"
+    magics = (b"GRID",)
+
+    def inspect(self, store: Store, name: str | None = None) -> Layout:
+        rows = int.from_bytes(store.read(4, 4, "number of rows"), "little")
+        if store.size != 8 + 4 * rows:
+            raise size_error(store.path, store.size, 8 + 4 * rows, f"{rows} rows")
+        return Layout(store.path, self.name, 8, np.dtype("<f4"), (rows,), file_size=store.size)
+
+
+def test_registered_format_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        tmp_path / "x.grid", b"GRID" + (3).to_bytes(4, "little") + np.arange(3, dtype="<f4").tobytes()
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    with refused(FormatError, path, "not a known format", "b'GRID", "HDF5"):
+        inspect(path)
+    monkeypatch.setattr(formats, "FORMATS", [*formats.FORMATS, Grid()])
+    assert lowtide.open(path)[:].tolist() == [0, 1, 2]
+    [member] = members(path)
+    assert member.layout == inspect(path)
+    assert member.layout.identity is not None
+    with refused(ArgumentError, path, "a GRID file", "offset="):
+        inspect(path, "u1")
+    path.write_bytes(path.read_bytes()[:-1])
+    with refused(TruncatedFileError, path, "19 bytes, expected 20 for 3 rows"):
+        inspect(path)
+    write(tmp_path / "other", b"\x01\x02\x03\x04")
+    with refused(FormatError, "GRID's b'GRID'"):  # the error lists it
+        inspect(tmp_path / "other")
+
+
+class Memory(Store):
+    """An object that is not a file of this machine."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("mem://bucket/object", Identity(0, 0, len(data), 0))
+        self._data = data
+
+    def read_some(self, offset: int, count: int) -> bytes:
+        return self._data[offset : offset + count]
+
+
+def test_formats_read_stores_that_are_not_files() -> None:
+    array = np.arange(12, dtype="<f4").reshape(3, 4)
+    npy, npz, hdf5 = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(npy, array)
+    np.savez(npz, x=array)
+    with h5py.File(hdf5, "w") as file:
+        file["x"] = array
+    header = b'{"x": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}}'
+    safetensors = len(header).to_bytes(8, "little") + header + array.tobytes()
+    for data, name in (
+        (npy.getvalue(), "npy"),
+        (npz.getvalue(), "npz"),
+        (hdf5.getvalue(), "hdf5"),
+        (safetensors, "safetensors"),
+    ):
+        store = Memory(data)
+        format = formats.detect(store)
+        layout = format.inspect(store)
+        assert (format.name, layout.shape, layout.dtype.str) == (name, (3, 4), "<f4")
+        assert data[layout.offset : layout.offset + layout.nbytes] == array.tobytes()

@@ -157,9 +157,9 @@ REFUSALS = [
     Refusal("odd-integers", odd_integers, ("int16", "h5py converts them", "dtype='<i2'")),
     Refusal("padded-strings", padded_strings, ("S5", "h5py converts them", "dtype='|S5'")),
     Refusal(
-        "soft-link", lambda f: update(f, h5py.SoftLink("/x")), ("link to '/x'", "follows none", "own name")
+        "soft-link", lambda f: update(f, h5py.SoftLink("/x")), ("link to '/x'", "not followed", "own name")
     ),
-    Refusal("dangling", lambda f: update(f, h5py.SoftLink("/q")), ("link to '/q'", "follows none")),
+    Refusal("dangling", lambda f: update(f, h5py.SoftLink("/q")), ("link to '/q'", "not followed")),
     Refusal(
         "external-link",
         lambda f: update(f, h5py.ExternalLink("o.h5", "/y")),
@@ -203,7 +203,7 @@ def test_a_group_inside_itself_is_listed_once(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["g/x"] = np.arange(5)
         file["g/again"] = file["g"]
-        file["type"] = np.dtype("<f4")  # a named type is no array
+        file["type"] = np.dtype("<f4")  # a named type, not an array
     assert [member.name for member in members(path)] == ["g/x"]
 
 
@@ -228,14 +228,14 @@ def test_names_that_are_no_dataset(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_a_file_that_is_cut_short(tmp_path: Path, libver: str) -> None:
+def test_a_file_that_is_truncated(tmp_path: Path, libver: str) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver=libver) as file:
         file["x"] = np.arange(1000)
     size = path.stat().st_size
     for keep in (size - 1, size // 2, 100, 9):
         short = write(tmp_path / f"{keep}.h5", path.read_bytes()[:keep])
-        with refused(FormatError, short, "cut short", "copy or write it again"):
+        with refused(FormatError, short, "truncated", "copy or write it again"):
             inspect(short)
 
 

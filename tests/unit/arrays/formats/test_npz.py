@@ -171,7 +171,7 @@ def test_an_object_member_is_refused_and_the_others_are_read(tmp_path: Path) -> 
 
 def test_a_member_whose_header_promises_more_or_less_than_it_has(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", zipped({"x.npy": npy(X)[:-1], "y.npy": npy(X) + b"!"}))
-    with refused(TruncatedFileError, f"{path}['x']", 176, 175, "(3, 4)", "damaged"):
+    with refused(TruncatedFileError, f"{path}['x']", 176, 175, "(3, 4)", "truncated"):
         inspect(path, name="x")
     with refused(FormatError, f"{path}['y']", 176, 177, "(3, 4)", "damaged"):
         inspect(path, name="y")
@@ -179,11 +179,11 @@ def test_a_member_whose_header_promises_more_or_less_than_it_has(tmp_path: Path)
 
 def test_a_header_never_reaches_into_the_next_member(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", zipped({"x.npy": npy(X)[:40], "y.npy": npy(X)}))
-    with refused(TruncatedFileError, f"{path}['x']", "cut short"):
+    with refused(TruncatedFileError, f"{path}['x']", "truncated"):
         inspect(path, name="x")
 
 
-def test_names_that_are_there_twice_are_ambiguous(tmp_path: Path) -> None:
+def test_duplicate_member_names_raise(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", npy(X))
@@ -231,10 +231,10 @@ def test_an_archive_without_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 22, 60, 400])
-def test_an_archive_that_is_cut_short(path: Path, cut: int) -> None:
+def test_an_archive_that_is_truncated(path: Path, cut: int) -> None:
     size = path.stat().st_size - cut
     write(path, path.read_bytes()[:-cut])
-    with refused(FormatError, path, size, "cut short", "copy or write it again"):
+    with refused(FormatError, path, size, "truncated", "copy or write it again"):
         inspect(path, name="x")
 
 

@@ -20,7 +20,7 @@ from lowtide.errors import FormatError, LowtideError, MemberError, TruncatedFile
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
 
-def made(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+def build(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
     """A file with just this header: a JSON value, or bytes that need not be JSON."""
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(raw) if length is None else length) + raw + data
@@ -85,7 +85,7 @@ class Raw:
 def test_types_that_numpy_lacks_come_with_the_call_that_opens_their_bits(tmp_path: Path, case: Raw) -> None:
     header = {"f": tensor("F16", (1,), 0, 2), "w": tensor(case.dtype, case.shape, 2, 2 + case.nbytes)}
     data = bytes(range(2 + case.nbytes))
-    path = write(tmp_path / "w.safetensors", made(header, data))
+    path = write(tmp_path / "w.safetensors", build(header, data))
     offset = path.stat().st_size - case.nbytes
     call = f"lowtide.open({str(path)!r}, {case.call}, offset={offset})"
     with refused(UnsupportedError, f"{path}['w']", case.dtype, "F32", call):
@@ -108,74 +108,79 @@ DAMAGED = "damaged"
 LIES = [
     Lie("length-cut", b"\x10\0\0", TruncatedFileError, ("8 bytes", "byte 3", "truncated")),
     Lie("length-only", struct.pack("<Q", 10), TruncatedFileError, ("byte 8", "truncated")),
-    Lie("length-absurd", made({}, length=2**63), FormatError, (2**63, MAX_HEADER, "dtype=")),
-    Lie("length-over", made({}, length=MAX_HEADER + 1), FormatError, (MAX_HEADER + 1, "dtype=")),
-    Lie("length-beyond", made({}, length=1000), TruncatedFileError, ("1000 bytes", "byte 10", "truncated")),
-    Lie("length-0", made(b""), FormatError, ("b'{'", "b''", "0 bytes", "dtype=")),
-    Lie("list", made([]), FormatError, ("b'{'", "b'[]'", "dtype=")),
-    Lie("leading-space", made(b" {}"), FormatError, ("b'{'", "b' {}'")),
-    Lie("no-json", made(b"{nope}"), FormatError, ("invalid JSON", "{nope}", DAMAGED)),
-    Lie("no-utf8", made(b'{"\xff": 1}'), FormatError, ("invalid JSON", DAMAGED)),
-    Lie("deep", made(b'{"a":' + b"[" * 200_000), FormatError, ("invalid JSON", DAMAGED)),
-    Lie("endless-integer", made(b'{"a":' + b"9" * 5000 + b"}"), FormatError, ("invalid JSON", DAMAGED)),
-    Lie("behind", made(b"{} {}"), FormatError, ("invalid JSON", DAMAGED)),
-    Lie("key-twice", made(b'{"w": 1, "v": 2, "w": 3}'), FormatError, ("'w' occurs more than once",)),
+    Lie("length-absurd", build({}, length=2**63), FormatError, (2**63, MAX_HEADER, "dtype=")),
+    Lie("length-over", build({}, length=MAX_HEADER + 1), FormatError, (MAX_HEADER + 1, "dtype=")),
+    Lie("length-beyond", build({}, length=1000), TruncatedFileError, ("1000 bytes", "byte 10", "truncated")),
+    Lie("length-0", build(b""), FormatError, ("b'{'", "b''", "0 bytes", "dtype=")),
+    Lie("list", build([]), FormatError, ("b'{'", "b'[]'", "dtype=")),
+    Lie("leading-space", build(b" {}"), FormatError, ("b'{'", "b' {}'")),
+    Lie("no-json", build(b"{nope}"), FormatError, ("invalid JSON", "{nope}", DAMAGED)),
+    Lie("no-utf8", build(b'{"\xff": 1}'), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("deep", build(b'{"a":' + b"[" * 200_000), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("endless-integer", build(b'{"a":' + b"9" * 5000 + b"}"), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("behind", build(b"{} {}"), FormatError, ("invalid JSON", DAMAGED)),
+    Lie("key-twice", build(b'{"w": 1, "v": 2, "w": 3}'), FormatError, ("'w' occurs more than once",)),
     Lie(
-        "key-twice-inside", made(b'{"w": {"dtype": "U8", "dtype": "F32"}}'), FormatError, ("'dtype' occurs",)
+        "key-twice-inside", build(b'{"w": {"dtype": "U8", "dtype": "F32"}}'), FormatError, ("'dtype' occurs",)
     ),
-    Lie("no-object", made({"w": 7}), FormatError, ("['w']", "found 7", "dtype, shape, data_offsets")),
+    Lie("no-object", build({"w": 7}), FormatError, ("['w']", "found 7", "dtype, shape, data_offsets")),
     Lie(
-        "no-dtype", made({"w": {"shape": [], "data_offsets": [0, 0]}}), FormatError, ("['w']", "dtype, shape")
+        "no-dtype",
+        build({"w": {"shape": [], "data_offsets": [0, 0]}}),
+        FormatError,
+        ("['w']", "dtype, shape"),
     ),
-    Lie("dtype-number", made({"w": tensor(7)}), FormatError, ("['w']", "found 7", "'F32'")),
-    Lie("shape-number", made({"w": tensor(shape=2)}), FormatError, ("['w']", "found 2", "list")),
-    Lie("shape-negative", made({"w": tensor(shape=[-1])}), FormatError, ("['w']", "-1", "at least 0")),
-    Lie("shape-bool", made({"w": tensor(shape=[True])}), FormatError, ("['w']", "True", "integers")),
-    Lie("shape-float", made({"w": tensor(shape=[2.0])}), FormatError, ("['w']", "2.0", "integers")),
-    Lie("shape-overflow", made({"w": tensor(shape=[2**62, 4])}), FormatError, (2**62, "2**63 - 1")),
-    Lie("shape-hidden", made({"w": tensor(shape=[2**62, 4, 0])}), FormatError, (2**62, "2**63 - 1")),
-    Lie("shape-long", made({"w": tensor(shape=[10**99] * 65)}), FormatError, ("65 dimensions", 64)),
+    Lie("dtype-number", build({"w": tensor(7)}), FormatError, ("['w']", "found 7", "'F32'")),
+    Lie("shape-number", build({"w": tensor(shape=2)}), FormatError, ("['w']", "found 2", "list")),
+    Lie("shape-negative", build({"w": tensor(shape=[-1])}), FormatError, ("['w']", "-1", "at least 0")),
+    Lie("shape-bool", build({"w": tensor(shape=[True])}), FormatError, ("['w']", "True", "integers")),
+    Lie("shape-float", build({"w": tensor(shape=[2.0])}), FormatError, ("['w']", "2.0", "integers")),
+    Lie("shape-overflow", build({"w": tensor(shape=[2**62, 4])}), FormatError, (2**62, "2**63 - 1")),
+    Lie("shape-hidden", build({"w": tensor(shape=[2**62, 4, 0])}), FormatError, (2**62, "2**63 - 1")),
+    Lie("shape-long", build({"w": tensor(shape=[10**99] * 65)}), FormatError, ("65 dimensions", 64)),
     Lie(
         "offsets-three",
-        made({"w": {**tensor(), "data_offsets": [0, 1, 2]}}),
+        build({"w": {**tensor(), "data_offsets": [0, 1, 2]}}),
         FormatError,
         ("[0, 1, 2]", "two"),
     ),
-    Lie("offsets-back", made({"w": tensor(begin=8, end=0)}), FormatError, ("[8, 0]", "begin <= end")),
-    Lie("offsets-negative", made({"w": tensor(begin=-8, end=0)}), FormatError, ("[-8, 0]", "0 <= begin")),
-    Lie("offsets-bool", made({"w": tensor(begin=False)}), FormatError, ("[False, 8]", "integers")),
+    Lie("offsets-back", build({"w": tensor(begin=8, end=0)}), FormatError, ("[8, 0]", "start <= stop")),
+    Lie("offsets-negative", build({"w": tensor(begin=-8, end=0)}), FormatError, ("[-8, 0]", "0 <= start")),
+    Lie("offsets-bool", build({"w": tensor(begin=False)}), FormatError, ("[False, 8]", "integers")),
     Lie(
         "size",
-        made({"w": tensor(end=9)}, bytes(9)),
+        build({"w": tensor(end=9)}, bytes(9)),
         FormatError,
         ("['w']", "(2,)", "8 bytes", "hold 9", DAMAGED),
     ),
-    Lie("size-bits", made({"w": tensor("F4", (3,), 0, 2)}, bytes(2)), FormatError, ("1.5 bytes", "hold 2")),
-    Lie("short", made({"w": tensor()}, bytes(7)), TruncatedFileError, ("promises 8", "has 7", "cut short")),
-    Lie("long", made({"w": tensor()}, bytes(9)), FormatError, ("promises 8", "has 9", "copy or write")),
+    Lie("size-bits", build({"w": tensor("F4", (3,), 0, 2)}, bytes(2)), FormatError, ("1.5 bytes", "hold 2")),
+    Lie(
+        "short", build({"w": tensor()}, bytes(7)), TruncatedFileError, ("expected 8", "7 bytes", "truncated")
+    ),
+    Lie("long", build({"w": tensor()}, bytes(9)), FormatError, ("expected 8", "9 bytes", "copy or write")),
     Lie(
         "overlap",
-        made({"v": tensor(), "w": tensor(begin=4, end=12)}, bytes(12)),
+        build({"v": tensor(), "w": tensor(begin=4, end=12)}, bytes(12)),
         FormatError,
-        ("['w']", "begin at 4", "8 was expected", "overlaps"),
+        ("['w']", "start at 4", "expected 8", "overlaps"),
     ),
     Lie(
         "same-place",
-        made({"v": tensor(), "w": tensor()}, bytes(8)),
+        build({"v": tensor(), "w": tensor()}, bytes(8)),
         FormatError,
-        ("['w']", "begin at 0", "8 was expected", "overlaps"),
+        ("['w']", "start at 0", "expected 8", "overlaps"),
     ),
     Lie(
         "hole",
-        made({"v": tensor(), "w": tensor(begin=9, end=17)}, bytes(17)),
+        build({"v": tensor(), "w": tensor(begin=9, end=17)}, bytes(17)),
         FormatError,
-        ("['w']", "begin at 9", "8 was expected", "hole"),
+        ("['w']", "start at 9", "expected 8", "hole"),
     ),
     Lie(
         "hole-first",
-        made({"w": tensor(begin=1, end=9)}, bytes(9)),
+        build({"w": tensor(begin=1, end=9)}, bytes(9)),
         FormatError,
-        ("begin at 1", "0 was expected"),
+        ("start at 1", "expected 0"),
     ),
 ]
 
@@ -202,14 +207,14 @@ def test_the_reference_refuses_the_same(tmp_path: Path, lie: Lie) -> None:
 
 def test_a_padded_header_and_fields_from_the_future(tmp_path: Path) -> None:
     header = {"__metadata__": {"a": "b"}, "w": {**tensor(), "note": "new"}}
-    path = write(tmp_path / "w.safetensors", made(json.dumps(header).encode() + b"   ", bytes(8)))
+    path = write(tmp_path / "w.safetensors", build(json.dumps(header).encode() + b"   ", bytes(8)))
     assert inspect(path).shape == (2,)
 
 
 def test_many_tensors_are_fast(tmp_path: Path) -> None:
     count = 20_000
     header = {f"layer.{i}": tensor("U8", (1,), i, i + 1) for i in range(count)}
-    path = write(tmp_path / "w.safetensors", made(header, bytes(count)))
+    path = write(tmp_path / "w.safetensors", build(header, bytes(count)))
     assert inspect(path, name="layer.19999").nbytes == 1
     with refused(MemberError, path, "20000", "'layer.0'", "'layer.19'", "19980 more"):
         inspect(path)
@@ -234,7 +239,7 @@ TENSORS = st.fixed_dictionaries(
     }
 )
 ORIGINALS = [
-    made({"w": tensor(), "v": tensor("BF16", (2, 2), 8, 16)}, bytes(16)),
+    build({"w": tensor(), "v": tensor("BF16", (2, 2), 8, 16)}, bytes(16)),
     safetensors.numpy.save({"a": np.zeros((2, 3)), "b": np.zeros(5, "u1")}, metadata={"k": "v"}),
 ]
 
@@ -250,4 +255,4 @@ def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPath
 def test_random_headers_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], data: bytes
 ) -> None:
-    assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.safetensors", made(header, data)))
+    assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.safetensors", build(header, data)))

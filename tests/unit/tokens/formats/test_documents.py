@@ -148,7 +148,7 @@ LIES = {
     "back": ([5, 3, 10], "found 3 after 5"),
     "beyond": ([5, 11], "found 11"),
     "negative": ([2**64 - 1, 10], "found -1"),
-    "short": ([5, 9], "end at token 9, and their segment has 10"),
+    "short": ([5, 9], "the last is 9, expected 10"),
 }
 
 
@@ -184,7 +184,7 @@ def test_an_index_file_that_changes_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "x.ends").rename(tmp_path / "old")
     column(tmp_path / "x.ends", np.arange(1, 11))
     documents._parts[0].close()
-    assert documents.at(9) == 9  # opened anew, it is the file that is there now
+    assert documents.at(9) == 9  # opened again, it is the file that is there now
     (tmp_path / "x.ends").write_bytes(bytes(8))
     with pytest.raises((FormatError, FileChangedError)):
         documents.bounds(0, 10)

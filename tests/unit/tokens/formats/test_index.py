@@ -53,18 +53,18 @@ def test_names_beside_the_index_and_below_it(folder: Path) -> None:
         "a\\b",
     ],
 )
-def test_names_that_lead_outside_or_nowhere(folder: Path, name: str) -> None:
+def test_names_outside_the_folder_raise(folder: Path, name: str) -> None:
     with refused(FormatError, folder / "index.json", "shards[0]", "leads outside its folder", repr(name)):
         stat(folder, name)
 
 
 @pytest.mark.parametrize("name", ["", None, 7, ["a.bin"], "a\0b"])
-def test_names_that_are_none(folder: Path, name: object) -> None:
+def test_invalid_names_raise(folder: Path, name: object) -> None:
     with refused(FormatError, folder / "index.json", "shards[0] must be a file name"):
         stat(folder, name)
 
 
-def test_links_that_lead_outside(folder: Path) -> None:
+def test_links_outside_the_folder_raise(folder: Path) -> None:
     (folder / "link.bin").symlink_to("../secret.bin")
     (folder / "out").symlink_to("..")
     (folder / "inner.bin").symlink_to("sub/b.bin")
@@ -74,7 +74,7 @@ def test_links_that_lead_outside(folder: Path) -> None:
     assert stat(folder, "inner.bin") == (str(folder / "inner.bin"), 3)
 
 
-def test_a_folder_whose_name_begins_alike_is_outside(folder: Path) -> None:
+def test_folder_with_the_same_prefix_is_outside(folder: Path) -> None:
     other = folder.parent / "corpus-2"
     other.mkdir()
     write(other / "c.bin", b"1")
@@ -94,7 +94,7 @@ def test_a_cache_of_links_into_one_folder(tmp_path: Path) -> None:
     assert stat(snapshot, "a.bin") == (str(snapshot / "a.bin"), 4)
 
 
-def test_what_is_no_file(folder: Path) -> None:
+def test_missing_files_and_folders_raise(folder: Path) -> None:
     with refused(NotFoundError, folder / "gone.bin", "shards[0]", "restore"):
         stat(folder, "gone.bin")
     with refused(NotAFileError, folder / "sub"):
@@ -127,7 +127,7 @@ def test_numbers_sort_by_value() -> None:
     assert in_order(["b10", "b9", "a", "b09", "10", "9"]) == ["9", "10", "a", "b09", "b9", "b10"]
 
 
-def test_a_file_that_an_index_lists_twice(tmp_path: Path) -> None:
+def test_file_listed_twice_raises(tmp_path: Path) -> None:
     write(tmp_path / "a.bin", b"")
     inside = Inside(str(tmp_path / "index.json"))
     inside.stat("a.bin", "shards[0]")
@@ -141,7 +141,7 @@ def test_a_name_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_an_index_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_over_the_limit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MAX_INDEX", 10)
     with refused(FormatError, "11 bytes", "at most 10"):
         read_json(str(write(tmp_path / "index.json", b'{"a": 1234}')))
@@ -150,7 +150,7 @@ def test_an_index_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "data", [b"", b"[" * 100_000, b'{"a": 9' + b"9" * 5000 + b"}", b"\xff{}", b'{"a":1} x']
 )
-def test_an_index_that_is_no_json(tmp_path: Path, data: bytes) -> None:
+def test_invalid_json_raises(tmp_path: Path, data: bytes) -> None:
     path = write(tmp_path / "index.json", data)
     with refused(FormatError, path, "invalid JSON"):
         read_json(str(path))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._tokens.formats import find
 from lowtide._tokens.formats.llmc import make_header
-from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
 from tests.support.formats import damaged, refused, write
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
@@ -28,24 +28,24 @@ def test_gpt2_shards(tmp_path: Path) -> None:
         "fineweb_train_000001.bin": shard([50256, 1, 2]),
         "fineweb_train_000002.bin": shard([3, 50256]),
     }
-    found = find(put(tmp_path, files))
-    assert (found.format, str(found.dtype), found.eos, found.marks) == ("llm.c", "uint16", 50256, "begin")
-    assert (found.documents, found.vocab_size, found.metadata) == (None, None, {"model": "gpt-2"})
-    assert [(segment.offset, segment.count) for segment in found.segments] == [(1024, 3), (1024, 2)]
-    assert read_tokens(found).tolist() == [50256, 1, 2, 3, 50256]
+    tokens = find(put(tmp_path, files))
+    assert (tokens.format, str(tokens.dtype), tokens.eos, tokens.marks) == ("llm.c", "uint16", 50256, "start")
+    assert (tokens.documents, tokens.vocab_size, tokens.metadata) == (None, None, {"model": "gpt-2"})
+    assert [(segment.offset, segment.count) for segment in tokens.segments] == [(1024, 3), (1024, 2)]
+    assert read_tokens(tokens).tolist() == [50256, 1, 2, 3, 50256]
 
 
 def test_llama3_shards(tmp_path: Path) -> None:
     path = write(tmp_path / "data.bin", shard([128000, 5], 20240801, 7))
-    found = find(path)
-    assert (str(found.dtype), found.eos, found.metadata) == ("uint32", 128000, {"model": "llama-3"})
-    assert read_tokens(found).tolist() == [128000, 5]
+    tokens = find(path)
+    assert (str(tokens.dtype), tokens.eos, tokens.metadata) == ("uint32", 128000, {"model": "llama-3"})
+    assert read_tokens(tokens).tolist() == [128000, 5]
 
 
 def test_a_dtype_that_agrees_may_be_given(tmp_path: Path) -> None:
     path = write(tmp_path / "data.bin", shard([1]))
     assert find(path, dtype="<u2").count == 1
-    with refused(ArgumentError, path, "uint16", "'uint32' was given", "leave dtype out"):
+    with refused(ArgumentError, path, "uint16", "got dtype='uint32'", "leave dtype out"):
         find(path, dtype="uint32")
 
 
@@ -58,23 +58,23 @@ def test_the_header_is_theirs() -> None:
 
 
 def test_a_shard_without_tokens_is_a_shard(tmp_path: Path) -> None:
-    found = find(put(tmp_path, {"a.bin": shard([]), "b.bin": shard([4])}))
-    assert [segment.count for segment in found.segments] == [0, 1]
+    tokens = find(put(tmp_path, {"a.bin": shard([]), "b.bin": shard([4])}))
+    assert [segment.count for segment in tokens.segments] == [0, 1]
 
 
 def test_tokens_of_two_models_do_not_mix(tmp_path: Path) -> None:
     put(tmp_path, {"a.bin": shard([1]), "b.bin": shard([1], 20240801, 7)})
-    with refused(ArgumentError, tmp_path / "b.bin", "llama-3 (uint32)", tmp_path / "a.bin", "gpt-2 (uint16)"):
+    with refused(ArgumentError, tmp_path / "b.bin", "<u4 of llama-3", tmp_path / "a.bin", "<u2 of gpt-2"):
         find(tmp_path)
 
 
 LIES: dict[str, tuple[bytes, type[LowtideError], tuple[object, ...]]] = {
-    "short": (shard([1, 2, 3])[:-1], TruncatedFileError, ("count is 3", "1030 bytes", "it has 1029")),
-    "long": (shard([1, 2, 3]) + b"\0", FormatError, ("count is 3", "1030 bytes", "it has 1031")),
-    "count": (shard([1], count=-1), FormatError, ("count is -1",)),
-    "version": (shard([1], version=2), FormatError, ("version is 2", "llm.c writes 1")),
-    "header": (shard([1])[:1000], TruncatedFileError, ("1026 bytes", "it has 1000")),
-    "magic-only": (shard([1])[:6], TruncatedFileError, ("header of 1024", "has 6")),
+    "short": (shard([1, 2, 3])[:-1], TruncatedFileError, ("3 tokens", "expected 1030", "1029 bytes")),
+    "long": (shard([1, 2, 3]) + b"\0", FormatError, ("3 tokens", "expected 1030", "1031 bytes")),
+    "count": (shard([1], count=-1), FormatError, ("token count -1",)),
+    "version": (shard([1], version=2), FormatError, ("version 2", "expected 1")),
+    "header": (shard([1])[:1000], TruncatedFileError, ("expected 1026", "1000 bytes")),
+    "magic-only": (shard([1])[:6], TruncatedFileError, ("expected 1024", "6 bytes")),
 }
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide._tokens.formats import find
 from lowtide._tokens.formats.nanogpt import MAX_META, read_meta
-from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, UnsupportedError
 from tests.support.formats import damaged, refused, write
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
@@ -35,18 +35,18 @@ def folder(tmp_path: Path) -> Path:
 def test_as_its_prepare_script_leaves_it(folder: Path) -> None:
     with open(folder / "meta.pkl", "wb") as file:
         pickle.dump(META, file)
-    found = find(folder)
-    assert (found.format, str(found.dtype), found.vocab_size, found.eos) == ("nanogpt", "uint16", 3, None)
-    assert found.metadata == META
-    assert (found.documents, found.index) == (None, None)
-    assert read_tokens(found).tolist() == [1, 2, 65535]
+    tokens = find(folder)
+    assert (tokens.format, str(tokens.dtype), tokens.vocab_size, tokens.eos) == ("nanogpt", "uint16", 3, None)
+    assert tokens.metadata == META
+    assert (tokens.documents, tokens.index) == (None, None)
+    assert read_tokens(tokens).tolist() == [1, 2, 65535]
     assert read_tokens(find(folder, split="val")).tolist() == [7]
 
 
 def test_a_dtype_may_be_given(tmp_path: Path) -> None:
     folder = put(tmp_path, {"train.bin": ids(1, 2**31, dtype="<u4")})
-    found = find(folder, dtype="uint32")
-    assert (found.format, read_tokens(found).tolist()) == ("nanogpt", [1, 2**31])
+    tokens = find(folder, dtype="uint32")
+    assert (tokens.format, read_tokens(tokens).tolist()) == ("nanogpt", [1, 2**31])
 
 
 def test_a_split_that_is_not_there(folder: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_raw_file_by_itself_needs_its_dtype_unless_its_name_is_nanogpts(
     path = write(tmp_path / "ids.bin", ids(5))
     with refused(ArgumentError, path, r"b'\x05\x00'", f"lowtide.corpus({str(path)!r}, dtype='uint16')"):
         find(path)
-    found = find(path, dtype="uint16")
-    assert (found.format, read_tokens(found).tolist()) == ("raw", [5])
+    tokens = find(path, dtype="uint16")
+    assert (tokens.format, read_tokens(tokens).tolist()) == ("raw", [5])
 
 
 def test_half_a_token(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_anything_else_in_a_meta_is_refused_before_it_runs(
     monkeypatch.chdir(folder)
     data, kind, says = HOSTILE[name]
     path = write(folder / "meta.pkl", data)
-    with refused(kind, path, says, f"name the file of tokens: {str(folder / 'train.bin')!r}"):
+    with refused(kind, path, says, f"pass the file of tokens: {str(folder / 'train.bin')!r}"):
         find(folder)
     assert not (folder / "hacked").exists()
     assert find(folder / "train.bin").count == 3  # the remedy

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from lowtide._tokens.formats.tokens import find
+from lowtide._tokens.formats import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
 from tests.support.formats import damaged, refused
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
@@ -24,9 +24,9 @@ def test_numpys_own(tmp_path: Path) -> None:
     for i in range(3):
         np.save(tmp_path / f"edufineweb_train_{i:06}.npy", np.arange(i, i + 2 + i, dtype="u2"))
     np.save(tmp_path / "edufineweb_val_000000.npy", np.array([9], "u2"))
-    found = find(tmp_path)
-    assert (found.format, str(found.dtype)) == ("npy", "uint16")
-    assert read_tokens(found).tolist() == [0, 1, 1, 2, 3, 2, 3, 4, 5]
+    tokens = find(tmp_path)
+    assert (tokens.format, str(tokens.dtype)) == ("npy", "uint16")
+    assert read_tokens(tokens).tolist() == [0, 1, 1, 2, 3, 2, 3, 4, 5]
     assert read_tokens(find(tmp_path, split="val")).tolist() == [9]
 
 
@@ -48,7 +48,7 @@ def test_what_cannot_be_tokens(tmp_path: Path) -> None:
     with refused(UnsupportedError, path, "'>u2'", "byte order"):
         find(path)
     np.save(path, np.zeros(3, "u2"))
-    with refused(ArgumentError, path, "uint16", "'int32' was given"):
+    with refused(ArgumentError, path, "uint16", "got dtype='int32'"):
         find(path, dtype="int32")
     np.save(tmp_path / "y.npy", np.zeros(3, "u4"))
     with refused(ArgumentError, tmp_path / "y.npy", "uint32", path, "uint16"):
@@ -67,22 +67,22 @@ def test_the_same_header_and_another_size(tmp_path: Path) -> None:
 
 def test_olmos_raw_ones_need_a_dtype(tmp_path: Path) -> None:
     path = put(tmp_path, {"part-0-00000.npy": RAW}) / "part-0-00000.npy"
-    with refused(ArgumentError, path, "no NumPy file despite its name", "OLMo", "dtype='uint16'"):
+    with refused(ArgumentError, path, "not a NumPy file despite its name", "OLMo", "dtype='uint16'"):
         find(path)
-    found = find(path, dtype="uint16")
-    assert (found.format, found.documents, found.index, found.eos) == ("olmo", None, None, None)
-    assert read_tokens(found).tolist() == list(range(7))
+    tokens = find(path, dtype="uint16")
+    assert (tokens.format, tokens.documents, tokens.index, tokens.eos) == ("olmo", None, None, None)
+    assert read_tokens(tokens).tolist() == list(range(7))
     with refused(FormatError, path, "14 bytes", "token's 4", "2 left over"):
         find(path, dtype="uint32")
 
 
 def test_documents_come_as_a_stream(tmp_path: Path) -> None:
     put(tmp_path, {"a.npy": RAW, "a.csv.gz": TABLE, "b.npy": RAW, "b.csv.gz": gzip.compress(b"0,7\n\n")})
-    found = find(tmp_path, dtype="uint16")
-    assert found.documents is None
-    assert found.index is not None
-    assert np.concatenate(list(found.index())).tolist() == [3, 3, 7, 14]
-    again = pickle.loads(pickle.dumps(found))
+    tokens = find(tmp_path, dtype="uint16")
+    assert tokens.documents is None
+    assert tokens.index is not None
+    assert np.concatenate(list(tokens.index())).tolist() == [3, 3, 7, 14]
+    again = pickle.loads(pickle.dumps(tokens))
     assert np.concatenate(list(again.index())).tolist() == [3, 3, 7, 14]
 
 
@@ -100,11 +100,11 @@ def test_a_table_of_many_documents_is_never_in_memory(tmp_path: Path) -> None:
 
 
 LIES: dict[str, tuple[bytes, type[LowtideError], tuple[str, ...]]] = {
-    "hole": (gzip.compress(b"0,3\n4,7\n"), FormatError, ("line 2", "from 4 to 7", "begins at 3")),
+    "hole": (gzip.compress(b"0,3\n4,7\n"), FormatError, ("line 2", "from 4 to 7", "one from 3")),
     "back": (gzip.compress(b"0,3\n3,2\n"), FormatError, ("line 2", "from 3 to 2")),
-    "beyond": (gzip.compress(b"0,8\n"), FormatError, ("line 1", "ends by 7")),
-    "short": (gzip.compress(b"0,3\n"), TruncatedFileError, ("ends at token 3", "has 7")),
-    "empty": (gzip.compress(b""), TruncatedFileError, ("ends at token 0", "has 7")),
+    "beyond": (gzip.compress(b"0,8\n"), FormatError, ("line 1", "at most 7")),
+    "short": (gzip.compress(b"0,3\n"), TruncatedFileError, ("ends at token 3", "expected 7")),
+    "empty": (gzip.compress(b""), TruncatedFileError, ("ends at token 0", "expected 7")),
     "words": (gzip.compress(b"start,end\n0,7\n"), FormatError, ("line 1", "start,end")),
     "one": (gzip.compress(b"7\n"), FormatError, ("line 1",)),
     "huge": (gzip.compress(b"0," + b"9" * 5000), FormatError, ("line 1",)),
@@ -112,7 +112,7 @@ LIES: dict[str, tuple[bytes, type[LowtideError], tuple[str, ...]]] = {
     "blank": (gzip.compress(b"\n" * 10**6), FormatError, ("more than 1007 lines", "7 tokens")),
     "nothing": (gzip.compress(b"0,0\n" * 10**6), FormatError, ("more than 1007 lines", "7 tokens")),
     "no-gzip": (b"0,7\n", FormatError, ("gzip",)),
-    "cut": (TABLE[:-9], TruncatedFileError, ("in the middle",)),
+    "cut": (TABLE[:-9], TruncatedFileError, ("has no end",)),
     "checksum": (TABLE[:-8] + bytes(8), FormatError, ("gzip",)),
 }
 

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide._tokens.formats import llmc, own
+from lowtide._tokens.formats import find, llmc, own
 from lowtide._tokens.formats.own import Manifest, Shard, Tokenizer
-from lowtide._tokens.formats.tokens import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, TruncatedFileError
 from tests.support.formats import damaged, refused
 from tests.support.token_files import Files, assert_honest_corpus, document_bounds, put, read_tokens
@@ -87,18 +86,18 @@ def test_a_file_that_is_listed_twice_among_many() -> None:
 def test_a_corpus_of_shards(tmp_path: Path) -> None:
     put(tmp_path, FILES)
     for path in (tmp_path, tmp_path / "corpus.json"):
-        found = find(path)
-        assert (found.format, str(found.dtype)) == ("lowtide", "uint16")
-        assert (found.eos, found.vocab_size, found.marks) == (50256, 50257, "end")
-        assert read_tokens(found).tolist() == [1, 2, 50256, 3, 4, 50256, 6, 50256]
-        assert document_bounds(found) == [[0, 3], [3, 6], [6, 8]]  # the second goes over a border
-        assert found.metadata["tokenizer"] == {"name": "gpt2", "sha256": DIGEST, "file": "tokenizer.json"}
-        assert found.metadata["splits"] == ("train", "val")
-        assert document_bounds(pickle.loads(pickle.dumps(found))) == document_bounds(found)
+        result = find(path)
+        assert (result.format, str(result.dtype)) == ("lowtide", "uint16")
+        assert (result.eos, result.vocab_size, result.marks) == (50256, 50257, "end")
+        assert read_tokens(result).tolist() == [1, 2, 50256, 3, 4, 50256, 6, 50256]
+        assert document_bounds(result) == [[0, 3], [3, 6], [6, 8]]  # the second goes over a border
+        assert result.metadata["tokenizer"] == {"name": "gpt2", "sha256": DIGEST, "file": "tokenizer.json"}
+        assert result.metadata["splits"] == ("train", "val")
+        assert document_bounds(pickle.loads(pickle.dumps(result))) == document_bounds(result)
         assert document_bounds(find(path, split="val")) == [[0, 2]]
     with refused(ArgumentError, tmp_path / "corpus.json", "'test'", "'train', 'val'"):
         find(tmp_path, split="test")
-    with refused(ArgumentError, "uint16", "'uint32' was given"):
+    with refused(ArgumentError, "uint16", "got dtype='uint32'"):
         find(tmp_path, dtype="uint32")
 
 
@@ -129,8 +128,8 @@ def test_the_layout_of_nanogpt(tmp_path: Path) -> None:
     manifest = Manifest("uint32", {"train": [Shard("train.bin", 2, DIGEST)]}, layout="nanogpt")
     put(tmp_path, {"train.bin": ids(1, 70_000, dtype="<u4"), "meta.pkl": b"never read"})
     own.write(tmp_path, manifest)
-    found = find(tmp_path)
-    assert (read_tokens(found).tolist(), found.documents, found.eos) == ([1, 70_000], None, None)
+    result = find(tmp_path)
+    assert (read_tokens(result).tolist(), result.documents, result.eos) == ([1, 70_000], None, None)
     two = [Shard("a.bin", 1, DIGEST), Shard("b.bin", 1, DIGEST)]
     with refused(FormatError, "one file a split"):
         dataclasses.replace(manifest, splits={"train": two}).to_json()
@@ -140,10 +139,10 @@ def test_the_layout_of_llmc(tmp_path: Path) -> None:
     manifest = Manifest("uint16", {"train": [Shard("a.bin", 3, DIGEST)]}, layout="llmc")
     put(tmp_path, {"a.bin": llmc.make_header("uint16", 3) + ids(7, 8, 9)})
     own.write(tmp_path, manifest)
-    found = find(tmp_path)
-    assert (read_tokens(found).tolist(), found.segments[0].offset) == ([7, 8, 9], 1024)
+    result = find(tmp_path)
+    assert (read_tokens(result).tolist(), result.segments[0].offset) == ([7, 8, 9], 1024)
     (tmp_path / "a.bin").write_bytes(llmc.make_header("uint32", 3) + bytes(12))
-    with refused(FormatError, tmp_path / "a.bin", "1036 bytes", "1030 were expected"):
+    with refused(FormatError, tmp_path / "a.bin", "1036 bytes", "expected 1030"):
         find(tmp_path)
     own.write(tmp_path, Manifest("uint16", {"train": [Shard("a.bin", 6, DIGEST)]}, layout="llmc"))
     with refused(FormatError, tmp_path / "a.bin", "3 tokens of uint32", "6 of uint16", "splits.train[0]"):
@@ -157,10 +156,10 @@ def test_a_shard_in_which_no_document_ends(tmp_path: Path) -> None:
         {"a.bin": ids(1, 2), "a.ends": b"", "b.bin": b"", "b.ends": b"", "c.bin": ids(3), "c.ends": ends(1)},
     )
     own.write(tmp_path, Manifest("uint16", {"train": shards}))
-    found = find(tmp_path)
-    assert document_bounds(found) == [[0, 3]]
-    assert found.documents is not None
-    assert [found.documents.at(token) for token in range(3)] == [0, 0, 0]
+    result = find(tmp_path)
+    assert document_bounds(result) == [[0, 3]]
+    assert result.documents is not None
+    assert [result.documents.at(token) for token in range(3)] == [0, 0, 0]
 
 
 Lie = tuple[Files, type[LowtideError], tuple[object, ...]]
@@ -200,13 +199,17 @@ LIES: dict[str, Lie] = {
     "tokenizer-kind": (changed("tokenizer", []), FormatError, ("tokenizer", "object or null")),
     "settings": (changed("settings", []), FormatError, ("settings an object",)),
     "ends-half": (changed(TRAIN + "ends", None), FormatError, ("splits.train[0]", "or none of them")),
-    "tokens": (changed(TRAIN + "tokens", 6), TruncatedFileError, ("train-00000.bin", "10 bytes", "12 were")),
-    "tokens-less": (changed(TRAIN + "tokens", 4), FormatError, ("train-00000.bin", "10 bytes", "8 were")),
+    "tokens": (
+        changed(TRAIN + "tokens", 6),
+        TruncatedFileError,
+        ("train-00000.bin", "10 bytes", "expected 12"),
+    ),
+    "tokens-less": (changed(TRAIN + "tokens", 4), FormatError, ("train-00000.bin", "10 bytes", "expected 8")),
     "tokens-negative": (changed(TRAIN + "tokens", -1), FormatError, ("splits.train[0].tokens", "-1")),
     "documents": (
         changed(TRAIN + "documents", 2),
         TruncatedFileError,
-        ("train-00000.ends", "8 bytes", "16 were"),
+        ("train-00000.ends", "8 bytes", "expected 16"),
     ),
     "gone": (without("train-00001.bin"), NotFoundError, ("train-00001.bin", "splits.train[1].file")),
     "ends-gone": (without("train-00001.ends"), NotFoundError, ("train-00001.ends", "splits.train[1].ends")),

@@ -1,4 +1,4 @@
-"""Which corpus a path holds: folders, files, lists and globs, splits, and what cannot be told."""
+"""Which corpus a path holds: folders, files, lists and globs, splits, and what is ambiguous."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide._tokens.formats import llmc, own
-from lowtide._tokens.formats.tokens import find
+import lowtide
+from lowtide._io.store import Neighbours, Peek
+from lowtide._tokens import formats
+from lowtide._tokens.formats import Segment, TokenFormat, Tokens, find, llmc, own
+from lowtide._tokens.formats.index import agree
+from lowtide._tokens.formats.tokens import Selection
 from lowtide.errors import AccessError, ArgumentError, FormatError, NotFoundError, UnsupportedError
-from tests.support.formats import refused
+from tests.support.formats import refused, write
 from tests.support.token_files import put, read_tokens
 
 
@@ -30,9 +34,9 @@ def test_a_folder_a_file_a_list_and_a_glob_are_the_same(tmp_path: Path) -> None:
     put(tmp_path, {"w_train_1.bin": shard(1, 2), "w_train_2.bin": shard(3), "w_val_0.bin": shard(9)})
     paths = [tmp_path / "w_train_1.bin", tmp_path / "w_train_2.bin"]
     for path in (tmp_path, str(tmp_path), paths, tuple(map(str, paths)), tmp_path / "*_train_*.bin"):
-        found = find(path)
-        assert read_tokens(found).tolist() == [1, 2, 3]
-        assert [segment.path for segment in found.segments] == [str(path) for path in paths]
+        tokens = find(path)
+        assert read_tokens(tokens).tolist() == [1, 2, 3]
+        assert [segment.path for segment in tokens.segments] == [str(path) for path in paths]
     assert read_tokens(find(paths[1])).tolist() == [3]
     assert read_tokens(find(tmp_path, split="val")).tolist() == [9]
     assert read_tokens(find(tmp_path, split="validation")).tolist() == [9]
@@ -72,44 +76,46 @@ def test_a_split_may_be_a_folder(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_what_is_found_survives_a_pickle(tmp_path: Path) -> None:
+def test_tokens_can_be_pickled(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1, 2)})
-    found = find(tmp_path)
-    assert pickle.loads(pickle.dumps(found)) == found
+    tokens = find(tmp_path)
+    assert pickle.loads(pickle.dumps(tokens)) == tokens
 
 
-def test_two_kinds_in_one_folder_are_not_guessed_between(tmp_path: Path) -> None:
+def test_two_kinds_in_one_folder_raise(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1), "x.ds": raw(1), "y.npy": raw(1)})
     with refused(ArgumentError, tmp_path, "1 .bin (train.bin)", "1 .ds (x.ds)", "1 .npy (y.npy)", "'*"[:1]):
         find(tmp_path)
 
 
-def test_two_kinds_of_the_same_suffix_are_told_by_content(tmp_path: Path) -> None:
+def test_two_formats_of_the_same_suffix_raise(tmp_path: Path) -> None:
     put(tmp_path, {"a.bin": shard(1), "b.bin": raw(1)})
     with refused(ArgumentError, tmp_path / "b.bin", "like raw", tmp_path / "a.bin", "like llm.c"):
         find(tmp_path)
 
 
-def test_files_of_a_split_and_files_of_none(tmp_path: Path) -> None:
+def test_files_of_a_split_and_of_none_raise(tmp_path: Path) -> None:
     put(tmp_path, {"a_train_1.bin": shard(1), "b.bin": shard(2)})
-    with refused(ArgumentError, tmp_path, "a_train_1.bin", "b.bin", "with a list or a glob"):
+    with refused(ArgumentError, tmp_path, "a_train_1.bin", "b.bin", "as a list or a glob"):
         find(tmp_path)
     with refused(NotFoundError, tmp_path, "'val'", "train: a_train_1.bin", "no split: b.bin"):
         find(tmp_path, split="val")
 
 
-def test_a_split_that_no_name_tells(tmp_path: Path) -> None:
+def test_missing_split_raises(tmp_path: Path) -> None:
     put(tmp_path, {f"part{i}.bin": shard(i) for i in range(7)})
     assert find(tmp_path).count == 7
     with refused(NotFoundError, tmp_path, "'val'", "no split: part0.bin", "… 2 more"):
         find(tmp_path, split="val")
 
 
-def test_an_index_is_no_shard(tmp_path: Path) -> None:
+def test_index_among_files_raises(tmp_path: Path) -> None:
     put(tmp_path, {"index.json": b"{}", "a.bin": shard(1)})
     with refused(FormatError, tmp_path / "index.json", "'chunks'", "'shards'", "[]"):
         find(tmp_path)
-    with refused(ArgumentError, tmp_path / "index.json", "index and no shard", repr(str(tmp_path))):
+    with refused(
+        ArgumentError, tmp_path / "index.json", "an index, not a file of tokens", repr(str(tmp_path))
+    ):
         find([tmp_path / "a.bin", tmp_path / "index.json"])
 
 
@@ -203,10 +209,42 @@ def test_ten_thousand_shards_take_one_look_each(
 
     for name in ("open", "stat", "lstat"):
         monkeypatch.setattr(os, name, counted(name))
-    found = find(tmp_path, dtype="uint16")
+    tokens = find(tmp_path, dtype="uint16")
     monkeypatch.undo()
-    assert (found.format, found.count, len(found.segments)) == (format, 2 * count, count)
+    assert (tokens.format, tokens.count, len(tokens.segments)) == (format, 2 * count, count)
     # One look at each file, and few besides: what is left to pay for 10,000 shards is the system's own.
     files = count * (2 if format == "lowtide" else 1)
     assert calls["open"] <= (100 if format == "lowtide" else count + 100)
     assert calls["stat"] + calls["lstat"] <= files + 200
+
+
+class Reel(TokenFormat):
+    """What CONTRIBUTING shows: a format in one class."""
+
+    name = "reel"
+    suffixes = (".reel",)
+
+    def recognises(self, file: Peek, beside: Neighbours) -> bool:
+        return file.head.startswith(b"REEL")
+
+    def find(self, selection: Selection) -> Tokens:
+        dtype = agree(np.dtype("<u2"), selection.dtype, selection.path)
+        segments = [Segment.of(file, 4, (file.size - 4) // 2) for file in selection.files]
+        return Tokens(self.name, dtype, tuple(segments))
+
+
+def test_registered_format_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        write(tmp_path / f"train-{number}.reel", b"REEL" + raw(number, 7))
+    with refused(FormatError, tmp_path, "holds no token corpus", "train-0.reel"):
+        find(tmp_path)
+    monkeypatch.setattr(formats, "FORMATS", [Reel(), *formats.FORMATS])
+    with lowtide.corpus(tmp_path) as corpus:
+        assert (corpus.format, corpus[:].tolist()) == ("reel", [0, 7, 1, 7])
+    assert find(tmp_path / "train-1.reel").count == 2
+    (tmp_path / "empty").mkdir()
+    with refused(FormatError, ".reel"):  # the error lists it
+        find(tmp_path / "empty")
+    write(tmp_path / "train-2.bin", raw(1, 2))
+    with refused(ArgumentError, "looks like raw", "like reel"):
+        find([tmp_path / "train-0.reel", tmp_path / "train-2.bin"], dtype="uint16")

@@ -1,0 +1,183 @@
+"""What a path is: an array file with its arrays, or a corpus with its tokens."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide._arrays.formats import inspect, members
+from lowtide._arrays.formats.layout import Member
+from lowtide._io import pagecache, store
+from lowtide._tokens.corpus import corpus
+from lowtide._tokens.formats import find
+from lowtide.errors import FormatError, LowtideError
+
+_SUFFIXES = (".npy", ".npz", ".safetensors", ".h5", ".hdf5")
+_EXACT = 2**18  # tokens up to which the largest id is that of all
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """A file of arrays."""
+
+    path: str
+    bytes: int
+    bytes_in_page_cache: int | None
+    arrays: list[Member]
+
+    @property
+    def damage(self) -> list[FormatError]:
+        """What is wrong with arrays that are damaged."""
+        return [member.error for member in self.arrays if isinstance(member.error, FormatError)]
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether a file without arrays is one of ``torch.save``."""
+        with store.opened(self.path) as file:
+            head = file.read(0, min(file.size, 4096), "first bytes")
+        return head.startswith(b"PK") and b"/data.pkl" in head
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "arrays": [_as_json(member) for member in self.arrays]}
+
+
+@dataclass(frozen=True)
+class CorpusSummary:
+    """A corpus of tokens."""
+
+    path: str
+    format: str
+    tokens: int
+    shards: int
+    dtype: str
+    bytes: int
+    documents: int | None
+    eos: int | None
+    vocab_size: int | None
+    largest_id: int
+    largest_id_is: str
+
+    def as_json(self) -> dict[str, Any]:
+        return vars(self)
+
+
+def describe(
+    path: str,
+    *,
+    dtype: str | None = None,
+    shape: tuple[int, ...] | None = None,
+    offset: int | None = None,
+    member: str | None = None,
+    split: str = "train",
+    eos: int | None = None,
+    scan: bool = False,
+) -> ArrayFile | CorpusSummary:
+    """Describe a file, a folder or a glob; from headers and indexes alone, unless ``scan``.
+
+    Parameters
+    ----------
+    path
+        An array file, or a corpus: a folder, a file or a glob.
+    dtype, shape, offset
+        Of a raw file, as in ``lowtide.open``; ``dtype`` also of a corpus.
+    member
+        Which array of a file that holds several.
+    split
+        Which split of a corpus.
+    eos
+        The token that ends a document, to count documents.
+    scan
+        Whether to read all tokens, so that the largest id is exact.
+
+    >>> np.save(tmp / "x.npy", np.zeros((3, 4)))
+    >>> describe(str(tmp / "x.npy")).arrays[0].layout.shape
+    (3, 4)
+    """
+    chosen = dtype is not None or shape is not None or bool(offset) or member is not None
+    if eos is not None or scan or not store.is_file(path):
+        if store.exists(path) or any(sign in path for sign in "*?["):
+            return _corpus(path, split, dtype, eos, scan)
+    elif not chosen and not _holds_arrays(path) and _is_corpus(path):
+        return _corpus(path, split, dtype, eos, scan)
+    if chosen:
+        layout = inspect(path, dtype, shape, offset, name=member)
+        arrays = [Member(layout.name, layout.format, layout)]
+    else:
+        arrays = members(path)
+    with store.opened(path) as file:
+        size = file.size
+    cached = pagecache.resident(path)
+    return ArrayFile(store.absolute(path), size, cached[0] if cached else None, arrays)
+
+
+def expand(path: str, *, split: str = "train", dtype: str | None = None) -> list[str]:
+    """The path itself; of a folder or a glob that is not a corpus, the array files in it.
+
+    >>> np.save(tmp / "x.npy", np.zeros((3, 4)))
+    >>> [os.path.basename(path) for path in expand(str(tmp))]
+    ['x.npy']
+    """
+    if store.is_file(path) or _is_corpus(path, split=split, dtype=dtype):
+        return [path]
+    if store.is_folder(path):
+        candidates = [os.path.join(path, name) for name in store.list_folder(path).files if name[0] != "."]
+    else:
+        candidates = store.glob(path)
+    files, readable = [], False
+    for file in sorted(filter(store.is_file, candidates)):
+        try:
+            readable = any(member.layout for member in members(file)) or readable
+        except LowtideError:
+            if not file.lower().endswith(_SUFFIXES):
+                continue
+        files.append(file)
+    return files if readable else [path]
+
+
+def _holds_arrays(path: str) -> bool:
+    try:
+        members(path)
+    except LowtideError:
+        return False
+    return True
+
+
+def _is_corpus(path: str, *, split: str = "train", dtype: str | None = None) -> bool:
+    try:
+        find(path, split=split, dtype=dtype)
+    except LowtideError:
+        return False
+    return True
+
+
+def _corpus(path: str, split: str, dtype: str | None, eos: int | None, scan: bool) -> CorpusSummary:
+    with corpus(path, split=split, dtype=dtype, eos=eos) as opened:
+        return CorpusSummary(
+            path=store.absolute(path),
+            format=opened.format,
+            tokens=len(opened),
+            shards=len(opened.paths),
+            dtype=str(opened.dtype),
+            bytes=len(opened) * opened.dtype.itemsize,
+            documents=opened.documents.count if opened.has_documents else None,
+            eos=opened.eos,
+            vocab_size=opened.vocab_size,
+            largest_id=opened.largest(scan=scan),
+            largest_id_is="exact" if scan or len(opened) <= _EXACT else "of a sample",
+        )
+
+
+def _as_json(member: Member) -> dict[str, Any]:
+    layout = member.layout
+    if layout is None:
+        return {"name": member.name, "format": member.format, "problem": member.reason}
+    return {
+        "name": member.name,
+        "format": member.format,
+        "shape": list(layout.shape),
+        "dtype": str(layout.dtype),
+        "order": "F" if layout.fortran else "C",
+        "offset": layout.offset,
+        "bytes": layout.nbytes,
+    }
