@@ -135,7 +135,7 @@ class Chunks(ReadOnly, Iterator[Any]):
             self._unchecked = False
             self._plan.array._check_file()
         try:
-            return self._source.next()
+            return self._source.next_numbered()[1]
         except StopIteration:
             if not self._ended:
                 self._end()
