@@ -148,10 +148,19 @@ class Array(ArrayOperators):
     def take(
         self, rows: npt.ArrayLike, axis: int | None = 0, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Rows by number, in any order, with repeats and negatives, into ``out`` if given.
+        """Return rows by number, as ``np.take`` does.
 
-        ``axis`` is there to write what NumPy wants to be written; it must be 0.
+        Parameters
+        ----------
+        rows : array_like of int
+            Row numbers in any order; they may repeat, and negative ones count from the end.
+        axis : int
+            Must be 0, which is not NumPy's default.
+        out : ndarray, optional
+            Where the rows are written.
 
+        Examples
+        --------
         >>> a.take([3, 0, -1])
         array([[ 9, 10, 11],
                [ 0,  1,  2],
