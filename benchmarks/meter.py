@@ -91,7 +91,7 @@ def _own_start() -> float:
     """Milliseconds from the first line of the sampler's program to its first look at this process."""
     timed = "import time; started = time.perf_counter()\n" + helper._BOOT.replace(
         "sampler.main()",
-        f"session = sampler.Session({os.getpid()}, 'rss', 0.01, 1 << 62, {{}}); session.look()\n"
+        f"sampler.start({os.getpid()}, 'lowtide._memory.gauges:Resident', '0.01', '{1 << 62}').look()\n"
         "print((time.perf_counter() - started) * 1000)",
     )
     package = os.path.dirname(os.path.abspath(lowtide.__file__))

@@ -1,4 +1,4 @@
-"""Training on a corpus larger than memory: what the loader costs, and what memory does meanwhile.
+"""Training on a corpus larger than memory: cost of the loader, and growth of memory.
 
 Bars: over 2,000 steps of ``lowtide train`` with nanoGPT's CPU settings on a corpus of 4 GB that is cold at
 the start, resident memory grows by at most 16 MiB after the first 50 steps and the loader takes at most 1 %
@@ -23,7 +23,7 @@ from lowtide._gpt import metrics
 from lowtide.memory import drop_page_cache
 
 GB = 10**9
-SETTLED = 50  # steps in which buffers, threads and allocators come to what they need
+SETTLED = 50  # steps until buffers, threads and allocators have their final size
 VOCABULARY = 256
 
 
@@ -43,7 +43,7 @@ def build(options: argparse.Namespace) -> list[Report]:
 
 
 def corpus(folder: Path, nbytes: int) -> None:
-    """Random tokens, really written: a hole in a file would be read without the device."""
+    """Random tokens, written in full: holes in a file are read without the device."""
     block = np.random.default_rng(0).integers(0, VOCABULARY, 2**23, dtype=np.uint16)
     for name, size in (("train", nbytes), ("val", 2**21)):
         with open(folder / f"{name}.bin", "wb") as file:
@@ -89,7 +89,7 @@ def _measure(
     report.row(
         name,
         **{
-            "ms a step": result["step"],
+            "ms per step": result["step"],
             "loader %": result["loader"],
             "MiB at the end": result["rss"],
             "grown MiB": result["growth"],

@@ -209,7 +209,7 @@ def _resume(folder: Path) -> None:
 
 
 TARGETS = [
-    Target("workdir", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
+    Target("workfolder", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
     Target("source-text", _make_texts, _prepare_damaged, share=0.3),
     Target("source-table", _make_tables, _prepare_damaged, share=0.3),
     Target("source-dataset", _make_saved, _prepare_damaged, share=0.1),

@@ -170,7 +170,6 @@ def test_peak_between_looks_comes_from_the_kernel() -> None:
     printed = output("""
         import sys
         from lowtide._memory.profile import profiler
-from lowtide._memory.profile.observer import Observer
         from lowtide._memory.profile.verdict import judge
 
         profiler.Profiler.look = lambda _: True

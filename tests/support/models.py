@@ -23,13 +23,13 @@ def config(variant: str = "modern", **changed: Any) -> ModelConfig:
 
 
 def model(variant: str = "modern", seed: int = 0, **changed: Any) -> GPT:
-    """One in which every weight matters: none is left at zero, and the scores differ."""
+    """A model in which every weight matters: none is zero, and the logits differ."""
     torch.manual_seed(seed)
-    made = GPT(config(variant, **changed))
+    gpt = GPT(config(variant, **changed))
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in gpt.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    return made.eval()
+    return gpt.eval()
 
 
 def ids(rows: int, length: int, seed: int = 1) -> torch.Tensor:

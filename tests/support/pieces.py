@@ -1,4 +1,4 @@
-"""What the tests of sources share: reading by units, and putting documents together again."""
+"""Helpers for tests of inputs: reading by units, and joining pieces to documents."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def pieces_of(
 
 
 def documents(pieces: list[Piece]) -> Documents:
-    """Where each document begins, and its text; each ends once, and with its last piece."""
-    made: Documents = []
+    """Where each document starts, and its text; each ends once, with its last piece."""
+    result: Documents = []
     parts: list[str] = []
     for i, piece in enumerate(pieces):
         parts.append(piece.text)
         follows = pieces[i + 1].document if i + 1 < len(pieces) else None
         assert piece.ends == (follows != piece.document), piece
         if piece.ends:
-            made.append((piece.document, "".join(parts)))
+            result.append((piece.document, "".join(parts)))
             parts.clear()
     assert not parts
-    return made
+    return result

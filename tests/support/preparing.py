@@ -1,4 +1,4 @@
-"""Preparing in small: tasks of a few kilobytes, so that small sources make many of them."""
+"""Helpers for tests of prepare: tasks of a few kilobytes, so that small sources make many of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lowtide._prepare import jobs, merge, run
 
 @contextmanager
 def small(unit: int = 4096, uncommitted: int = 10_000) -> Iterator[None]:
-    """Units of so many bytes, each a task of its own, and a commit every few of them."""
+    """Units of ``unit`` bytes, one per task, and a commit every few of them."""
     with (
         mock.patch.object(run, "UNIT", unit),
         mock.patch.object(jobs, "_TASK_SIZE", unit),
@@ -41,13 +41,13 @@ with small(arguments.pop("unit", 4096)):
 
 
 def start(script: str = SCRIPT, **arguments: Any) -> subprocess.Popen[str]:
-    """``prepare`` in small, in a process of its own."""
+    """``prepare`` with small units, in another process."""
     command = [sys.executable, "-W", "error", "-c", script, json.dumps(arguments, default=str)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def stop(owner: Any, name: str, call: int, **arguments: Any) -> None:
-    """``prepare`` in small, stopped before a call of ``owner.name``: what a kill there leaves."""
+    """``prepare`` with small units, stopped before a call of ``owner.name``, as by a kill."""
     real = getattr(owner, name)
     calls = 0
 
@@ -64,15 +64,15 @@ def stop(owner: Any, name: str, call: int, **arguments: Any) -> None:
 
 
 def jsonl(path: Path, documents: int, seed: int = 0) -> list[str]:
-    """A file of documents of 0 to 400 letters; what they are."""
-    made = random.Random(seed)
-    texts = ["".join(made.choices("abcdefgh é\n", k=made.randrange(1, 400))) for _ in range(documents)]
+    """Write a file of documents of 1 to 399 characters; their texts."""
+    chance = random.Random(seed)
+    texts = ["".join(chance.choices("abcdefgh é\n", k=chance.randrange(1, 400))) for _ in range(documents)]
     path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)))
     return texts
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Every file of a folder and the sum of its bytes."""
+    """Every file of a folder and its digest."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -89,5 +89,5 @@ def documents(folder: Path, split: str) -> list[list[int]]:
 
 
 def as_bytes(text: str) -> list[int]:
-    """What the tokenizer ``byte`` makes of a document."""
+    """The tokens of a document with the tokenizer ``byte``."""
     return [*np.frombuffer(text.encode(), np.uint8).tolist(), 256]

@@ -59,7 +59,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """``lowtide train`` in a process of its own."""
+    """``lowtide train`` in its own process."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "lowtide.cli", *arguments(out, **options)],
         capture_output=True,
@@ -92,6 +92,6 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 def losses(out: Path) -> list[float]:
     """The training loss of each step, with all its digits."""
-    found = lines(out)
-    assert [line["step"] for line in found] == list(range(1, len(found) + 1))
-    return [line["train_loss"] for line in found]
+    records = lines(out)
+    assert [line["step"] for line in records] == list(range(1, len(records) + 1))
+    return [line["train_loss"] for line in records]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import partial
-from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,11 +15,8 @@ from lowtide._arrays import formats
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.indexing import Selection, run_of
 from lowtide._arrays.operators import ArrayOperators
-from lowtide._io.extents import AHEAD, LONGEST, Extents, Ints, of_records
-from lowtide._io.pending import Outcome, Pending, combined
-from lowtide._io.reader import Cache, ReaderName, open_reader
-from lowtide._io.threads import in_threads, workers_for
-from lowtide._permutation import Order
+from lowtide._io.extents import LONGEST, Extents
+from lowtide._io.reader import Cache, ReaderName
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
 
@@ -36,7 +29,6 @@ IMPLICIT_LOAD_LIMIT = 256 * 2**20
 
 _ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists of places stay small
 _ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
-_TURNED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file turned into rows at once
 
 
 def open(
@@ -116,24 +108,7 @@ class Array(ArrayOperators):
     ``BudgetError`` otherwise. It is read-only: neither its elements nor its attributes can be assigned.
     """
 
-    def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
-        super().__init__(layout)
-        self._settings = (reader, cache)
-        self._reader = open_reader(layout.path, layout.file_size, reader, cache, layout.identity)
-        self._finalizer = weakref.finalize(self, self._reader.close)
-        self._finalizer.atexit = False
-        self._row_nbytes = math.prod(self.shape[1:]) * self.itemsize
-        self._in_columns = layout.fortran and self.ndim > 1  # a row then is not one run of bytes
-        steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]
-        strides = [int(step) * self.itemsize for step in steps[: self.ndim]]
-        self._strides = tuple(strides if layout.fortran else strides[::-1])
-
     # What it is
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of one row."""
-        return self._row_nbytes
 
     @property
     def reader(self) -> str:
@@ -163,8 +138,8 @@ class Array(ArrayOperators):
             selection = Selection.of(index, self.shape, self._strides, self.itemsize)
         except IndexingError as error:
             raise IndexingError(f"{self.path}: {error}") from None
-        read = selection.read(self._reader, self._layout.offset, self.dtype)
-        return read[()] if selection.is_scalar else read
+        selected = selection.read(self._reader, self._layout.offset, self.dtype)
+        return selected[()] if selection.is_scalar else selected
 
     def __getitems__(self, rows: Sequence[int]) -> list[Any]:
         """Several rows in one read: PyTorch's ``DataLoader`` asks for its batches by this."""
@@ -173,10 +148,19 @@ class Array(ArrayOperators):
     def take(
         self, rows: npt.ArrayLike, axis: int | None = 0, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Rows by number, in any order, with repeats and negatives, into ``out`` if given.
+        """Return rows by number, as ``np.take`` does.
 
-        ``axis`` is there to write what NumPy wants to be written; it must be 0.
+        Parameters
+        ----------
+        rows : array_like of int
+            Row numbers in any order; they may repeat, and negative ones count from the end.
+        axis : int
+            Must be 0, which is not NumPy's default.
+        out : ndarray, optional
+            Where the rows are written.
 
+        Examples
+        --------
         >>> a.take([3, 0, -1])
         array([[ 9, 10, 11],
                [ 0,  1,  2],
@@ -317,86 +301,7 @@ class Array(ArrayOperators):
         loaded: npt.NDArray[Any] = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
 
-    # For those who have checked what they ask for: rows are in bounds and not negative, `out` is contiguous,
-    # and hints to the kernel take at most `ahead` bytes of page cache.
-
-    def _submit_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Outcome]:
-        """Start to read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order."""
-        self._check_open()
-        if not out.nbytes:
-            return Pending.of(Outcome())
-        if self._in_columns:
-            return Pending(self._read_fortran, np.array([start]), stop - start, out)
-        extents = Extents.of_range(self._layout.offset + start * self._row_nbytes, out.nbytes)
-        return self._reader.submit(extents, out.reshape(-1).view(np.uint8), sequential=True)
-
-    def _read_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
-        return self._submit_rows(start, stop, out).wait()
-
-    def _read_runs(
-        self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD, *, ordered: bool = True
-    ) -> Outcome:
-        """Read ``run`` rows from each of ``starts`` on, one run after another, into ``out``.
-
-        With ``ordered=False`` the file is read in the order of the runs, not in its own.
-        """
-        self._check_open()
-        width = self._row_nbytes * run
-        if not width or not len(starts):
-            return Outcome()
-        if self._in_columns:
-            return self._read_fortran(starts, run, out)
-        extents = of_records(self._layout.offset + starts * self._row_nbytes, width, ordered=ordered)
-        return self._reader.submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead).wait()
-
-    def _read_ordered(
-        self, order: Order, first: int, last: int, out: npt.NDArray[Any], ahead: int, *, ordered: bool = True
-    ) -> Outcome:
-        """Read the rows at places ``first`` to ``last`` of an order, as ``_read_runs`` does.
-
-        Each thread computes the order of its own part: that takes a good part of the time of reading it.
-        """
-        count = last - first
-        parts = 1 if self._in_columns else workers_for(count, count * self._row_nbytes)
-
-        def read(start: int, stop: int) -> Outcome:
-            rows = order(first + start, first + stop)
-            return self._read_runs(rows, 1, out[start:stop], ahead // parts, ordered=ordered)
-
-        borders = [count * i // parts for i in range(parts + 1)]
-        return combined(in_threads([partial(read, start, stop) for start, stop in pairwise(borders)]))
-
-    def _check_file(self) -> None:
-        """Raise if the file was replaced or written to since the array was opened."""
-        self._check_open()
-        self._reader.check()
-
-    def _read_fortran(self, starts: Ints, run: int, out: npt.NDArray[Any]) -> Outcome:
-        """Piece by piece along the last axis, the slowest on disk: what is transposed at once is small."""
-        if run > 1 and len(starts) > 1:  # a run is one read per column, scattered rows one each
-            for i in range(len(starts)):
-                self._read_fortran(starts[i : i + 1], run, out[i * run : (i + 1) * run])
-            return Outcome(1, 1)
-        index = slice(int(starts[0]), int(starts[0]) + run) if len(starts) == 1 else starts
-        columns = self.shape[-1]
-        step = max(1, _TURNED_AT_ONCE // (len(starts) * run * self.row_nbytes // columns))
-        for first in range(0, columns, step):
-            out[..., first : first + step] = self[index, ..., first : first + step]
-        return Outcome(1, 1)
-
     # Its life
-
-    @property
-    def closed(self) -> bool:
-        return not self._finalizer.alive
-
-    def close(self) -> None:
-        """Give the descriptor back; idempotent. Reading after it is an error."""
-        self._finalizer()
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError(f"{self.path}: the array was closed; open it again with lowtide.open")
 
     def __enter__(self) -> Array:
         self._check_open()

@@ -135,7 +135,7 @@ class Chunks(ReadOnly, Iterator[Any]):
             self._unchecked = False
             self._plan.array._check_file()
         try:
-            return self._source.next()
+            return self._source.next_numbered()[1]
         except StopIteration:
             if not self._ended:
                 self._end()
@@ -158,7 +158,18 @@ class Chunks(ReadOnly, Iterator[Any]):
         return {"position": self._source.position, **self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken; an error says what differs when it does not fit."""
+        """Continue where ``state`` was saved.
+
+        Parameters
+        ----------
+        state : dict
+            What ``state_dict`` returned, for the same array and settings.
+
+        Raises
+        ------
+        StateError
+            The state is of other data or settings; the message lists what differs.
+        """
         # Version 0.1 had no epochs, and knew orders by their shorthand.
         shuffle = state.get("shuffle", False)
         order = "shuffle" if shuffle is True else "sequential" if shuffle is False else shuffle

@@ -18,7 +18,7 @@ from typing import Any
 
 from lowtide import errors
 from lowtide._gpt import archive
-from lowtide._gpt.config import Settings, without_alias
+from lowtide._gpt.config import Settings, upgrade, without_alias
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._gpt.optim import Optimiser
 from lowtide._io.publish import Pace, Partial, write_all
@@ -112,7 +112,7 @@ def _parse(path: str, content: Any) -> Checkpoint:
     try:
         parts = {name: content[name] for name in Checkpoint.__dataclass_fields__}
         _check_parts(parts)
-        parts["settings"] = Settings(**without_alias(parts["settings"]))
+        parts["settings"] = Settings(**upgrade(parts["settings"]))
         parts["config"] = ModelConfig(**without_alias(parts["config"]))
         return Checkpoint(**parts)
     except (KeyError, TypeError, LowtideError) as error:

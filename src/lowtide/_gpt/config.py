@@ -58,6 +58,11 @@ def without_alias(values: Mapping[str, Any], name: str | None = None, stacklevel
     return values
 
 
+def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a run saved them, under today's names; 0.1 had no ``muon_dtype`` and used bfloat16."""
+    return {"muon_dtype": "bfloat16", **without_alias(values)}
+
+
 def _warn(old: str, new: str, stacklevel: int) -> None:
     message = f"{old} is deprecated and will be removed in the next version; use {new}"
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
@@ -111,6 +116,9 @@ class Settings:
     seed: int = _setting("Seed of weights, batches and dropout.", 1337, least=0)
     # Optimiser
     optimiser: Literal["adamw", "muon"] = _setting("AdamW, or Muon for matrices and AdamW for the rest.")
+    muon_dtype: Literal["bfloat16", "float32"] = _setting(
+        "dtype of Muon's products; the faster one on this machine by default.", may_change=True
+    )
     learning_rate: float = _setting("Highest learning rate.", least=0)
     min_lr: float = _setting("Final learning rate; a tenth of the highest by default.", least=0)
     schedule: Literal["cosine", "wsd"] = _setting("Learning rate: cosine, or warmup-stable-decay.", "cosine")
@@ -297,6 +305,8 @@ def _fill(values: dict[str, Any], origins: dict[str, str]) -> None:
             if values.get(name) is None:
                 values[name] = value
                 origins.setdefault(name, origin)
+    if values.get("muon_dtype") is None:
+        values["muon_dtype"] = _fastest_dtype(device) if values["optimiser"] == "muon" else "float32"
     decay = values.setdefault("lr_decay_iters", values["max_iters"])
     values.setdefault("min_lr", values["learning_rate"] / 10)
     values.setdefault("warmup_iters", min(100, decay // 10))
@@ -309,6 +319,12 @@ def _best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _fastest_dtype(device: str) -> str:
+    from lowtide._gpt.optim import fastest_dtype
+
+    return fastest_dtype(device)
 
 
 def _refuse_changes(base: Settings, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from lowtide import errors
 from lowtide._gpt import checkpoint
 from lowtide._gpt.checkpoint import BEST, LAST
-from lowtide._gpt.config import Settings, without_alias
+from lowtide._gpt.config import Settings, upgrade
 from lowtide._gpt.model import GPT
 from lowtide._io import jsonfiles
 from lowtide._io.publish import write_file
@@ -87,7 +87,7 @@ def read_settings(run: str | os.PathLike[str]) -> Settings:
     try:
         if not isinstance(values, dict):
             raise TypeError(f"got {brief(values)}, expected an object")
-        return Settings(**without_alias(values))
+        return Settings(**upgrade(values))
     except (ValueError, TypeError) as error:
         raise FormatError(
             f"{path}: does not hold the settings of a run ({brief(str(error), 500)[1:-1]}); restore the "

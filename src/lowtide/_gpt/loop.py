@@ -194,6 +194,7 @@ class Trainer:
             loader_ms=1000 * (loaded - start),
             step_ms=1000 * elapsed,
             rss_mib=resident() / 2**20,
+            muon_dtype=settings.muon_dtype if settings.optimiser == "muon" else None,
         )
         names: tuple[End, ...] = ("signal", "time", "memory")
         return metrics, next((name for name, reason in zip(names, reasons, strict=True) if reason), None)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from types import NoneType
 from typing import Any
 
 from lowtide import errors
@@ -34,6 +35,8 @@ class Metrics:
     """Time of the step, without evaluation and saving."""
     rss_mib: float
     """Resident memory of this rank."""
+    muon_dtype: str | None = None
+    """The dtype of Muon's products; None without Muon, and in lines of 0.1."""
 
 
 class Log:
@@ -142,7 +145,9 @@ def _parse(data: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] < 2**32:
         return None
-    for name in (field.name for field in fields(Metrics)):
+    if not isinstance(line.get("muon_dtype"), str | NoneType):
+        return None
+    for name in (field.name for field in fields(Metrics) if field.name != "muon_dtype"):
         value = line.get(name, "missing")
         if not (
             type(value) is float

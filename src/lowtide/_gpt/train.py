@@ -73,7 +73,14 @@ def run(
     with ExitStack() as stack:
         ranks = stack.enter_context(Ranks(settings.device))
         data = stack.enter_context(closing(Data(settings, ranks)))
-        settings = dataclasses.replace(settings, vocab_size=data.vocabulary.size, eos=data.corpus.eos)
+        # Ranks measure their own processors, and must compute the same.
+        bfloat16 = ranks.sum(settings.muon_dtype == "bfloat16")[0] == ranks.world_size
+        settings = dataclasses.replace(
+            settings,
+            vocab_size=data.vocabulary.size,
+            eos=data.corpus.eos,
+            muon_dtype="bfloat16" if bfloat16 else "float32",
+        )
         if ranks.first:
             if saved is None:
                 folder.create(out)

@@ -105,10 +105,8 @@ class Aio:
         results[self._ended[:count]] = self._result[:count]
         return results
 
-    def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Give the context back; waits for reads under way, so that no buffer is written to later."""
-        if is_finalizing():  # the kernel ends all contexts with the process, and the names below may be gone
-            return
+    def close(self) -> None:
+        """Release the context; waits for reads in the queue, so that no buffer is written to later."""
         if self._context.value and self._pid == os.getpid():
             _LIBC.syscall(self._destroy, self._context)
         self._context = ctypes.c_ulong(0)
@@ -117,7 +115,11 @@ class Aio:
     def closed(self) -> bool:
         return not self._context.value or self._pid != os.getpid()
 
-    __del__ = close
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At exit the kernel ends all contexts with the process. The names that `close` needs may be gone, and
+        # so may attributes of a context whose creation failed.
+        if not is_finalizing() and hasattr(self, "_pid"):
+            self.close()
 
 
 def read(fd: int | Ints, extents: Extents, out: Bytes, flags: int) -> Ints | None:

@@ -18,7 +18,7 @@ AHEAD = 16 * 2**20
 LONGEST = 2**20  # one request: long enough for full speed, short enough that several are in the queue
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes as long as a read
 class Extents:
     """``lengths[i]`` bytes at ``offsets[i]`` of the file go to ``targets[i]`` of the buffer."""
 
@@ -29,7 +29,7 @@ class Extents:
     @classmethod
     def of_range(cls, offset: int, length: int) -> Extents:
         """One extent, to the front of the buffer."""
-        return cls(np.array([offset]), _FRONT, np.array([length]))
+        return cls(np.array((offset,)), _FRONT, np.array((length,)))
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -44,6 +44,11 @@ class Extents:
     def rows(self) -> Iterator[tuple[int, int, int]]:
         """Offset, target and length of each, as integers."""
         return zip(self.offsets.tolist(), self.targets.tolist(), self.lengths.tolist(), strict=True)
+
+    def first(self, out: Bytes) -> tuple[int, Bytes]:
+        """Offset of the first extent, and the part of the buffer that it fills."""
+        target = int(self.targets[0])
+        return int(self.offsets[0]), out[target : target + int(self.lengths[0])]
 
     def moved(self, by: int) -> Extents:
         """The same bytes of the file, ``by`` bytes further in the buffer."""

@@ -22,6 +22,7 @@ _ALL_CHECKED = 8  # files of one read; looking at more would take as long as rea
 _CHECK_INTERVAL = 0.1  # seconds
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
+_CACHED = Pending.of(Outcome(0, 1))
 
 
 class PreadReader:
@@ -61,6 +62,8 @@ class PreadReader:
             return Pending.of(Outcome())
         if sequential:
             return self._submit_sequential(extents, out)
+        if count == 1 and self._nowait and not self._drop:
+            return self._submit_one(extents, out)
         nbytes = extents.nbytes
         large = count > aio.DEPTH or (count > 1 and nbytes + 2 * _PAGE * count > ahead // 2)
         if large or not self._nowait or threads.workers_for(count, nbytes) > 1:
@@ -75,6 +78,22 @@ class PreadReader:
                 return Pending.of(Outcome(0, count))
         return Pending(self._finish, extents, late, out)
 
+    def _submit_one(self, extents: Extents, out: Bytes) -> Pending[Outcome]:
+        """One read has nothing to overlap with: what is done for many would take longer than the read."""
+        offset, part = extents.first(out)
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            got = _read_if_cached(entry.fd, offset, part)
+            self._file.check(entry.fd)
+        return _CACHED if got == len(part) else Pending(self._finish_one, offset + got, part[got:])
+
+    def _finish_one(self, offset: int, part: Bytes) -> Outcome:
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            self._read_fully(entry.fd, offset, part)
+            self._file.check(entry.fd)
+        return Outcome(1, 1)
+
     def _finish(self, extents: Extents, late: Extents, out: Bytes) -> Outcome:
         with self._file.opened() as entry:
             entry.advise(random=True)
@@ -86,35 +105,31 @@ class PreadReader:
 
     def _submit_sequential(self, extents: Extents, out: Bytes) -> Pending[Outcome]:
         """In order, the kernel's own read-ahead is at its best, and creates large pages besides."""
-        copied = 0
+        if len(extents) > 1:
+            parts = [extents[i : i + 1] for i in range(len(extents))]
+            return Pending(lambda: combined(self.submit(part, out, sequential=True).wait() for part in parts))
+        got = 0
+        offset, part = extents.first(out)
         if self._nowait:
             with self._file.opened() as entry:
                 entry.advise(random=False)
-                for offset, target, length in extents.rows():
-                    got = _read_if_cached(entry.fd, offset, out[target : target + length])
-                    copied += got
-                    if got < length:
-                        break
-                else:
-                    self._check_sequential(entry, extents)
-                    return Pending.of(Outcome(0, len(extents)))
-        return Pending(self._finish_sequential, extents, out, copied)
+                got = _read_if_cached(entry.fd, offset, part)
+                if got == len(part):
+                    self._check_sequential(entry, offset, part)
+                    return _CACHED
+        return Pending(self._finish_sequential, offset, part, got)
 
-    def _finish_sequential(self, extents: Extents, out: Bytes, copied: int) -> Outcome:
+    def _finish_sequential(self, offset: int, part: Bytes, got: int) -> Outcome:
         with self._file.opened() as entry:
             entry.advise(random=False)
-            for offset, target, length in extents.rows():
-                skip = min(copied, length)
-                copied -= skip
-                self._read_fully(entry.fd, offset + skip, out[target + skip : target + length])
-            self._check_sequential(entry, extents)
-        return Outcome(len(extents), len(extents))
+            self._read_fully(entry.fd, offset + got, part[got:])
+            self._check_sequential(entry, offset, part)
+        return Outcome(1, 1)
 
-    def _check_sequential(self, entry: Entry, extents: Extents) -> None:
+    def _check_sequential(self, entry: Entry, offset: int, part: Bytes) -> None:
         self._file.check(entry.fd)
         if self._drop:
-            for offset, _, length in extents.rows():
-                pagecache.drop_range(entry.fd, offset, offset + length)
+            pagecache.drop_range(entry.fd, offset, offset + len(part))
 
     def _read_all(self, extents: Extents, out: Bytes, ahead: int) -> Outcome:
         with self._file.opened() as entry:

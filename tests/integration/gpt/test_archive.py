@@ -1,4 +1,4 @@
-"""lowtide._gpt.archive: what torch.save wrote, every byte verified and nothing run."""
+"""lowtide._gpt.archive: files of torch.save, verified and not run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def test_what_torch_wrote_is_read_as_torch_reads_it(path: str) -> None:
+def test_reads_what_torch_load_reads(path: str) -> None:
     shared = torch.arange(10.0)
     content = {
         "plain": [1, -1, 2**40, 2**70, 1.5, "ü", None, True, False, (), (1,), (1, 2, 3, 4), {}],
@@ -50,12 +50,12 @@ def test_what_torch_wrote_is_read_as_torch_reads_it(path: str) -> None:
     }
     torch.save(content, path)
     expected = torch.load(path, weights_only=True)
-    found = archive.load(path)
-    assert same(found, {**expected, "model": dict(expected["model"])})
-    assert found["shared"][0].data_ptr() == found["shared"][2].data_ptr()
+    value = archive.load(path)
+    assert same(value, {**expected, "model": dict(expected["model"])})
+    assert value["shared"][0].data_ptr() == value["shared"][2].data_ptr()
 
 
-def test_a_flipped_bit_in_the_weights_is_noticed(path: str) -> None:
+def test_flipped_bit_in_weights_raises(path: str) -> None:
     torch.save({"weights": torch.ones(1000)}, path)
     data = bytearray(Path(path).read_bytes())
     data[data.index(struct.pack("<f", 1.0) * 10) + 2] ^= 0x80
@@ -66,11 +66,11 @@ def test_a_flipped_bit_in_the_weights_is_noticed(path: str) -> None:
 
 
 def with_pickle(path: str, data: bytes, **members: bytes) -> str:
-    """A whole zip with this pickle in it."""
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("archive/data.pkl", data)
+    """A complete zip with this pickle."""
+    with zipfile.ZipFile(path, "w") as zip_file:
+        zip_file.writestr("archive/data.pkl", data)
         for name, content in members.items():
-            made.writestr(f"archive/data/{name}", content)
+            zip_file.writestr(f"archive/data/{name}", content)
     return path
 
 
@@ -79,13 +79,13 @@ def with_pickle(path: str, data: bytes, **members: bytes) -> str:
     [os.mkdir, bytearray(3), {1, 2}, b"bytes", 1j, torch.device("cpu"), torch.float32],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_neither_a_tensor_nor_a_plain_value_is_not_loaded(value: Any, path: str) -> None:
+def test_other_objects_are_refused(value: Any, path: str) -> None:
     torch.save({"value": value}, path)
     with pytest.raises(FormatError, match="something else than tensors and plain values"):
         archive.load(path)
 
 
-def test_a_call_that_would_take_all_memory_is_not_made(path: str) -> None:
+def test_huge_allocation_is_refused(path: str) -> None:
     # torch.load(weights_only=True) makes it: bytearray is one of the functions that it trusts.
     with_pickle(path, b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (2**34).to_bytes(5, "little") + b"\x85R.")
     with pytest.raises(FormatError, match=re.escape("(GLOBAL 'builtins bytearray' at byte 2)")):
@@ -105,7 +105,7 @@ def tensor(offset: bytes = b"K\0", shape: bytes = b"K\x02\x85", strides: bytes =
     return head + storage() + offset + shape + strides + b"\x89NtR."
 
 
-def test_the_pickles_of_the_next_tests_are_right_but_for_one_thing(path: str) -> None:
+def test_handwritten_pickle_loads(path: str) -> None:
     with_pickle(path, tensor(), **{"0": struct.pack("<2f", 1, 2)})
     assert archive.load(path).tolist() == [1, 2]
 
@@ -139,16 +139,16 @@ def test_the_pickles_of_the_next_tests_are_right_but_for_one_thing(path: str) ->
         b"(" * 1000,
     ],
 )
-def test_a_pickle_that_makes_no_sense_is_refused(data: bytes, path: str) -> None:
+def test_invalid_pickle_raises(data: bytes, path: str) -> None:
     with_pickle(path, data, **{"0": struct.pack("<2f", 1, 2)})
     with pytest.raises(FormatError, match=r"x\.pt: "):
         archive.load(path)
 
 
-def test_a_zip_that_promises_more_than_it_has_takes_no_memory(path: str) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("archive/data.pkl", pickle.dumps({}, 2))
-        made.writestr("archive/data/0", bytes(256 * MIB))
+def test_zip_bomb_raises_without_allocating(path: str) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zip_file:
+        zip_file.writestr("archive/data.pkl", pickle.dumps({}, 2))
+        zip_file.writestr("archive/data/0", bytes(256 * MIB))
     assert os.path.getsize(path) < MIB
     peak = Peak()
     with pytest.raises(FormatError, match=r"\(members of 268435\d+ bytes in a file of \d+, expected"):
@@ -157,7 +157,7 @@ def test_a_zip_that_promises_more_than_it_has_takes_no_memory(path: str) -> None
     peak.close()
 
 
-def test_a_directory_beyond_the_limit_is_not_read(path: str) -> None:
+def test_huge_zip_directory_raises_without_allocating(path: str) -> None:
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, 2**31, 0, 0)
     with open(path, "wb") as file:
         file.truncate(2**32)  # sparse
@@ -170,9 +170,9 @@ def test_a_directory_beyond_the_limit_is_not_read(path: str) -> None:
     peak.close()
 
 
-def test_other_files_are_not_pytorchs(path: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("x.npy", b"")
+def test_other_files_raise(path: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as zip_file:
+        zip_file.writestr("x.npy", b"")
     with pytest.raises(FormatError, match=r"is a zip, but not a file that torch\.save wrote"):
         archive.load(path)
     with pytest.raises(NotAFileError):

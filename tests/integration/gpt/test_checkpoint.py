@@ -1,4 +1,4 @@
-"""lowtide._gpt.checkpoint: complete or not there, and never code from a stranger's file."""
+"""lowtide._gpt.checkpoint: complete or absent, verified, and never run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lowtide.errors import ArgumentError, DiskFullError, FormatError, NotFoundEr
 from tests.support.training import tiny
 
 
-def made(step: int = 3, **changes: Any) -> Checkpoint:
+def example(step: int = 3, **changes: Any) -> Checkpoint:
     torch.manual_seed(step)
     settings = tiny("corpus", vocab_size=31, **changes)
     model = GPT(model_config(settings))
@@ -32,27 +32,40 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint.pt")
 
 
-def test_what_was_saved_is_loaded(path: str) -> None:
-    saved = made()
+def test_round_trip(path: str) -> None:
+    saved = example()
     saved.save(path)
-    found = checkpoint.load(path)
-    assert (found.step, found.settings, found.config) == (3, saved.settings, saved.config)
-    assert found.best_val_loss == 2.5
-    assert found.model.keys() == saved.model.keys()
-    assert all(torch.equal(found.model[name], saved.model[name]) for name in saved.model)
+    loaded = checkpoint.load(path)
+    assert (loaded.step, loaded.settings, loaded.config) == (3, saved.settings, saved.config)
+    assert loaded.best_val_loss == 2.5
+    assert loaded.model.keys() == saved.model.keys()
+    assert all(torch.equal(loaded.model[name], saved.model[name]) for name in saved.model)
     assert os.listdir(os.path.dirname(path)) == ["checkpoint.pt"]
 
 
+def test_checkpoint_of_version_0_1_loads(path: str) -> None:
+    saved = example(muon_dtype="bfloat16")
+    saved.save(path)
+    content = torch.load(path, weights_only=True)
+    content["version"] = 1
+    for part in ("settings", "config"):
+        content[part]["block_size"] = content[part].pop("length")
+    del content["settings"]["muon_dtype"]
+    torch.save(content, path)
+    loaded = checkpoint.load(path)
+    assert (loaded.settings, loaded.config) == (saved.settings, saved.config)
+
+
 @pytest.mark.parametrize("keep", [0, 10, 1000, -1, -1000])
-def test_a_checkpoint_cut_short_says_so(path: str, keep: int) -> None:
-    made().save(path)
+def test_truncated_checkpoint_raises(path: str, keep: int) -> None:
+    example().save(path)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:keep])
     with pytest.raises(TruncatedFileError, match=r"checkpoint\.pt: .*truncated or damaged"):
         checkpoint.load(path)
 
 
-def test_code_in_a_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
+def test_code_in_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
     class Attack:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "attacked"),)
@@ -63,7 +76,7 @@ def test_code_in_a_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
     assert not (tmp_path / "attacked").exists()
 
 
-def test_files_of_others_are_told_apart(path: str) -> None:
+def test_other_pytorch_files_raise(path: str) -> None:
     torch.save({"model": {}}, path)
     with pytest.raises(FormatError, match="is a PyTorch file, but not a checkpoint of lowtide train"):
         checkpoint.load(path)
@@ -78,10 +91,10 @@ def test_files_of_others_are_told_apart(path: str) -> None:
 
 
 def deep(depth: int = 100_000) -> list[Any]:
-    tower: list[Any] = []
+    nested: list[Any] = []
     for _ in range(depth):
-        tower = [tower]
-    return tower
+        nested = [nested]
+    return nested
 
 
 def endless() -> dict[str, Any]:
@@ -101,10 +114,10 @@ LIES: dict[str, dict[str, Any]] = {
     "weights that are lists": {"model": {"embedding.weight": [1.0]}},
     "weights of another name": {"model": {"x": torch.ones(2)}},
     "weights of integers": {"model": {"embedding.weight": torch.ones(31, 16, dtype=torch.int64)}},
-    "settings that are a tower": {"settings": {"data": deep()}},
+    "settings nested too deep": {"settings": {"data": deep()}},
     "settings that are a list": {"settings": [1]},
     "batches that hold themselves": {"batches": endless()},
-    "batches that are a tower": {"batches": {"step": deep()}},
+    "batches nested too deep": {"batches": {"step": deep()}},
     "batches with tensors": {"batches": {"step": torch.ones(2)}},
     "a scaler of text": {"scaler": "x"},
     "a scaler without a scale": {"scaler": {"growth_factor": 2.0}},
@@ -119,14 +132,14 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_whole_file_with_values_that_cannot_be_is_refused(lie: str, path: str) -> None:
-    made().save(path)
+def test_impossible_values_raise(lie: str, path: str) -> None:
+    example().save(path)
     content = torch.load(path, weights_only=True)
     for name, value in LIES[lie].items():
         content[name] = {**content[name], **value} if name == "config" else value
     try:
         torch.save(content, path)
-    except RecursionError:  # PyTorch cannot write towers; a stranger's program can
+    except RecursionError:  # PyTorch cannot write deep nesting; another program can
         Path(path).write_bytes(_saved_deep(content, path))
     with pytest.raises(FormatError) as caught:
         checkpoint.load(path)
@@ -135,28 +148,28 @@ def test_a_whole_file_with_values_that_cannot_be_is_refused(lie: str, path: str)
 
 
 def _saved_deep(content: dict[str, Any], path: str) -> bytes:
-    """The file with each tower written as a pickle's opcodes for one."""
-    marker = "tower-goes-here"
+    """The file with each deep list as opcodes of a pickle."""
+    marker = "deep-list-here"
     for name in ("settings", "batches"):
         if isinstance(content[name], dict):
             content[name] = {k: marker if isinstance(v, list) and v else v for k, v in content[name].items()}
     torch.save(content, path)
-    tower = b"]" * 100_000 + b"a" * 99_999
+    nested = b"]" * 100_000 + b"a" * 99_999
     files = {}
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             files[name] = archive.read(name)
     text = b"X" + len(marker).to_bytes(4, "little") + marker.encode()
     assert any(text in data for data in files.values())
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in files.items():
-            archive.writestr(name, data.replace(text, tower))
-    return made.getvalue()
+            archive.writestr(name, data.replace(text, nested))
+    return buffer.getvalue()
 
 
-def test_weights_that_share_their_bytes_take_no_more_memory_than_the_file(path: str) -> None:
-    made(n_layer=4, n_embd=64).save(path)
+def test_weights_that_share_bytes_raise(path: str) -> None:
+    example(n_layer=4, n_embd=64).save(path)
     content = torch.load(path, weights_only=True)
     whole = content["model"]["blocks.0.feed_forward.up.weight"].flatten()
     content["model"] = {
@@ -167,8 +180,8 @@ def test_weights_that_share_their_bytes_take_no_more_memory_than_the_file(path: 
         checkpoint.load(path)
 
 
-def test_a_checkpoint_without_the_state_of_a_run_cannot_be_resumed(path: str) -> None:
-    made().save(path)
+def test_checkpoint_without_optimiser_cannot_be_resumed(path: str) -> None:
+    example().save(path)
     saved = checkpoint.load(path)
     with pytest.raises(FormatError, match=r"holds weights only, as best\.pt does"):
         checkpoint.restore(optim.Optimiser([]), saved, path)
@@ -177,8 +190,8 @@ def test_a_checkpoint_without_the_state_of_a_run_cannot_be_resumed(path: str) ->
         checkpoint.restore(optim.Optimiser([]), saved, path)
 
 
-def test_another_architecture_is_refused_by_what_differs(path: str) -> None:
-    saved = made()
+def test_other_architecture_raises_with_the_differences(path: str) -> None:
+    saved = example()
     other = GPT(model_config(tiny("corpus", vocab_size=31, n_layer=2, preset="nanogpt")))
     with pytest.raises(
         FormatError, match=r"another architecture \(n_layer is 1 in it and 2 here, .*positions is 'rotary"
@@ -189,10 +202,10 @@ def test_another_architecture_is_refused_by_what_differs(path: str) -> None:
         checkpoint.fill(GPT(saved.config), broken, path)
 
 
-def test_no_space_leaves_the_last_good_one(
+def test_full_disk_keeps_the_last_checkpoint(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(step=3).save(path)
+    example(step=3).save(path)
     full, real, written = os.open("/dev/full", os.O_RDWR), os.pwrite, 0
 
     def pwrite(fd: int, data: Any, offset: int) -> int:
@@ -202,19 +215,19 @@ def test_no_space_leaves_the_last_good_one(
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(DiskFullError, match=r"checkpoint\.pt: no space left on the device; "):
-        made(step=4).save(path)
+        example(step=4).save(path)
     monkeypatch.undo()
     os.close(full)
     assert checkpoint.load(path).step == 3
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
 
 
-def test_the_best_weights_are_what_is_sampled_from(tmp_path: Path) -> None:
-    made(step=9).save(str(tmp_path / "checkpoint.pt"))
-    assert _first(folder.load_model(tmp_path)) == _first_of(made(step=9))
-    made(step=5).save(str(tmp_path / "best.pt"))
-    assert _first(folder.load_model(tmp_path)) == _first_of(made(step=5))
-    assert _first(folder.load_model(tmp_path, "last")) == _first_of(made(step=9))
+def test_load_model_prefers_the_best_weights(tmp_path: Path) -> None:
+    example(step=9).save(str(tmp_path / "checkpoint.pt"))
+    assert _first(folder.load_model(tmp_path)) == _first_of(example(step=9))
+    example(step=5).save(str(tmp_path / "best.pt"))
+    assert _first(folder.load_model(tmp_path)) == _first_of(example(step=5))
+    assert _first(folder.load_model(tmp_path, "last")) == _first_of(example(step=9))
     assert not folder.load_model(tmp_path).training
     with pytest.raises(ArgumentError, match="which must be 'best' or 'last', got 'first'"):
         folder.load_model(tmp_path, "first")  # type: ignore[arg-type]
@@ -232,13 +245,13 @@ def _first_of(saved: Checkpoint) -> float:
     "text",
     ["[" * 100_000, '{"data": "corpus", "n_layer": 1e400}', '{"n_layer": [[[]]]}', "[]", '{"nope": 1}', "\0"],
 )
-def test_damaged_settings_are_refused(text: str, tmp_path: Path) -> None:
+def test_damaged_settings_raise(text: str, tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(text)
     with pytest.raises(FormatError, match=r"settings\.json: .*settings of a run"):
         folder.read_settings(tmp_path)
 
 
-def test_settings_that_are_no_settings(tmp_path: Path) -> None:
+def test_settings_round_trip(tmp_path: Path) -> None:
     folder.write_settings(str(tmp_path), tiny("corpus"))
     assert folder.read_settings(tmp_path) == tiny("corpus")
     (tmp_path / "settings.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""lowtide._gpt.config: one source for the command line, the file, the checkpoint and the docs."""
+"""lowtide._gpt.config: settings of a run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, get_args
 import pytest
 
 from lowtide._gpt import model
-from lowtide._gpt.config import FIELDS, Settings, changeable, read_file, resolve, type_of, validate
+from lowtide._gpt.config import FIELDS, Settings, changeable, read_file, resolve, type_of, upgrade, validate
 from lowtide._gpt.loop import model_config
+from lowtide._gpt.optim import fastest_dtype
 from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS, SIZES
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 
 GIVEN = {"data": "corpus", "device": "cpu"}
 
 
-def test_nanogpts_names_are_all_there() -> None:
+def test_names_of_nanogpt() -> None:
     names = (
         "n_layer n_head n_embd length batch_size max_iters learning_rate warmup_iters lr_decay_iters "
         "min_lr beta1 beta2 weight_decay grad_clip gradient_accumulation_steps eval_interval eval_iters "
@@ -27,7 +28,7 @@ def test_nanogpts_names_are_all_there() -> None:
     assert all(one.metadata["help"] for one in FIELDS.values())
 
 
-def test_choices_are_those_of_the_model_and_the_optimisers() -> None:
+def test_choices_match_the_model() -> None:
     for name, kind in (
         ("norm", model.Norm),
         ("positions", model.Positions),
@@ -37,43 +38,43 @@ def test_choices_are_those_of_the_model_and_the_optimisers() -> None:
     assert type_of("preset")[1] == tuple(sorted(ARCHITECTURES)) == tuple(sorted(OPTIMISERS))
 
 
-def test_the_command_line_wins_over_the_file_and_that_over_the_preset(tmp_path: Path) -> None:
+def test_precedence_of_options_file_and_preset(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('preset = "nanogpt"\nn_layer = 3\nn_head = 2\nnorm = "rmsnorm"\n')
-    found = resolve({**GIVEN, "n_layer": 5}, str(tmp_path / "run.toml"))
-    assert (found.n_layer, found.n_head, found.n_embd) == (5, 2, SIZES["cpu"]["n_embd"])
-    assert found.norm == "rmsnorm"
-    assert found.positions == ARCHITECTURES["nanogpt"]["positions"]
-    assert found.learning_rate == OPTIMISERS["nanogpt"]["learning_rate"]
+    settings = resolve({**GIVEN, "n_layer": 5}, str(tmp_path / "run.toml"))
+    assert (settings.n_layer, settings.n_head, settings.n_embd) == (5, 2, SIZES["cpu"]["n_embd"])
+    assert settings.norm == "rmsnorm"
+    assert settings.positions == ARCHITECTURES["nanogpt"]["positions"]
+    assert settings.learning_rate == OPTIMISERS["nanogpt"]["learning_rate"]
 
 
-def test_the_device_decides_about_sizes() -> None:
+def test_default_sizes_depend_on_the_device() -> None:
     small, large = resolve(GIVEN), resolve({**GIVEN, "device": "cuda"})
     assert (small.n_embd, small.length, small.dtype) == (128, 64, "float32")
     assert (large.n_embd, large.length, large.dtype) == (384, 256, "bfloat16")
 
 
-def test_what_follows_from_other_settings() -> None:
-    found = resolve({**GIVEN, "max_iters": 50, "learning_rate": 0.02})
-    assert found.lr_decay_iters == 50
-    assert found.warmup_iters == 5
-    assert found.cooldown_iters == 20
-    assert found.min_lr == pytest.approx(0.002)
+def test_derived_settings() -> None:
+    settings = resolve({**GIVEN, "max_iters": 50, "learning_rate": 0.02})
+    assert settings.lr_decay_iters == 50
+    assert settings.warmup_iters == 5
+    assert settings.cooldown_iters == 20
+    assert settings.min_lr == pytest.approx(0.002)
 
 
-def test_settings_survive_being_written_and_read() -> None:
-    found = resolve({**GIVEN, "memory_budget": "2GiB", "max_minutes": 3})
-    assert Settings(**found.to_json()) == found
-    assert found.max_minutes == 3.0
+def test_settings_round_trip() -> None:
+    settings = resolve({**GIVEN, "memory_budget": "2GiB", "max_minutes": 3})
+    assert Settings(**settings.to_json()) == settings
+    assert settings.max_minutes == 3.0
 
 
 @pytest.mark.parametrize("name", ["nanogpt", "modern"])
-def test_a_preset_makes_the_model_that_it_says(name: str) -> None:
+def test_preset_decides_the_architecture(name: str) -> None:
     config = model_config(resolve({**GIVEN, "preset": name, "vocab_size": 65}))
     assert {key: getattr(config, key) for key in ARCHITECTURES[name]} == ARCHITECTURES[name]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         pytest.param({"n_layers": 4}, r"no setting 'n_layers'; did you mean n_layer", id="name"),
         pytest.param({"xyzzy": 4}, r"no setting 'xyzzy'; known are data, preset", id="nothing like it"),
@@ -100,20 +101,20 @@ def test_a_preset_makes_the_model_that_it_says(name: str) -> None:
         pytest.param({"dtype": "float16"}, "float16 needs CUDA", id="float16 on a CPU"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name_value_and_origin(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_invalid_values_raise(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         resolve({**GIVEN, **given})
 
 
-def test_errors_name_the_file_that_they_are_in(tmp_path: Path) -> None:
+def test_errors_contain_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    for text, said in (
+    for text, message in (
         ("n_embed = 3", r"no setting 'n_embed' in .*run\.toml; did you mean n_embd"),
         ('dtype = "int8"', r"one of float32, bfloat16, float16, got 'int8' in .*run\.toml"),
         ("[model]\nn_layer = 3", r"no setting 'model' in .*run\.toml"),
     ):
         path.write_text(text)
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=message):
             resolve(GIVEN, str(path))
     path.write_text("n_layer: 3")
     with pytest.raises(FormatError, match=r"run\.toml: is not valid TOML"):
@@ -122,24 +123,48 @@ def test_errors_name_the_file_that_they_are_in(tmp_path: Path) -> None:
         resolve(GIVEN, str(tmp_path / "none.toml"))
 
 
-def test_data_must_be_named() -> None:
+def test_missing_data_raises() -> None:
     with pytest.raises(ArgumentError, match="data is missing; pass a corpus with --data"):
         resolve({"device": "cpu"})
+
+
+def test_block_size_is_a_deprecated_alias(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("block_size = 32")
+    with pytest.warns(DeprecationWarning, match=r"run\.toml: block_size is deprecated .* use length"):
+        settings = resolve(GIVEN, str(tmp_path / "run.toml"))
+    with pytest.warns(DeprecationWarning, match="block_size is deprecated"):
+        assert resolve({**GIVEN, "block_size": 32}) == settings
+    values = settings.to_json()
+    values["block_size"] = values.pop("length")
+    with pytest.warns(DeprecationWarning, match=r"Settings: block_size is deprecated"):
+        assert Settings(**values) == settings
+    with pytest.warns(DeprecationWarning, match=r"use Settings\.length"):
+        assert settings.block_size == 32  # type: ignore[attr-defined]
+
+
+def test_muon_dtype_is_measured_given_or_that_of_version_0_1() -> None:
+    settings = resolve({**GIVEN, "preset": "modern"})
+    assert settings.muon_dtype == fastest_dtype("cpu")
+    assert resolve({**GIVEN, "muon_dtype": "bfloat16"}).muon_dtype == "bfloat16"
+    assert resolve({"data": "corpus", "device": "cuda"}).muon_dtype == "bfloat16"
+    values = settings.to_json()
+    del values["muon_dtype"]
+    assert Settings(**upgrade(values)).muon_dtype == "bfloat16"
 
 
 class TestResuming:
     base = resolve({**GIVEN, "n_layer": 2, "learning_rate": 0.01})
 
-    def test_what_was_set_stays(self) -> None:
+    def test_settings_are_kept(self) -> None:
         assert resolve({}, base=self.base) == self.base
         assert resolve({"n_layer": 2}, base=self.base) == self.base
 
-    def test_what_may_change_changes(self) -> None:
-        found = resolve({"max_iters": 9000, "data": "elsewhere"}, base=self.base)
-        assert (found.max_iters, found.data) == (9000, "elsewhere")
-        assert found.lr_decay_iters == self.base.lr_decay_iters == 2000
+    def test_changeable_settings(self) -> None:
+        settings = resolve({"max_iters": 9000, "data": "elsewhere"}, base=self.base)
+        assert (settings.max_iters, settings.data) == (9000, "elsewhere")
+        assert settings.lr_decay_iters == self.base.lr_decay_iters == 2000
 
-    def test_what_makes_the_run_does_not(self, tmp_path: Path) -> None:
+    def test_other_changes_raise(self, tmp_path: Path) -> None:
         (tmp_path / "run.toml").write_text("learning_rate = 0.5")
         with pytest.raises(ArgumentError) as caught:
             resolve({"n_layer": 3}, str(tmp_path / "run.toml"), base=self.base)
@@ -147,27 +172,27 @@ class TestResuming:
         assert "learning_rate was 0.01 and is 0.5 in " in str(caught.value)
         assert "max_iters" in str(caught.value)
 
-    def test_only_what_does_not_change_the_losses_may_change(self) -> None:
+    def test_list_of_changeable_settings(self) -> None:
         assert set(changeable()) == {
             "data", "max_iters", "max_minutes", "eval_interval", "eval_iters", "val_split",
-            "checkpoint_interval", "log_interval", "device", "dtype", "compile", "memory_budget",
-            "over_budget", "wandb",
+            "checkpoint_interval", "log_interval", "device", "dtype", "muon_dtype", "compile",
+            "memory_budget", "over_budget", "wandb",
         }  # fmt: skip
 
 
-def test_weights_to_begin_with_decide_about_sizes() -> None:
+def test_initial_weights_decide_the_sizes() -> None:
     weights = {"n_layer": 7, "n_head": 2, "n_embd": 32}
     assert resolve(GIVEN, weights=weights).n_layer == 7
     with pytest.raises(ArgumentError, match="n_layer is 3, but the weights of --init have 7"):
         resolve({**GIVEN, "n_layer": 3}, weights=weights)
 
 
-def test_whole_numbers_are_numbers() -> None:
+def test_integers_are_accepted_for_floats() -> None:
     assert validate("learning_rate", 1) == 1.0
     assert type(validate("learning_rate", 1)) is float
 
 
-def test_the_guide_has_every_setting() -> None:
+def test_guide_has_every_setting() -> None:
     guide = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (may change)? \| ([^|]+) \|$", guide, re.MULTILINE)
     assert rows == [
@@ -184,7 +209,7 @@ def test_the_guide_has_every_setting() -> None:
      "memory_budget = '99999999999999999999TiB'"],
     ids=lambda text: text[:18],
 )  # fmt: skip
-def test_damaged_files_are_refused_in_few_words(text: str, tmp_path: Path) -> None:
+def test_damaged_files_raise_short_errors(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(text)
     with pytest.raises((ArgumentError, FormatError), match=r"run\.toml") as caught:

@@ -1,4 +1,4 @@
-"""Generation: the cache, the choice of tokens, the end, and text that comes token by token."""
+"""lowtide._gpt.generate: tokens and text from a model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lowtide.errors import ArgumentError, DivergedError
 from tests.support.models import VARIANTS, model
 
 
-def said(gpt: GPT, prompt: list[int], seed: int = 3, **options: Any) -> list[int]:
+def tokens_of(gpt: GPT, prompt: list[int], seed: int = 3, **options: Any) -> list[int]:
     return list(generate(gpt, prompt, generator=torch.Generator().manual_seed(seed), **options))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("prompt", [[7], [1, 2, 3], list(range(16)), list(range(40))])
 @pytest.mark.parametrize("how", [{"temperature": 0}, {}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}])
-def test_with_and_without_a_cache_it_says_the_same(variant: str, prompt: list[int], how: Any) -> None:
+def test_cache_does_not_change_tokens(variant: str, prompt: list[int], how: Any) -> None:
     gpt = model(variant)
-    cached = said(gpt, prompt, max_new_tokens=40, **how)  # more than twice its length
+    cached = tokens_of(gpt, prompt, max_new_tokens=40, **how)  # more than twice its length
     assert len(cached) == 40
     assert len(set(cached)) > 3 or how == {"temperature": 0}  # which may run in circles
-    assert said(gpt, prompt, max_new_tokens=40, cache=False, **how) == cached
+    assert tokens_of(gpt, prompt, max_new_tokens=40, cache=False, **how) == cached
 
 
-def test_greedy_takes_the_likeliest_token_each_time() -> None:
+def test_greedy_takes_the_most_likely_token() -> None:
     gpt, context = model(), [5, 6]
     for token in generate(gpt, context, max_new_tokens=14, temperature=0):
         scores, _ = gpt(torch.tensor([context]))
@@ -39,37 +39,39 @@ def test_greedy_takes_the_likeliest_token_each_time() -> None:
         context = [*context, token]
 
 
-def test_a_full_context_is_cut_to_its_newer_half() -> None:
+def test_full_context_keeps_its_newer_half() -> None:
     gpt, prompt = model(), list(range(16))
     first, second = generate(gpt, prompt, max_new_tokens=2, temperature=0)
     assert second == gpt(torch.tensor([[*range(9, 16), first]]))[0][0, -1].argmax()
 
 
-def test_the_seed_decides() -> None:
+def test_seed_decides() -> None:
     gpt = model()
-    assert said(gpt, [1], seed=1, max_new_tokens=20) == said(gpt, [1], seed=1, max_new_tokens=20)
-    assert said(gpt, [1], seed=1, max_new_tokens=20) != said(gpt, [1], seed=2, max_new_tokens=20)
+    assert tokens_of(gpt, [1], seed=1, max_new_tokens=20) == tokens_of(gpt, [1], seed=1, max_new_tokens=20)
+    assert tokens_of(gpt, [1], seed=1, max_new_tokens=20) != tokens_of(gpt, [1], seed=2, max_new_tokens=20)
 
 
-def test_it_stops_before_the_stop_token() -> None:
+def test_stops_before_the_stop_token() -> None:
     gpt = model()
-    tokens = said(gpt, [1], max_new_tokens=30)
+    tokens = tokens_of(gpt, [1], max_new_tokens=30)
     end = tokens[12]
-    assert said(gpt, [1], max_new_tokens=30, stop=end) == tokens[: tokens.index(end)]
-    assert said(gpt, [1], max_new_tokens=0) == []
+    assert tokens_of(gpt, [1], max_new_tokens=30, stop=end) == tokens[: tokens.index(end)]
+    assert tokens_of(gpt, [1], max_new_tokens=0) == []
 
 
-def test_tokens_come_one_by_one() -> None:
+def test_tokens_are_lazy() -> None:
     tokens = generate(model(), [1], max_new_tokens=10**9)
     assert all(0 <= next(tokens) < 50 for _ in range(3))
 
 
-def test_tokens_are_drawn_by_their_chances() -> None:
+def test_tokens_follow_their_probabilities() -> None:
     gpt = model()
     scores = gpt(torch.tensor([[1]]))[0][0, -1]
-    drawn = torch.tensor([said(gpt, [1], seed=seed, max_new_tokens=1, top_k=3)[0] for seed in range(600)])
-    chances = torch.softmax(restrict(scores, 3, None), 0)
-    torch.testing.assert_close(torch.bincount(drawn, minlength=50) / 600, chances, atol=0.08, rtol=0)
+    drawn = torch.tensor(
+        [tokens_of(gpt, [1], seed=seed, max_new_tokens=1, top_k=3)[0] for seed in range(600)]
+    )
+    probabilities = torch.softmax(restrict(scores, 3, None), 0)
+    torch.testing.assert_close(torch.bincount(drawn, minlength=50) / 600, probabilities, atol=0.08, rtol=0)
 
 
 def test_top_k_and_top_p() -> None:
@@ -87,12 +89,12 @@ def test_top_k_and_top_p() -> None:
         (2, 0.6, [1, 3]),
     ]
     for top_k, top_p, expected in kept:
-        found = restrict(scores, top_k, top_p)
-        assert found.isfinite().nonzero().flatten().tolist() == expected, (top_k, top_p)
-        assert torch.equal(found[expected], scores[expected])
+        restricted = restrict(scores, top_k, top_p)
+        assert restricted.isfinite().nonzero().flatten().tolist() == expected, (top_k, top_p)
+        assert torch.equal(restricted[expected], scores[expected])
 
 
-def test_equal_scores_do_not_pass_top_k_together() -> None:
+def test_top_k_with_equal_scores() -> None:
     assert restrict(torch.zeros(10), 4, None).isfinite().sum() == 4
 
 
@@ -108,13 +110,13 @@ def test_equal_scores_do_not_pass_top_k_together() -> None:
         ([1], {"max_new_tokens": -1}, "max_new_tokens must be .* 0, got -1"),
     ],
 )
-def test_bad_requests_are_refused_at_once(prompt: list[int], options: Any, message: str) -> None:
+def test_invalid_arguments_raise_at_once(prompt: list[int], options: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         generate(model(), prompt, **{"max_new_tokens": 5, **options})
 
 
 @given(st.text())
-def test_streamed_text_is_the_text(text: str) -> None:
+def test_streamed_text_equals_the_text(text: str) -> None:
     stream = TextStream(tokenizers.make("byte"))
     parts = [stream.add(token) for token in text.encode()]
     assert "".join(parts) == text
@@ -122,13 +124,13 @@ def test_streamed_text_is_the_text(text: str) -> None:
 
 
 @given(st.binary(max_size=30))
-def test_streamed_bytes_that_are_no_text_do_not_hold_it_up(data: bytes) -> None:
+def test_invalid_utf8_does_not_block_the_stream(data: bytes) -> None:
     stream = TextStream(tokenizers.make("byte"))
     text = "".join(stream.add(token) for token in [*data, *b"tide is low"]) + stream.end()
     assert text.endswith("tide is low")
 
 
-def test_no_half_character_is_shown() -> None:
+def test_incomplete_characters_are_held_back() -> None:
     stream = TextStream(tokenizers.make("byte"))
     assert [stream.add(token) for token in b"a\xe2\x82\xac\xff\xf0\x9f\x98\x80!"] == [
         *("a", "", "", "€"),
@@ -138,7 +140,7 @@ def test_no_half_character_is_shown() -> None:
     assert stream.end() == "\ufffd"
 
 
-def test_scores_that_are_not_numbers_are_told_as_such() -> None:
+def test_logits_that_are_not_finite_raise() -> None:
     damaged = model("modern")
     with torch.no_grad():
         damaged.embedding.weight.fill_(float("nan"))

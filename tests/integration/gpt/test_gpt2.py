@@ -23,12 +23,12 @@ def small_gpt2(seed: int = 0, **changed: Any) -> Any:
     sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 24, "n_layer": 3, "n_head": 4}
     special = {"bos_token_id": None, "eos_token_id": None}
     config = transformers.GPT2Config(**{**sizes, **special, **changed})
-    made: Any = transformers.GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
-    made.eval()
+    gpt2: Any = transformers.GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    gpt2.eval()
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in gpt2.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return made
+    return gpt2
 
 
 def scores(theirs: Any, tokens: torch.Tensor) -> torch.Tensor:
@@ -42,18 +42,18 @@ def scores(theirs: Any, tokens: torch.Tensor) -> torch.Tensor:
     [{}, {"activation_function": "gelu"}, {"tie_word_embeddings": False}, {"n_inner": 96}],
     ids=lambda changed: next(iter(changed), "as it is"),
 )
-def test_a_gpt2_that_transformers_saved_gives_its_logits(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_loads_what_transformers_saved(changed: dict[str, Any], tmp_path: Path) -> None:
     theirs = small_gpt2(**changed)
     theirs.save_pretrained(tmp_path / "gpt2")
-    mine = from_gpt2(tmp_path / "gpt2")
+    ours = from_gpt2(tmp_path / "gpt2")
     tokens = ids(3, 16)
-    torch.testing.assert_close(mine(tokens)[0], scores(theirs, tokens), atol=1e-4, rtol=0)
-    assert not mine.training
-    assert mine.config.tied is changed.get("tie_word_embeddings", True)
+    torch.testing.assert_close(ours(tokens)[0], scores(theirs, tokens), atol=1e-4, rtol=0)
+    assert not ours.training
+    assert ours.config.tied is changed.get("tie_word_embeddings", True)
     assert from_gpt2(tmp_path / "gpt2", dropout=0.1).config.dropout == 0.1
 
 
-def test_in_several_files(tmp_path: Path) -> None:
+def test_sharded_weights(tmp_path: Path) -> None:
     theirs = small_gpt2()
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
@@ -63,27 +63,27 @@ def test_in_several_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["nanogpt", "gpt2"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_exported_transformers_loads(variant: str, tied: bool, tmp_path: Path) -> None:
-    mine = model(variant, tied=tied)
-    to_gpt2(mine, tmp_path / "new" / "exported")
+def test_transformers_loads_an_export(variant: str, tied: bool, tmp_path: Path) -> None:
+    ours = model(variant, tied=tied)
+    to_gpt2(ours, tmp_path / "new" / "exported")
     kind: Any = transformers.GPT2LMHeadModel
-    theirs, told = kind.from_pretrained(tmp_path / "new" / "exported", output_loading_info=True)
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
+    theirs, info = kind.from_pretrained(tmp_path / "new" / "exported", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
     tokens = ids(3, 16)
-    torch.testing.assert_close(scores(theirs.eval(), tokens), mine(tokens)[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(scores(theirs.eval(), tokens), ours(tokens)[0], atol=1e-4, rtol=0)
     again = from_gpt2(tmp_path / "new" / "exported")
-    torch.testing.assert_close(again(tokens)[0], mine(tokens)[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(again(tokens)[0], ours(tokens)[0], atol=1e-6, rtol=0)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["exported"]
 
 
-def test_a_modern_model_is_no_gpt2(tmp_path: Path) -> None:
+def test_modern_model_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(errors.UnsupportedError, match=r"positions 'rotary'.*--preset nanogpt"):
         to_gpt2(model("modern"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").touch()
     with pytest.raises(errors.ArgumentError, match="already exists"):
@@ -91,7 +91,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_export_follows_links(tmp_path: Path) -> None:
+def test_export_follows_links(tmp_path: Path) -> None:
     (tmp_path / "large disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "large disk")
     to_gpt2(model("nanogpt"), tmp_path / "link")
@@ -100,7 +100,7 @@ def test_an_export_follows_links(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large disk", "link"]
 
 
-def test_a_file_is_not_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_not_looked_up_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the Hub"))
@@ -110,7 +110,7 @@ def test_a_file_is_not_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest
         from_gpt2("model.npy")
 
 
-def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -121,7 +121,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("model_type", "llama", r"model_type is not supported \('llama', expected 'gpt2'\)"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx is not supported"),
@@ -141,15 +141,15 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_other_models_are_refused(name: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_other_models_raise(name: str, value: Any, message: str, tmp_path: Path) -> None:
     small_gpt2().save_pretrained(tmp_path)
-    told = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**told, name: value}))
-    with pytest.raises((errors.UnsupportedError, errors.FormatError), match=said):
+    record = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**record, name: value}))
+    with pytest.raises((errors.UnsupportedError, errors.FormatError), match=message):
         from_gpt2(tmp_path)
 
 
-def test_damaged_folders(tmp_path: Path) -> None:
+def test_damaged_folders_raise(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match=r"config\.json"):
         from_gpt2(tmp_path)
     (tmp_path / "config.json").write_text("{")
@@ -189,20 +189,20 @@ def test_damaged_folders(tmp_path: Path) -> None:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_configuration_that_lies_is_refused_before_memory_is_taken(
+def test_impossible_configuration_raises_without_allocating(
     changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_gpt2().save_pretrained(tmp_path)
-    told = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**told, **changed}))
-    monkeypatch.setattr("lowtide._gpt.gpt2.GPT", lambda config: pytest.fail("a model was made"))
+    record = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**record, **changed}))
+    monkeypatch.setattr("lowtide._gpt.gpt2.GPT", lambda config: pytest.fail("a model was gpt2"))
     with pytest.raises((errors.FormatError, errors.UnsupportedError)) as caught:
         from_gpt2(tmp_path)
     assert "config.json" in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
-def test_weights_that_are_not_floating_point_are_refused(tmp_path: Path) -> None:
+def test_integer_weights_raise(tmp_path: Path) -> None:
     small_gpt2().save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
@@ -215,7 +215,7 @@ def test_weights_that_are_not_floating_point_are_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "index", ['{"weight_map": {"a": "config.json"}}', '{"weight_map": {}}', "[" * 10_000]
 )
-def test_an_index_that_is_not_one_is_refused(index: str, tmp_path: Path) -> None:
+def test_invalid_index_raises(index: str, tmp_path: Path) -> None:
     small_gpt2().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(index)
@@ -223,9 +223,7 @@ def test_an_index_that_is_not_one_is_refused(index: str, tmp_path: Path) -> None
         from_gpt2(tmp_path)
 
 
-def test_by_name_the_cache_is_asked_first_and_the_error_tells_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_is_looked_up_in_the_cache_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the Hub's client lays its cache out, with no network."""
     from huggingface_hub import constants
 

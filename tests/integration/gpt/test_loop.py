@@ -1,4 +1,4 @@
-"""lowtide._gpt.loop: the loop, in this process; what kills it is in test_runs.py."""
+"""lowtide._gpt.loop: the training loop, in this process; test_runs.py has processes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def resumed(out: Path, **changes: Any) -> Outcome:
     return train(resolve(changes, base=saved.settings), str(out), saved=saved)
 
 
-def test_a_run_learns_and_leaves_its_folder(data: Path, tmp_path: Path) -> None:
+def test_run_learns_and_writes_its_folder(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    found = train(tiny(data, max_iters=60, eval_interval=20), str(out))
+    outcome = train(tiny(data, max_iters=60, eval_interval=20), str(out))
     assert sorted(os.listdir(out)) == [
         "best.pt", "checkpoint.pt", "metrics.jsonl", "settings.json", "tokenizer.json", "training.png",
     ]  # fmt: skip
@@ -43,8 +43,8 @@ def test_a_run_learns_and_leaves_its_folder(data: Path, tmp_path: Path) -> None:
     assert len(losses(out)) == 60
     assert np.mean(losses(out)[-10:]) < np.mean(losses(out)[:10]) - 0.3
     assert [line["step"] for line in seen if line["val_loss"] is not None] == [20, 40, 60]
-    assert (found.step, found.end, found.val_loss) == (60, "done", seen[-1]["val_loss"])
-    assert found.best_val_loss == min(line["val_loss"] for line in seen if line["val_loss"] is not None)
+    assert (outcome.step, outcome.end, outcome.val_loss) == (60, "done", seen[-1]["val_loss"])
+    assert outcome.best_val_loss == min(line["val_loss"] for line in seen if line["val_loss"] is not None)
     assert seen[-1]["tokens"] == 60 * 4 * 8
     assert all(0 < line["loader_ms"] < line["step_ms"] and line["rss_mib"] > 10 for line in seen)
     assert folder.load_model(out).config.vocab_size == len(ALPHABET)
@@ -53,20 +53,26 @@ def test_a_run_learns_and_leaves_its_folder(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["modern", "nanogpt"])
-def test_stopping_and_going_on_gives_the_same_losses_bit_for_bit(
-    data: Path, tmp_path: Path, preset: str
-) -> None:
+def test_resumed_run_is_exact(data: Path, tmp_path: Path, preset: str) -> None:
     settings = tiny(data, preset=preset, dropout=0.2, gradient_accumulation_steps=2, max_iters=9)
     train(settings, str(tmp_path / "whole"))
     train(dataclasses.replace(settings, max_iters=5), str(tmp_path / "parts"))
-    found = resumed(tmp_path / "parts", max_iters=9)
+    outcome = resumed(tmp_path / "parts", max_iters=9)
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     whole, parts = (checkpoint.load(str(tmp_path / name / "checkpoint.pt")) for name in ("whole", "parts"))
     assert all(torch.equal(whole.model[name], parts.model[name]) for name in whole.model)
-    assert found.best_val_loss is not None
+    assert outcome.best_val_loss is not None
 
 
-def test_accumulation_is_the_same_batch_in_smaller_parts(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_resumed_run_keeps_the_dtype_of_muon(data: Path, tmp_path: Path, dtype: str) -> None:
+    train(tiny(data, muon_dtype=dtype, max_iters=2), str(tmp_path / "run"))
+    resumed(tmp_path / "run", max_iters=4)
+    assert folder.read_settings(tmp_path / "run").muon_dtype == dtype
+    assert {line["muon_dtype"] for line in lines(tmp_path / "run")} == {dtype}
+
+
+def test_accumulation_equals_one_batch(data: Path, tmp_path: Path) -> None:
     together = tiny(data, batch_size=8, max_iters=6, optimiser="adamw", grad_clip=0.5)
     parts = dataclasses.replace(together, batch_size=2, gradient_accumulation_steps=4)
     train(together, str(tmp_path / "together"))
@@ -74,26 +80,26 @@ def test_accumulation_is_the_same_batch_in_smaller_parts(data: Path, tmp_path: P
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "together"), rel=1e-4)
 
 
-def test_the_same_seed_is_the_same_run_and_another_is_another(data: Path, tmp_path: Path) -> None:
+def test_seed_decides(data: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train(tiny(data, seed=seed, max_iters=3), str(tmp_path / name))
     assert losses(tmp_path / "a") == losses(tmp_path / "b") != losses(tmp_path / "c")
 
 
-def test_evaluation_is_on_fixed_batches_whatever_the_seed(data: Path) -> None:
+def test_evaluation_batches_do_not_depend_on_the_seed(data: Path) -> None:
     seen = []
     for seed in (1, 2):
         with Ranks("cpu") as ranks:
-            found = Data(tiny(data, seed=seed), ranks)
-            seen.append([x.tolist() for x, _ in found.validation()])
-            assert seen[-1] == [x.tolist() for x, _ in found.validation()]
-            found.close()
+            source = Data(tiny(data, seed=seed), ranks)
+            seen.append([x.tolist() for x, _ in source.validation()])
+            assert seen[-1] == [x.tolist() for x, _ in source.validation()]
+            source.close()
     assert len(seen[0]) == 3
     assert seen[0] == seen[1]
 
 
-def test_the_best_weights_are_kept_apart(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = iter([3.0, 2.0, 2.5, 2.2])
+def test_best_weights_are_saved(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = iter([3.0, 2.0, 2.5, 2.2])
 
     def validation(self: Data) -> Any:
         yield from ()
@@ -101,15 +107,21 @@ def test_the_best_weights_are_kept_apart(data: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(Data, "validation", validation)
     real = Ranks.sum
     monkeypatch.setattr(
-        Ranks, "sum", lambda self, *values: [next(told) * 3] if len(values) == 1 else real(self, *values)
+        Ranks,
+        "sum",
+        lambda self, *values: (
+            [next(reported) * 3]
+            if values == (0.0,) and self.first and type(values[0]) is float
+            else real(self, *values)
+        ),
     )
-    found = train(tiny(data, max_iters=8, eval_interval=2), str(tmp_path / "run"))
-    assert found.best_val_loss == 2.0
-    assert found.val_loss == pytest.approx(2.2)
+    outcome = train(tiny(data, max_iters=8, eval_interval=2), str(tmp_path / "run"))
+    assert outcome.best_val_loss == 2.0
+    assert outcome.val_loss == pytest.approx(2.2)
     assert checkpoint.load(str(tmp_path / "run" / "best.pt")).step == 4
 
 
-def test_documents_are_masked_on_request(data: Path, tmp_path: Path) -> None:
+def test_document_mask(data: Path, tmp_path: Path) -> None:
     train(tiny(data, max_iters=3, eos=0), str(tmp_path / "open"))
     train(tiny(data, max_iters=3, eos=0, document_mask=True), str(tmp_path / "masked"))
     assert losses(tmp_path / "open")[2] != losses(tmp_path / "masked")[2]
@@ -117,10 +129,10 @@ def test_documents_are_masked_on_request(data: Path, tmp_path: Path) -> None:
 
 class TestEnds:
     def test_time(self, data: Path, tmp_path: Path) -> None:
-        found = train(tiny(data, max_iters=100_000, max_minutes=0.01), str(tmp_path / "run"))
-        assert found.end == "time"
-        assert 0 < found.step < 100_000
-        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == found.step
+        outcome = train(tiny(data, max_iters=100_000, max_minutes=0.01), str(tmp_path / "run"))
+        assert outcome.end == "time"
+        assert 0 < outcome.step < 100_000
+        assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == outcome.step
         assert (tmp_path / "run" / "training.png").exists()
 
     def test_a_signal(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +145,9 @@ class TestEnds:
             return real(self, *wishes)
 
         monkeypatch.setattr(Trainer, "update", update)
-        found = train(tiny(data, max_iters=50), str(tmp_path / "run"))
-        assert (found.end, found.signal) == ("signal", signal.SIGTERM)
-        assert found.step == 8  # heard before the next step, and that one is finished
+        outcome = train(tiny(data, max_iters=50), str(tmp_path / "run"))
+        assert (outcome.end, outcome.signal) == ("signal", signal.SIGTERM)
+        assert outcome.step == 8  # heard before the next step, and that one is finished
         assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 8
         assert signal.getsignal(signal.SIGTERM) is before
 
@@ -149,15 +161,15 @@ class TestEnds:
         self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         budget = str(proc.status().rss // 2)
-        found = train(tiny(data, memory_budget=budget, over_budget="warn"), str(tmp_path / "run"))
-        assert (found.step, found.end) == (12, "done")
+        outcome = train(tiny(data, memory_budget=budget, over_budget="warn"), str(tmp_path / "run"))
+        assert (outcome.step, outcome.end) == (12, "done")
         assert capsys.readouterr().out.count("warning: step 0: memory exceeds") == 1
 
     @pytest.mark.parametrize("broken", ["loss", "gradient"])
-    def test_a_loss_that_is_no_number(
+    def test_loss_or_gradient_that_is_not_finite_raises(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
     ) -> None:
-        """A weight that becomes infinite, or a gradient that does while the loss looks well."""
+        """An infinite weight, or a gradient that is not finite while the loss is."""
         real = Trainer.update
 
         def update(self: Trainer, *wishes: bool) -> Any:
@@ -183,7 +195,7 @@ class TestBadInput:
     def run(self, settings: Settings, tmp_path: Path) -> None:
         train(settings, str(tmp_path / "run"))
 
-    def test_ids_beyond_the_vocabulary_are_found_before_training(self, data: Path, tmp_path: Path) -> None:
+    def test_ids_beyond_the_vocabulary_raise_before_training(self, data: Path, tmp_path: Path) -> None:
         corpus(tmp_path / "c", meta=False)
         with pytest.raises(FormatError, match=r"train\.bin: holds .*\(30, expected 0 to 19\)"):
             self.run(tiny(tmp_path / "c", vocab_size=20), tmp_path)
@@ -191,8 +203,10 @@ class TestBadInput:
         with pytest.raises(ArgumentError, match=r"vocab_size is too small .*\(20, expected at least 31"):
             self.run(tiny(data, vocab_size=20), tmp_path)
 
-    def test_or_when_they_come(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One id in a million is in no sample; its batch is refused before the model sees it."""
+    def test_rare_id_beyond_the_vocabulary_raises_when_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A rare id is not in the sample."""
         import lowtide
 
         folder = corpus(tmp_path / "c", meta=False)
@@ -200,7 +214,7 @@ class TestBadInput:
         with pytest.raises(FormatError, match=r"train\.bin: holds a token .*\(\d+, expected 0 to 19"):
             self.run(tiny(folder, vocab_size=20), tmp_path)
 
-    def test_a_corpus_that_does_not_tell_its_vocabulary(self, tmp_path: Path) -> None:
+    def test_corpus_without_vocabulary_needs_vocab_size(self, tmp_path: Path) -> None:
         folder = corpus(tmp_path / "c", meta=False)
         with pytest.raises(
             ArgumentError, match="largest id of a sample is 30\\); pass --vocab-size, such as 50304"
@@ -208,7 +222,7 @@ class TestBadInput:
             self.run(tiny(folder), tmp_path)
         self.run(tiny(folder, vocab_size=64, max_iters=1), tmp_path)
 
-    def test_no_validation_split(self, tmp_path: Path) -> None:
+    def test_missing_validation_split_raises(self, tmp_path: Path) -> None:
         folder = corpus(tmp_path / "c")
         (folder / "val.bin").unlink()
         with pytest.raises(ArgumentError, match=r"validation split 'val' .*--eval-interval 0"):
@@ -217,11 +231,11 @@ class TestBadInput:
         assert not (tmp_path / "run" / "best.pt").exists()
         assert len(losses(tmp_path / "run")) == 12
 
-    def test_a_file_is_no_validation_split_of_itself(self, data: Path, tmp_path: Path) -> None:
+    def test_single_file_has_no_validation_split(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match=r"has a single split.*--eval-interval 0"):
             self.run(tiny(data / "train.bin"), tmp_path)
 
-    def test_a_validation_split_that_is_too_short(self, tmp_path: Path) -> None:
+    def test_short_validation_split_raises(self, tmp_path: Path) -> None:
         folder = corpus(tmp_path / "c")
         np.zeros(8, np.uint16).tofile(folder / "val.bin")
         with pytest.raises(
@@ -230,24 +244,24 @@ class TestBadInput:
         ):
             self.run(tiny(folder), tmp_path)
 
-    def test_a_training_split_that_is_too_short(self, data: Path, tmp_path: Path) -> None:
+    def test_short_training_split_raises(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match="has 5000 tokens, too few for one window of 6000"):
             self.run(tiny(data, length=6000, eval_interval=0), tmp_path)
 
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test says it has not")
-    def test_a_device_that_is_not_there(self, data: Path, tmp_path: Path) -> None:
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+    def test_missing_device_raises(self, data: Path, tmp_path: Path) -> None:
         for device in ("cuda", "cuda:3", "nonsense"):
             with pytest.raises(
                 ArgumentError, match=rf"device '{device}' cannot be used here \(.*\); use cpu"
             ):
                 self.run(tiny(data, device=device), tmp_path)
 
-    def test_a_folder_that_holds_a_run(self, data: Path, tmp_path: Path) -> None:
+    def test_folder_with_a_run_raises(self, data: Path, tmp_path: Path) -> None:
         self.run(tiny(data, max_iters=2), tmp_path)
         with pytest.raises(ArgumentError, match="already holds a run; pass --resume"):
             self.run(tiny(data, max_iters=2), tmp_path)
 
-    def test_going_on_with_another_corpus(self, data: Path, tmp_path: Path) -> None:
+    def test_resuming_with_another_corpus_raises(self, data: Path, tmp_path: Path) -> None:
         self.run(tiny(data, max_iters=2), tmp_path)
         other = corpus(tmp_path / "other", tokens=6000)
         with pytest.raises(StateError, match="corpus_tokens was 5000 and is 6000"):
@@ -255,7 +269,7 @@ class TestBadInput:
 
 
 class TestCompile:
-    def test_falls_back_with_a_word(
+    def test_failure_falls_back_with_a_message(
         self,
         data: Path,
         tmp_path: Path,
@@ -270,11 +284,11 @@ class TestCompile:
 
         monkeypatch.setattr(torch, "compile", compile)
         train(tiny(data, max_iters=2, compile=True), str(tmp_path / "run"))
-        said = "torch.compile does not work here, training without it: no C++ compiler\n"
-        assert said in capsys.readouterr().out
+        message = "torch.compile does not work here, training without it: no C++ compiler\n"
+        assert message in capsys.readouterr().out
         assert len(losses(tmp_path / "run")) == 2
 
-    def test_checkpoints_are_those_of_the_bare_model(
+    def test_checkpoints_are_of_the_bare_model(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         used = []

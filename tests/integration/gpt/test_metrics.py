@@ -1,4 +1,4 @@
-"""lowtide._gpt.metrics: one line a step, and no step twice."""
+"""lowtide._gpt.metrics: one line per step, and no step twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide._gpt.metrics import Log, Metrics
 from lowtide.errors import NotFoundError
 
 
-def made(step: int, loss: float = 0.1 + 0.2) -> Metrics:
+def example(step: int, loss: float = 0.1 + 0.2) -> Metrics:
     val = loss if step % 10 == 0 else None
     return Metrics(step, loss, val, 1e-3, step * 10, 100.0, 0.1, 10.0, 300.0)
 
@@ -22,7 +22,7 @@ def made(step: int, loss: float = 0.1 + 0.2) -> Metrics:
 def written(path: Path, steps: int, start: int = 0) -> None:
     log = Log(str(path), start)
     for step in range(start + 1, steps + 1):
-        log.add(made(step))
+        log.add(example(step))
     log.sync()
     log.close()
     log.close()
@@ -32,7 +32,7 @@ def steps(path: Path) -> list[int]:
     return [line["step"] for line in metrics.read(path)]
 
 
-def test_a_line_holds_what_it_should_with_all_digits(tmp_path: Path) -> None:
+def test_line_has_all_fields_and_digits(tmp_path: Path) -> None:
     written(tmp_path / "metrics.jsonl", 1)
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert set(line) >= {
@@ -42,14 +42,22 @@ def test_a_line_holds_what_it_should_with_all_digits(tmp_path: Path) -> None:
     assert line["val_loss"] is None
 
 
-def test_going_on_cuts_off_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+def test_resuming_removes_later_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     written(path, 9)
     written(path, 12, start=6)
     assert steps(path) == list(range(1, 13))
 
 
-def test_a_line_that_was_written_in_part_goes(tmp_path: Path) -> None:
+def test_lines_of_version_0_1_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    written(path, 3)
+    path.write_text(path.read_text().replace(', "muon_dtype": null', ""))
+    written(path, 4, start=3)
+    assert steps(path) == [1, 2, 3, 4]
+
+
+def test_truncated_line_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     written(path, 5)
     whole = path.read_bytes()
@@ -63,7 +71,7 @@ def test_a_line_that_was_written_in_part_goes(tmp_path: Path) -> None:
     assert steps(path) == list(range(1, 7))
 
 
-GOOD = json.dumps(asdict(made(3))).encode()
+GOOD = json.dumps(asdict(example(3))).encode()
 DAMAGED = {
     "a tower": b"[" * 100_000,
     "bytes": b"\0\xff\xfe",
@@ -79,7 +87,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_line_is_left_out_and_the_others_stay(damage: str, tmp_path: Path) -> None:
+def test_damaged_line_is_skipped(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     written(path, 6)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -93,12 +101,12 @@ def test_a_damaged_line_is_left_out_and_the_others_stay(damage: str, tmp_path: P
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_missing_file_is_told_as_such(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"metrics\.jsonl: no such file"):
         steps(tmp_path / "metrics.jsonl")
 
 
-def test_a_new_run_begins_an_empty_file(tmp_path: Path) -> None:
+def test_new_run_starts_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     written(path, 5)
     written(path, 2)
@@ -113,11 +121,11 @@ class TestPicture:
         assert sorted(one.name for one in tmp_path.iterdir()) == ["metrics.jsonl", "training.png"]
 
     @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e308, -1e308, 1e-320, 0.0])
-    def test_is_drawn_whatever_the_losses_are(self, loss: float, tmp_path: Path) -> None:
+    def test_extreme_losses_are_drawn(self, loss: float, tmp_path: Path) -> None:
         path = tmp_path / "metrics.jsonl"
         log = Log(str(path), 0)
         for step in range(1, 12):
-            log.add(made(step, loss if step % 5 == 0 else 3.0))
+            log.add(example(step, loss if step % 5 == 0 else 3.0))
         log.close()
         assert len(steps(path)) == 11
         with warnings.catch_warnings():
@@ -134,7 +142,7 @@ class TestPicture:
 
 
 @pytest.mark.parametrize("seconds", [(3725.0, "1:02:05"), (59.4, "0:59")])
-def test_the_time_left_reads_as_a_clock(seconds: tuple[float, str]) -> None:
+def test_format_of_the_time_left(seconds: tuple[float, str]) -> None:
     from lowtide._gpt.progress import _clock
 
     assert _clock(seconds[0]) == seconds[1]

@@ -1,4 +1,4 @@
-"""The model: what each token may see, what each option does, and how it begins."""
+"""lowtide._gpt.model: attention, options and initialisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
 @variants
-def test_no_token_sees_what_comes_after_it(variant: str) -> None:
+def test_attention_is_causal(variant: str) -> None:
     gpt, tokens = model(variant), ids(3, 10)
     before = gpt(tokens)[0]
     changed = tokens.clone()
@@ -29,7 +29,7 @@ def test_no_token_sees_what_comes_after_it(variant: str) -> None:
 
 
 @variants
-def test_tokens_see_those_before_them(variant: str) -> None:
+def test_attention_reaches_earlier_tokens(variant: str) -> None:
     gpt, tokens = model(variant), ids(1, 10)
     changed = tokens.clone()
     changed[:, 0] = (changed[:, 0] + 1) % 50
@@ -37,21 +37,21 @@ def test_tokens_see_those_before_them(variant: str) -> None:
 
 
 @variants
-def test_documents_do_not_see_each_other(variant: str) -> None:
+def test_documents_are_separate(variant: str) -> None:
     gpt, tokens = model(variant), ids(2, 9)
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 9])
-    told = gpt(tokens, documents=documents)[0]
-    torch.testing.assert_close(told[1], gpt(tokens)[0][1])
-    torch.testing.assert_close(told[0, :3], gpt(tokens)[0][0, :3])
+    masked = gpt(tokens, documents=documents)[0]
+    torch.testing.assert_close(masked[1], gpt(tokens)[0][1])
+    torch.testing.assert_close(masked[0, :3], gpt(tokens)[0][0, :3])
     changed = tokens.clone()
     changed[0, :3] = (changed[0, :3] + 1) % 50
-    torch.testing.assert_close(gpt(changed, documents=documents)[0][0, 3:], told[0, 3:])
+    torch.testing.assert_close(gpt(changed, documents=documents)[0][0, 3:], masked[0, 3:])
     if gpt.config.positions == "rotary":  # which knows distances alone
-        torch.testing.assert_close(told[0, 3:7], gpt(tokens[:1, 3:7])[0][0])
+        torch.testing.assert_close(masked[0, 3:7], gpt(tokens[:1, 3:7])[0][0])
 
 
 @variants
-def test_loss_is_the_mean_over_targets_that_count(variant: str) -> None:
+def test_loss_ignores_masked_targets(variant: str) -> None:
     gpt, tokens, targets = model(variant), ids(2, 8), ids(2, 8, seed=2)
     logits, loss = gpt(tokens, targets)
     expected = -torch.log_softmax(logits, -1).gather(-1, targets[..., None]).squeeze(-1)
@@ -63,7 +63,7 @@ def test_loss_is_the_mean_over_targets_that_count(variant: str) -> None:
 
 
 @variants
-def test_a_cache_changes_nothing_but_the_work(variant: str) -> None:
+def test_cache_gives_the_same_logits(variant: str) -> None:
     gpt, tokens = model(variant), ids(2, 16)
     whole = gpt(tokens)[0]
     cache = Cache(gpt, batch=2)
@@ -83,7 +83,7 @@ def test_documents_and_a_cache_exclude_each_other() -> None:
         gpt(tokens, documents=torch.zeros_like(tokens), cache=cache)
 
 
-def test_the_nanogpt_preset_begins_as_gpt_2_does() -> None:
+def test_nanogpt_preset_has_the_initialisation_of_gpt2() -> None:
     torch.manual_seed(0)
     gpt = GPT(config("nanogpt", n_embd=128, n_layer=4, vocab_size=500))
     assert gpt.head.weight is gpt.embedding.weight
@@ -95,7 +95,7 @@ def test_the_nanogpt_preset_begins_as_gpt_2_does() -> None:
             assert parameter.std().item() == pytest.approx(0.02 / 8**0.5 if writes else 0.02, rel=0.05)
 
 
-def test_biases_begin_at_zero_and_are_there_on_request_alone() -> None:
+def test_biases_are_optional_and_start_at_zero() -> None:
     gpt = GPT(config("gpt2"))
     biases = [parameter for name, parameter in gpt.named_parameters() if name.endswith("bias")]
     assert len(biases) == 2 * 6 + 1
@@ -103,7 +103,7 @@ def test_biases_begin_at_zero_and_are_there_on_request_alone() -> None:
     assert not [name for name, _ in GPT(config("nanogpt")).named_parameters() if name.endswith("bias")]
 
 
-def test_with_zero_init_every_block_begins_as_the_identity() -> None:
+def test_zero_init_makes_blocks_the_identity() -> None:
     gpt = GPT(config("modern"))
     x = torch.randn(2, 5, 16)
     for block in gpt.blocks:
@@ -124,7 +124,7 @@ def test_activations(activation: str, expected: Any) -> None:
     torch.testing.assert_close(part(x), expected(x @ part.up.weight.T) @ part.down.weight.T)
 
 
-def test_rotary_products_depend_on_the_distance_alone() -> None:
+def test_rotary_products_depend_on_the_distance_only() -> None:
     q, k = torch.randn(2, 8)
     product = rotate(torch.stack((q, k)).expand(1, 12, 2, 8)[:, :, :, None].contiguous(), rotations(12, 8))
     products = product[0, :, 0, 0] @ product[0, :, 1, 0].T
@@ -136,7 +136,7 @@ def test_rotary_products_depend_on_the_distance_alone() -> None:
 
 
 @pytest.mark.parametrize("variant", ["modern", "rmsnorm"])
-def test_qk_norm_makes_the_size_of_queries_and_keys_irrelevant(variant: str) -> None:
+def test_qk_norm_ignores_the_scale_of_queries_and_keys(variant: str) -> None:
     gpt, tokens = model(variant), ids(1, 8)
     before = gpt(tokens)[0]
     with torch.no_grad():
@@ -146,20 +146,20 @@ def test_qk_norm_makes_the_size_of_queries_and_keys_irrelevant(variant: str) -> 
     torch.testing.assert_close(gpt(tokens)[0], before, atol=1e-3, rtol=1e-3)
 
 
-def test_dropout_works_in_training_alone() -> None:
+def test_dropout_is_for_training_only() -> None:
     gpt, tokens = model(dropout=0.5), ids(2, 8)
     assert torch.equal(gpt(tokens)[0], gpt(tokens)[0])
     gpt.train()
     assert not torch.equal(gpt(tokens)[0], gpt(tokens)[0])
 
 
-def test_a_configuration_goes_through_json() -> None:
-    made = config("gpt2")
-    assert ModelConfig(**json.loads(json.dumps(dataclasses.asdict(made)))) == made
+def test_configuration_round_trip_through_json() -> None:
+    original = config("gpt2")
+    assert ModelConfig(**json.loads(json.dumps(dataclasses.asdict(original)))) == original
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"n_head": 3}, "n_embd must be a multiple of n_head, got 16 for 3 heads"),
         ({"n_head": 16}, "n_embd / n_head must be even for rotary positions, got 1"),
@@ -169,11 +169,11 @@ def test_a_configuration_goes_through_json() -> None:
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu2, got 'swish'"),
     ],
 )
-def test_configurations_that_make_no_sense(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_invalid_configurations_raise(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         config(**changed)
 
 
-def test_too_many_tokens() -> None:
+def test_too_many_tokens_raise() -> None:
     with pytest.raises(ArgumentError, match="17 tokens exceed the model's context length, 16"):
         model()(ids(1, 17))

@@ -1,4 +1,4 @@
-"""The optimisers: who gets which parameters, what Muon does, and going on from a saved state."""
+"""lowtide._gpt.optim: parameter groups, Muon, and saved states."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def optimiser(gpt: GPT, name: Any, rate: float = 1e-2) -> Optimiser:
     return make(gpt, tiny("corpus", optimiser=name, learning_rate=rate, beta2=0.99))
 
 
-def train(gpt: GPT, made: Optimiser, steps: range) -> list[float]:
+def train(gpt: GPT, instance: Optimiser, steps: range) -> list[float]:
     losses = []
     for step in steps:
         loss = gpt(ids(2, 8, seed=step), ids(2, 8, seed=step + 1))[1]
         loss.backward()
-        made.step()
-        made.zero_grad()
+        instance.step()
+        instance.zero_grad()
         losses.append(loss.item())
     return losses
 
 
 def names(gpt: GPT, group: dict[str, Any]) -> set[str]:
-    mine = {id(parameter) for parameter in group["params"]}
-    return {name for name, parameter in gpt.named_parameters() if id(parameter) in mine}
+    ours = {id(parameter) for parameter in group["params"]}
+    return {name for name, parameter in gpt.named_parameters() if id(parameter) in ours}
 
 
-def test_adamw_decays_matrices_and_nothing_else() -> None:
+def test_adamw_decays_matrices_only() -> None:
     gpt = model("gpt2")
     (adamw,) = optimiser(gpt, "adamw").parts
     assert isinstance(adamw, torch.optim.AdamW)
@@ -46,7 +46,7 @@ def test_adamw_decays_matrices_and_nothing_else() -> None:
     assert all(group["lr"] == 1e-2 for group in adamw.param_groups)
 
 
-def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
+def test_muon_takes_the_matrices_of_the_blocks() -> None:
     gpt = model("modern")
     adamw, muon = optimiser(gpt, "muon").parts
     matrices = set().union(*(names(gpt, group) for group in muon.param_groups))
@@ -58,75 +58,78 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     assert "head.weight" in rest
 
 
-def test_orthogonal_brings_all_singular_values_near_one() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_orthogonal_brings_all_singular_values_near_one(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     shapes = (3, 24, 24), (3, 24, 60), (3, 60, 24)
     values = torch.logspace(0, -2, 24) * torch.tensor([1e-6, 1.0, 1e4])[:, None]
     parts = [torch.linalg.svd(torch.randn(shape), full_matrices=False) for shape in shapes]
     stacks = [left * values[:, None] @ right for left, _, right in parts]
-    for halved, (left, _, right) in zip(orthogonal(stacks), parts, strict=True):
-        made = halved.float()
-        found = torch.linalg.svdvals(made)
-        assert found.max() < 2.6
-        assert found[:, :12].min() > 0.5  # the largest half, down to a tenth of the largest
+    for halved, (left, _, right) in zip(orthogonal(stacks, dtype), parts, strict=True):
+        result = halved.float()
+        singular = torch.linalg.svdvals(result)
+        assert singular.max() < 2.6
+        assert singular[:, :12].min() > 0.5  # the largest half, down to a tenth of the largest
         nearest = left @ right
-        assert ((made * nearest).sum((1, 2)) / made.norm(dim=(1, 2)) / nearest.norm(dim=(1, 2))).min() > 0.9
+        assert (
+            (result * nearest).sum((1, 2)) / result.norm(dim=(1, 2)) / nearest.norm(dim=(1, 2))
+        ).min() > 0.9
     zeros = [torch.zeros(shape) for shape in shapes]
-    assert all(not made.any() for made in orthogonal(zeros))
+    assert all(not result.any() for result in orthogonal(zeros, dtype))
 
 
-def test_muon_goes_the_way_of_pytorchs_own() -> None:
+def test_muon_agrees_with_torch() -> None:
     torch.manual_seed(0)
-    mine = [torch.nn.Parameter(torch.randn(16, 48)) for _ in range(3)]
-    theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in mine]
-    start = torch.stack([matrix.detach().clone() for matrix in mine])
+    ours = [torch.nn.Parameter(torch.randn(16, 48)) for _ in range(3)]
+    theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    start = torch.stack([matrix.detach().clone() for matrix in ours])
     settings: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95}
-    muons = (Muon([{"params": mine}], **settings), torch.optim.Muon(theirs, **settings))
+    muons = (Muon([{"params": ours}], **settings), torch.optim.Muon(theirs, **settings))
     for _ in range(5):
-        for one, other in zip(mine, theirs, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
             one.grad = torch.randn_like(one)
             other.grad = one.grad.clone()
         for muon in muons:
             muon.step()
-    moved, expected = torch.stack([*mine]) - start, torch.stack([*theirs]) - start
+    moved, expected = torch.stack([*ours]) - start, torch.stack([*theirs]) - start
     assert torch.cosine_similarity(moved.flatten(1), expected.flatten(1)).min() > 0.9
     assert (moved.norm() / expected.norm()).item() == pytest.approx(1, abs=0.35)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_it_learns(name: str, tied: bool) -> None:
+def test_loss_falls(name: str, tied: bool) -> None:
     gpt = model("modern", tied=tied)
     tokens = ids(2, 8)
-    made = optimiser(gpt, name, 2e-3)
+    instance = optimiser(gpt, name, 2e-3)
     first = gpt(tokens, tokens)[1].item()
     for _ in range(40):
         gpt(tokens, tokens)[1].backward()
-        made.step()
-        made.zero_grad()
+        instance.step()
+        instance.zero_grad()
     assert gpt(tokens, tokens)[1].item() < first / 2
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_a_saved_state_goes_on_bit_for_bit(name: str) -> None:
+def test_restored_state_continues_exactly(name: str) -> None:
     gpt = model("modern")
-    made = optimiser(gpt, name)
-    train(gpt, made, range(4))
+    instance = optimiser(gpt, name)
+    train(gpt, instance, range(4))
     file = io.BytesIO()
-    torch.save(made.state_dict(), file)
+    torch.save(instance.state_dict(), file)
     again = copy.deepcopy(gpt)
-    expected = train(gpt, made, range(4, 8))
+    expected = train(gpt, instance, range(4, 8))
     file.seek(0)
     resumed = optimiser(again, name, rate=1.0)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert train(again, resumed, range(4, 8)) == expected
 
 
-def test_the_learning_rate_reaches_every_part_by_its_scale() -> None:
-    made = optimiser(model("modern"), "muon", 1.0)
-    before = [group["lr"] for part in made.parts for group in part.param_groups]
-    made.set_learning_rate(0.5)
-    assert [group["lr"] for part in made.parts for group in part.param_groups] == [
+def test_learning_rate_is_scaled_per_group() -> None:
+    instance = optimiser(model("modern"), "muon", 1.0)
+    before = [group["lr"] for part in instance.parts for group in part.param_groups]
+    instance.set_learning_rate(0.5)
+    assert [group["lr"] for part in instance.parts for group in part.param_groups] == [
         rate / 2 for rate in before
     ]
 
@@ -146,21 +149,21 @@ def test_the_learning_rate_reaches_every_part_by_its_scale() -> None:
         lambda part: part["param_groups"][0].update(lr="fast"),
     ],
 )
-def test_a_state_of_something_else_is_refused(name: str, damage: Any) -> None:
+def test_other_state_raises(name: str, damage: Any) -> None:
     gpt = model("modern")
-    made = optimiser(gpt, name)
-    train(gpt, made, range(2))
-    state = made.state_dict()
+    instance = optimiser(gpt, name)
+    train(gpt, instance, range(2))
+    state = instance.state_dict()
     damage(state["parts"][-1])
     with pytest.raises(StateError):
         optimiser(gpt, name).load_state_dict(state)
 
 
-def test_a_step_that_is_not_a_number_is_refused() -> None:
+def test_nan_step_raises() -> None:
     gpt = model("modern")
-    made = optimiser(gpt, "adamw")
-    train(gpt, made, range(2))
-    state = made.state_dict()
+    instance = optimiser(gpt, "adamw")
+    train(gpt, instance, range(2))
+    state = instance.state_dict()
     state["parts"][0]["state"][0]["step"] = torch.tensor(float("nan"))
     with pytest.raises(StateError, match="step of parameter 0 is nan"):
-        made.load_state_dict(state)
+        instance.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Whole runs as processes: killed, told to stop, out of space, on one rank and on several."""
+"""Whole runs as processes: killed, stopped, out of space, on one rank and on several."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happened to."""
+    """A run without interruption."""
     out = tmp_path_factory.mktemp("whole") / "run"
     done = run(out, data=data, **OPTIONS)
     assert done.returncode == 0, done.stderr
@@ -34,8 +34,8 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def begun(out: Path, steps: int, **options: Any) -> subprocess.Popen[str]:
-    """A run that has come to a step and goes on."""
+def started(out: Path, steps: int, **options: Any) -> subprocess.Popen[str]:
+    """A run that has reached a step and continues."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lowtide.cli", *arguments(out, **options)],
         env=environment(),
@@ -51,18 +51,18 @@ def begun(out: Path, steps: int, **options: Any) -> subprocess.Popen[str]:
     return process
 
 
-def test_killed_and_resumed_equals_never_killed_bit_for_bit(data: Path, whole: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed_run_is_exact(data: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     # So many steps that it is certainly killed before the end; the schedule is that of the whole run.
     later = {**OPTIONS, "max_iters": 100_000, "lr_decay_iters": 200, "warmup_iters": 20}
-    process = begun(out, 12, data=data, **later)
+    process = started(out, 12, data=data, **later)
     process.kill()
     process.communicate()
     saved = checkpoint.load(str(out / "checkpoint.pt")).step
     assert 7 <= saved < 190, "killed too late to show anything"
     assert saved <= len(lines(out))
     with open(out / "metrics.jsonl", "ab") as file:
-        file.write(b'{"step": 99')  # a line that the kill cut off
+        file.write(b'{"step": 99')  # a truncated line
     done = run(out, resume=True, max_iters=200)
     assert done.returncode == 0, done.stderr
     assert losses(out) == losses(whole)
@@ -70,21 +70,21 @@ def test_killed_and_resumed_equals_never_killed_bit_for_bit(data: Path, whole: P
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_first_and_says_how_to_go_on(
+def test_signal_saves_first_and_shows_how_to_resume(
     data: Path, tmp_path: Path, number: int, status: int
 ) -> None:
     out = tmp_path / "run"
-    process = begun(out, 3, data=data, **{**OPTIONS, "max_iters": 100_000, "checkpoint_interval": 100_000})
+    process = started(out, 3, data=data, **{**OPTIONS, "max_iters": 100_000, "checkpoint_interval": 100_000})
     process.send_signal(number)
-    said, errors = process.communicate(timeout=60)
+    stdout, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
-    assert "stopped by a signal at step" in said
-    assert f"continue with: lowtide train --out {out} --resume" in said
+    assert "stopped by a signal at step" in stdout
+    assert f"continue with: lowtide train --out {out} --resume" in stdout
     assert "Traceback" not in errors
     assert checkpoint.load(str(out / "checkpoint.pt")).step == len(losses(out))
 
 
-def test_no_space_while_saving_keeps_the_last_good_state(data: Path, tmp_path: Path) -> None:
+def test_full_disk_keeps_the_last_checkpoint(data: Path, tmp_path: Path) -> None:
     """A real limit on the size of files: the state with AdamW's moments is larger than the first one."""
     out = tmp_path / "run"
     code = f"""
@@ -107,7 +107,7 @@ def test_no_space_while_saving_keeps_the_last_good_state(data: Path, tmp_path: P
     assert not [name for name in os.listdir(out) if "partial" in name]
 
 
-def test_two_ranks_give_the_curve_of_one(data: Path, tmp_path: Path) -> None:
+def test_two_ranks_give_the_losses_of_one(data: Path, tmp_path: Path) -> None:
     alone, two = tmp_path / "alone", tmp_path / "two"
     options = {**OPTIONS, "dropout": 0.0, "gradient_accumulation_steps": 2, "max_iters": 15}
     assert run(alone, data=data, **options).returncode == 0
@@ -118,7 +118,7 @@ def test_two_ranks_give_the_curve_of_one(data: Path, tmp_path: Path) -> None:
     assert [line["tokens"] for line in lines(two)] == [line["tokens"] for line in lines(alone)]
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(data: Path, tmp_path: Path) -> None:
+def test_resume_on_another_number_of_ranks(data: Path, tmp_path: Path) -> None:
     """One micro-batch of five windows, on one rank, then on two, with three and two of them."""
     alone, parts = tmp_path / "alone", tmp_path / "parts"
     options = {**OPTIONS, "dropout": 0.0, "batch_size": 5, "eval_interval": 0, "lr_decay_iters": 14}
@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(data: Path, tmp_path: Path) 
     assert losses(parts) == pytest.approx(losses(alone), rel=1e-4)
 
 
-def test_more_ranks_than_windows(data: Path, tmp_path: Path) -> None:
+def test_more_ranks_than_windows_raises(data: Path, tmp_path: Path) -> None:
     done = torchrun(tmp_path / "run", 2, data=data, **{**OPTIONS, "batch_size": 1})
     assert done.returncode != 0
     assert "must hold a row for each rank, got 1 for 2 ranks" in done.stderr

@@ -10,7 +10,7 @@ from lowtide._gpt.config import Settings, resolve
 from lowtide._gpt.optim import learning_rate
 
 
-def made(schedule: str) -> Settings:
+def settings_for(schedule: str) -> Settings:
     return resolve({
         "data": "corpus", "device": "cpu", "schedule": schedule, "learning_rate": 1.0, "min_lr": 0.1,
         "warmup_iters": 10, "lr_decay_iters": 110, "cooldown_iters": 20, "max_iters": 200,
@@ -18,8 +18,8 @@ def made(schedule: str) -> Settings:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-def test_it_rises_in_a_line_and_stays_at_the_bottom_when_it_is_there(schedule: str) -> None:
-    settings = made(schedule)
+def test_linear_warmup_and_constant_end(schedule: str) -> None:
+    settings = settings_for(schedule)
     assert [learning_rate(settings, step) for step in range(10)] == pytest.approx(
         [(step + 1) / 11 for step in range(10)]
     )
@@ -27,19 +27,19 @@ def test_it_rises_in_a_line_and_stays_at_the_bottom_when_it_is_there(schedule: s
     assert {learning_rate(settings, step) for step in (110, 111, 199)} == {0.1}
 
 
-def test_cosine_falls_as_half_a_cosine() -> None:
-    settings = made("cosine")
+def test_cosine_decay() -> None:
+    settings = settings_for("cosine")
     assert learning_rate(settings, 60) == pytest.approx(0.55)
     assert learning_rate(settings, 35) == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi / 4)))
 
 
-def test_wsd_stays_and_then_falls_in_a_line() -> None:
-    settings = made("wsd")
+def test_wsd_decay() -> None:
+    settings = settings_for("wsd")
     assert {learning_rate(settings, step) for step in range(10, 91)} == {1.0}
     assert learning_rate(settings, 100) == pytest.approx(0.55)
     assert learning_rate(settings, 109) == pytest.approx(0.145)
 
 
-def test_no_warm_up_begins_at_the_top() -> None:
+def test_without_warmup_starts_at_the_top() -> None:
     settings = resolve({"data": "c", "device": "cpu", "warmup_iters": 0, "learning_rate": 1.0})
     assert learning_rate(settings, 0) == 1.0

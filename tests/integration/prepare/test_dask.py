@@ -26,12 +26,12 @@ class Cluster:
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self._folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
-        told = folder / "scheduler.json"
+        address_file = folder / "scheduler.json"
         self._start(
-            [], "scheduler", "--host", host, "--port", "0", "--no-dashboard", "--scheduler-file", told
+            [], "scheduler", "--host", host, "--port", "0", "--no-dashboard", "--scheduler-file", address_file
         )
-        wait_for(lambda: told.exists() and told.read_text().strip().endswith("}"))
-        self.address = json.loads(told.read_text())["address"]
+        wait_for(lambda: address_file.exists() and address_file.read_text().strip().endswith("}"))
+        self.address = json.loads(address_file.read_text())["address"]
 
     def worker(self, *prefix: str) -> subprocess.Popen[bytes]:
         """One more worker; ``prefix`` is a command that runs it elsewhere."""
@@ -53,9 +53,9 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.close()
+    running = Cluster(tmp_path)
+    yield running
+    running.close()
 
 
 @pytest.fixture
@@ -93,14 +93,12 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
 
 
 def test_a_wrong_address_ends_within_seconds(tmp_path: Path, source: Path) -> None:
-    begun = time.monotonic()
+    before = time.monotonic()
     with refused(ClusterError, "tcp://127.0.0.1:9", "dask scheduler"):
         lowtide.prepare(source, tmp_path / "out", dask="tcp://127.0.0.1:9")
     with refused(ClusterError, "nonsense"):
         lowtide.prepare(source, tmp_path / "out", dask="nonsense://")
-    assert (
-        time.monotonic() - begun < 30
-    )  # no figure of speed: without a limit of its own Dask waits for longer
+    assert time.monotonic() - before < 30  # not a benchmark: without this limit Dask waits for longer
     assert not (tmp_path / "out").exists()
 
 
@@ -114,7 +112,7 @@ def test_a_scheduler_without_workers_says_so(
 
 @contextmanager
 def machine(number: int) -> Iterator[list[str]]:
-    """A network namespace of its own, linked to this one: as another machine with the same files."""
+    """A separate network namespace, linked to this one: like another machine with the same files."""
     name, here, there = (
         f"lowtide{os.getpid() % 1000}-{number}",
         f"lt{os.getpid()}h{number}",
@@ -149,7 +147,7 @@ def machine(number: int) -> Iterator[list[str]]:
                 subprocess.run(command.split(), capture_output=True, check=False)
 
 
-def test_workers_on_machines_of_their_own(tmp_path: Path, source: Path) -> None:
+def test_workers_on_other_machines(tmp_path: Path, source: Path) -> None:
     with machine(1) as one, machine(2) as two:
         cluster = Cluster(tmp_path, host="10.213.1.1")
         try:

@@ -20,11 +20,11 @@ TEXTS = [f"document {i}" for i in range(2500)]
 
 
 def test_a_saved_data_set(tmp_path: Path) -> None:
-    made = datasets.Dataset.from_dict({"id": list(range(2500)), "text": TEXTS})
-    made.save_to_disk(tmp_path / "saved", num_shards=2)
+    dataset = datasets.Dataset.from_dict({"id": list(range(2500)), "text": TEXTS})
+    dataset.save_to_disk(tmp_path / "saved", num_shards=2)
     for unit_size in (1000, 2**20):
-        found = documents(pieces_of(tmp_path / "saved", ReadOptions(unit_size=unit_size)))
-        assert [text for _, text in found] == TEXTS
+        result = documents(pieces_of(tmp_path / "saved", ReadOptions(unit_size=unit_size)))
+        assert [text for _, text in result] == TEXTS
     sources = find([str(tmp_path / "saved")])
     assert [(source.label, Path(source.name).name) for source in sources] == [
         ("dataset", "data-00000-of-00002.arrow"),
@@ -33,11 +33,11 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
 
 
 def test_a_shuffled_data_set_is_read_in_its_new_order(tmp_path: Path) -> None:
-    made = datasets.Dataset.from_dict({"text": TEXTS}).shuffle(seed=1)
-    made.save_to_disk(tmp_path / "saved")
-    found = [text for _, text in documents(pieces_of(tmp_path / "saved", ReadOptions()))]
-    assert found == made["text"][:]
-    assert found != TEXTS
+    dataset = datasets.Dataset.from_dict({"text": TEXTS}).shuffle(seed=1)
+    dataset.save_to_disk(tmp_path / "saved")
+    result = [text for _, text in documents(pieces_of(tmp_path / "saved", ReadOptions()))]
+    assert result == dataset["text"][:]
+    assert result != TEXTS
 
 
 def test_splits_are_not_guessed(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     sources = find([f"hf:{folder}:test"])
     assert [source.label for source in sources] == ["dataset"]
-    found = documents(pieces_of(Path(sources[0].path), ReadOptions()))
-    assert [text for _, text in found] == TEXTS[50:60]
+    result = documents(pieces_of(Path(sources[0].path), ReadOptions()))
+    assert [text for _, text in result] == TEXTS[50:60]
     with refused(ArgumentError, "'train', 'test'", f"hf:{folder}:train"):
         find([f"hf:{folder}"])
-    with refused(UnsupportedError, "has 5 rows", "hold 50", "save_to_disk"):
+    with refused(UnsupportedError, "5 rows, expected 50", "save_to_disk"):
         find([f"hf:{folder}:train[:5]"])
 
 

@@ -19,7 +19,7 @@ from tests.support.preparing import as_bytes, content, documents, jsonl
 def test_every_option_is_the_functions(tmp_path: Path) -> None:
     text = "low tide||high tide||" * 50
     (tmp_path / "sea.txt").write_text(text)
-    told = run(
+    result = run(
         "prepare", tmp_path / "sea.txt", "-o", tmp_path / "cli", "--tokenizer", "char",
         "--val-fraction", "0.3", "--holdout", "documents", "--seed", "7", "--split-on", "||", "--no-eos",
         "--layout", "llmc",
@@ -33,7 +33,7 @@ def test_every_option_is_the_functions(tmp_path: Path) -> None:
     )  # fmt: skip
     assert content(tmp_path / "cli") == content(tmp_path / "function")
     for part in ("tokens in 100 documents", "train", "val", "tokens per document", "###"):
-        assert part in told.stdout
+        assert part in result.stdout
 
 
 def test_standard_input_and_a_newline_between_documents(tmp_path: Path) -> None:
@@ -48,9 +48,11 @@ def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run("prepare", tmp_path / "web.jsonl", "-o", out, "--val-fraction", "0.2", "--shard-tokens", "2k")
     assert "all as written" in run("info", "--verify", out).stdout
-    told = json.loads(run("info", "--verify", "--json", out).stdout)
-    assert told["files"] == len(list(out.iterdir())) - 1
-    assert told["nbytes"] == sum(path.stat().st_size for path in out.iterdir() if path.name != "corpus.json")
+    result = json.loads(run("info", "--verify", "--json", out).stdout)
+    assert result["files"] == len(list(out.iterdir())) - 1
+    assert result["nbytes"] == sum(
+        path.stat().st_size for path in out.iterdir() if path.name != "corpus.json"
+    )
     for name in ("train-00001.bin", "val-00000.ends", "tokenizer.json"):
         before = (out / name).read_bytes()
         (out / name).write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
@@ -84,14 +86,14 @@ def test_a_line_every_few_seconds(
     for second in range(12):
         now[0] = 100.0 + second
         lines.show(Progress("tokens", second, 20, 0, documents=second, tokens=1000 * second))
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    result = capsys.readouterr().err.splitlines()
+    assert result == [
         "tokens 25 %, 5 B of 20 B, 5 documents, 5,000 tokens, 1,000 tokens/s, 0:00:15 left",
         "tokens 50 %, 10 B of 20 B, 10 documents, 10,000 tokens, 1,000 tokens/s, 0:00:10 left",
     ]
 
 
-def test_the_clock_starts_anew_with_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_restarts_with_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [5.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     clock = Clock()
@@ -113,3 +115,18 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     )
     assert "50 documents" in done.stdout
     assert "━" in done.stdout
+
+
+def test_deprecated_options_warn_and_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sea.txt").write_bytes(b"low \xff tide " * 50)
+    pairs = {
+        "--split=contiguous": "--holdout=contiguous",
+        "--errors=replace": "--on-error=replace",
+    }
+    command = ("prepare", tmp_path / "sea.txt", "--val-fraction=0.1", "--workers=1")
+    old = run(*command, "-o", tmp_path / "old", *pairs)
+    new = run(*command, "-o", tmp_path / "new", *pairs.values())
+    assert content(tmp_path / "old") == content(tmp_path / "new")
+    for option in ("--split", "--errors"):
+        assert f"lowtide: {option} is deprecated; use --" in old.stderr
+    assert "deprecated" not in new.stderr

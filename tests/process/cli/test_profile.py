@@ -111,6 +111,15 @@ def test_unwritable_file_exits_before_the_command_runs(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def test_json_with_a_file_still_works_with_a_warning(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    done = profile("--json", str(out), "--", "true")
+    assert done.returncode == 0
+    first, *_, last = done.stderr.splitlines()
+    assert first == "lowtide: --json FILE is deprecated; use --save FILE"
+    assert json.loads(out.read_text())["verdict"] == last
+
+
 def test_full_disk_keeps_the_verdict() -> None:
     done = profile("--save", "/dev/full", "--", "true")
     assert done.returncode == 125

@@ -28,10 +28,10 @@ ALPHABET = "\n abcdefghijklmnopqrstuvwxyz"
 
 def make_run(folder: Path, gpt: GPT, tokenizer: tokenizers.Tokenizer | None) -> Path:
     folder.mkdir()
-    told = resolve({"data": "nowhere", "device": "cpu"})
-    saved = Checkpoint(0, told, gpt.config, gpt.state_dict())
+    settings = resolve({"data": "nowhere", "device": "cpu"})
+    saved = Checkpoint(0, settings, gpt.config, gpt.state_dict())
     saved.save(str(folder / LAST))
-    write_settings(str(folder), told)
+    write_settings(str(folder), settings)
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer.to_json())
     return folder
@@ -42,48 +42,48 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "run", model(vocab_size=28), CharTokenizer(ALPHABET))
 
 
-def said(command: Any, *arguments: object) -> str:
+def output_of(command: Any, *arguments: object) -> str:
     ended = CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     return ended.output
 
 
-def test_it_says_the_prompt_and_goes_on(run: Path) -> None:
-    told = said(sample, run, "--prompt", "low tide", "--max-new-tokens", 30)
-    assert told.startswith("low tide")
-    assert len(told) == len("low tide") + 30 + 1
-    assert set(told) <= set(ALPHABET)
-    assert said(sample, run, "--prompt", "low tide", "--max-new-tokens", 30) == told
-    assert said(sample, run, "--prompt", "low tide", "--max-new-tokens", 30, "--seed", 1) != told
+def test_prompt_and_continuation(run: Path) -> None:
+    text = output_of(sample, run, "--prompt", "low tide", "--max-new-tokens", 30)
+    assert text.startswith("low tide")
+    assert len(text) == len("low tide") + 30 + 1
+    assert set(text) <= set(ALPHABET)
+    assert output_of(sample, run, "--prompt", "low tide", "--max-new-tokens", 30) == text
+    assert output_of(sample, run, "--prompt", "low tide", "--max-new-tokens", 30, "--seed", 1) != text
 
 
 def test_greedy_and_narrow_sampling_agree(run: Path) -> None:
-    greedy = said(sample, run, "--prompt", "a", "--max-new-tokens", 9, "--temperature", 0)
-    assert said(sample, run, "--prompt", "a", "--max-new-tokens", 9, "--top-k", 1) == greedy
-    assert said(sample, run, "--prompt", "a", "--max-new-tokens", 9, "--top-p", 1e-6) == greedy
+    greedy = output_of(sample, run, "--prompt", "a", "--max-new-tokens", 9, "--temperature", 0)
+    assert output_of(sample, run, "--prompt", "a", "--max-new-tokens", 9, "--top-k", 1) == greedy
+    assert output_of(sample, run, "--prompt", "a", "--max-new-tokens", 9, "--top-p", 1e-6) == greedy
 
 
-def test_without_a_prompt_it_begins_with_a_new_line_or_the_end_of_text(run: Path, tmp_path: Path) -> None:
-    assert said(sample, run, "--max-new-tokens", 5).startswith("\n")
+def test_default_prompt_is_a_new_document(run: Path, tmp_path: Path) -> None:
+    assert output_of(sample, run, "--max-new-tokens", 5).startswith("\n")
     other = make_run(tmp_path / "bytes", model(vocab_size=257), tokenizers.make("byte"))
-    assert said(sample, other, "--max-new-tokens", 0) == "\n"
-    assert len(said(sample, other, "--max-new-tokens", 5)) > 1
+    assert output_of(sample, other, "--max-new-tokens", 0) == "\n"
+    assert len(output_of(sample, other, "--max-new-tokens", 5)) > 1
 
 
-def test_as_a_program_it_needs_the_run_folder_alone(run: Path) -> None:
+def test_run_folder_is_enough(run: Path) -> None:
     arguments = ["sample", str(run), "--prompt", "sea", "--max-new-tokens", "4"]
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "lowtide.cli", *arguments], capture_output=True, text=True, check=True
     )
-    assert told.stdout == said(sample, run, "--prompt", "sea", "--max-new-tokens", 4)
-    assert told.stderr == ""
+    assert process.stdout == output_of(sample, run, "--prompt", "sea", "--max-new-tokens", 4)
+    assert process.stderr == ""
 
 
 def test_errors(run: Path, tmp_path: Path) -> None:
     def refused(*arguments: object) -> str:
-        with pytest.raises(LowtideError) as told:
-            said(sample, *arguments)
-        return str(told.value)
+        with pytest.raises(LowtideError) as caught:
+            output_of(sample, *arguments)
+        return str(caught.value)
 
     assert "no checkpoint there" in refused(tmp_path / "nowhere")
     assert "device 'cuda:7'" in refused(run, "--device", "cuda:7")
@@ -94,25 +94,27 @@ def test_errors(run: Path, tmp_path: Path) -> None:
     assert "no tokenizer 'klingon'" in refused(run, "--tokenizer", "klingon")
 
 
-def test_a_tokenizer_can_be_named(tmp_path: Path) -> None:
+def test_tokenizer_by_name(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model(vocab_size=257), None)
-    assert said(sample, run, "--tokenizer", "byte", "--prompt", "x", "--max-new-tokens", 3).startswith("x")
+    assert output_of(sample, run, "--tokenizer", "byte", "--prompt", "x", "--max-new-tokens", 3).startswith(
+        "x"
+    )
 
 
-def test_export_writes_what_transformers_loads(tmp_path: Path) -> None:
+def test_transformers_loads_an_export(tmp_path: Path) -> None:
     import transformers
 
     gpt = model("nanogpt", vocab_size=28)
     run = make_run(tmp_path / "run", gpt, None)
-    assert "parameters in config.json and model.safetensors" in said(export, run, tmp_path / "out")
+    assert "parameters in config.json and model.safetensors" in output_of(export, run, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"
     theirs: Any = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     tokens = torch.tensor([[1, 5, 9, 2]])
     torch.testing.assert_close(theirs.eval()(tokens).logits, gpt(tokens)[0], atol=1e-4, rtol=0)
     with pytest.raises(ArgumentError, match="already exists"):
-        said(export, run, tmp_path / "out")
+        output_of(export, run, tmp_path / "out")
 
 
 def test_a_modern_run_cannot_be_exported(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="--preset nanogpt"):
-        said(export, run, tmp_path / "out")
+        output_of(export, run, tmp_path / "out")

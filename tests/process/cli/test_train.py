@@ -1,4 +1,4 @@
-"""``lowtide train``: options from the dataclass, errors as messages."""
+"""``lowtide train``: options, precedence, errors."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def test_help_has_every_setting_and_imports_no_torch() -> None:
         print(CliRunner().invoke(cli, ["train", "--help"]).output)
         assert "torch" not in sys.modules
     """
-    said = output(code)
+    text = output(code)
     for name in FIELDS:
-        assert f"--{name.replace('_', '-')}" in said
+        assert f"--{name.replace('_', '-')}" in text
 
 
-def test_options_the_file_and_the_preset_meet(data: Path, tmp_path: Path) -> None:
+def test_precedence_of_options_file_and_preset(data: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('preset = "nanogpt"\nmax_iters = 3\nn_layer = 9\nbias = true\n')
     options = {**TINY, "n_layer": 2}
     del options["max_iters"]
     done = invoke(tmp_path / "run", data=data, config=tmp_path / "run.toml", **options)
     assert done.exit_code == 0, done.output
-    found = folder.read_settings(tmp_path / "run")
-    assert (found.preset, found.max_iters, found.n_layer, found.bias) == ("nanogpt", 3, 2, True)
+    settings = folder.read_settings(tmp_path / "run")
+    assert (settings.preset, settings.max_iters, settings.n_layer, settings.bias) == ("nanogpt", 3, 2, True)
     assert len(losses(tmp_path / "run")) == 3
 
 
-def test_resuming_needs_the_folder_alone(data: Path, tmp_path: Path) -> None:
+def test_resuming_needs_only_the_folder(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert invoke(out, data=data, **{**TINY, "max_iters": 3}).exit_code == 0
     done = invoke(out, resume=True, max_iters=5)
@@ -62,14 +62,14 @@ def test_resuming_needs_the_folder_alone(data: Path, tmp_path: Path) -> None:
     assert "--n-layer was 1 and is 4" in refused.stderr
 
 
-def test_resuming_what_is_not_there(tmp_path: Path) -> None:
+def test_resuming_a_missing_run_fails(tmp_path: Path) -> None:
     done = invoke(tmp_path / "nothing", resume=True)
     assert done.exit_code == 1
     assert "no checkpoint there" in done.stderr
     assert not os.path.exists(tmp_path / "nothing")
 
 
-def test_unknown_options_and_choices_say_what_there_is(data: Path, tmp_path: Path) -> None:
+def test_unknown_options_and_choices_fail_with_hints(data: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["train", "--out", str(tmp_path), "--n-layers", "3"])
     assert done.exit_code == 2
     assert "--n-layer" in done.output
@@ -78,7 +78,7 @@ def test_unknown_options_and_choices_say_what_there_is(data: Path, tmp_path: Pat
     assert "'modern', 'nanogpt'" in done.output
 
 
-def test_training_goes_on_from_gpt2s_weights(data: Path, tmp_path: Path) -> None:
+def test_training_starts_from_gpt2_weights(data: Path, tmp_path: Path) -> None:
     config = ModelConfig(
         vocab_size=40, length=16, n_layer=2, n_head=2, n_embd=8, dropout=0.0, bias=True, norm="layernorm",
         positions="learned", activation="gelu_tanh", qk_norm=False, tied=True, zero_init=False,
@@ -87,20 +87,20 @@ def test_training_goes_on_from_gpt2s_weights(data: Path, tmp_path: Path) -> None
     options = {"device": "cpu", "init": tmp_path / "gpt2", "max_iters": 2, "batch_size": 2}
     done = invoke(tmp_path / "run", data=data, length=12, **options)
     assert done.exit_code == 0, done.output
-    found = checkpoint.load(str(tmp_path / "run" / "checkpoint.pt"))
-    assert found.config == config
-    assert (found.settings.n_layer, found.settings.length, found.settings.vocab_size) == (2, 12, 40)
+    saved = checkpoint.load(str(tmp_path / "run" / "checkpoint.pt"))
+    assert saved.config == config
+    assert (saved.settings.n_layer, saved.settings.length, saved.settings.vocab_size) == (2, 12, 40)
     assert invoke(tmp_path / "run", resume=True, max_iters=3).exit_code == 0
-    for wrong, said in (
+    for wrong, message in (
         ({"n_layer": 3}, "--n-layer is 3, but the weights of --init have 2"),
-        ({"length": 17}, "--length is too large for the weights of --init (17, expected at most 16)"),
+        ({"length": 17}, "length is too large for the weights of --init (17, expected at most 16)"),
     ):
         done = invoke(tmp_path / "other", data=data, **options, **wrong)
         assert done.exit_code == 1
-        assert said in done.stderr
+        assert message in done.stderr
 
 
-def test_memory_over_budget_ends_with_3(data: Path, tmp_path: Path) -> None:
+def test_exceeded_memory_budget_exits_with_3(data: Path, tmp_path: Path) -> None:
     done = invoke(tmp_path / "run", data=data, **TINY, memory_budget="1MiB")
     assert done.exit_code == 3
     assert "the budget is 1.0 MiB" in done.output

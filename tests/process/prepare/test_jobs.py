@@ -26,8 +26,8 @@ def test_the_task_that_kills_its_process_is_named_and_no_other() -> None:
     done: list[int] = []
     try:
         with pytest.raises(TaskError, match=r"a\.txt: from 50 to 60: failed 3 times.*killed"):
-            for _, found in run(TASKS, dies_of_the_fifth, pool):
-                done.append(found)
+            for _, result in run(TASKS, dies_of_the_fifth, pool):
+                done.append(result)
     finally:
         pool.close()
     assert done

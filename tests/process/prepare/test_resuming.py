@@ -1,4 +1,4 @@
-"""Killed at any moment, a run goes on where it was and ends with the same bytes."""
+"""A run that is killed at any moment is resumed and ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(source: Path) -> dict[tuple[str, str], dict[str, str]]:
     """What a run that nobody kills writes."""
-    made = {}
+    corpora = {}
     cases: list[tuple[Any, Any]] = [
         *(("documents", layout) for layout in ("shards", "llmc")),
         *(("contiguous", layout) for layout in ("shards", "nanogpt")),
@@ -44,8 +44,8 @@ def whole(source: Path) -> dict[tuple[str, str], dict[str, str]]:
     for holdout, layout in cases:
         out = source.parent / f"{holdout}-{layout}"
         lowtide.prepare(source, out, workers=1, holdout=holdout, layout=layout, **OPTIONS)
-        made[holdout, layout] = content(out)
-    return made
+        corpora[holdout, layout] = content(out)
+    return corpora
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -65,7 +65,9 @@ def tasks_done(out: Path) -> int:
 @pytest.mark.parametrize(
     ("layout", "holdout"), [("shards", "documents"), ("llmc", "documents"), ("nanogpt", "contiguous")]
 )
-def test_killed_again_and_again(tmp_path: Path, source: Path, whole: Any, layout: str, holdout: str) -> None:
+def test_run_killed_repeatedly_ends_with_the_same_bytes(
+    tmp_path: Path, source: Path, whole: Any, layout: str, holdout: str
+) -> None:
     """The moments are points of progress, and a random wait after each of them."""
     chance = random.Random(f"{layout}{holdout}")
     arguments = {"sources": source, "out": tmp_path / "out", "layout": layout, "holdout": holdout, **OPTIONS}
@@ -165,7 +167,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, long_source: P
     process.kill()
     process.communicate()
     gone, alive = psutil.wait_procs(workers, timeout=10)
-    assert not alive, "orphans go on"
+    assert not alive, "orphans continue"
     assert len(gone) == 2
     before = content(tmp_path / "out" / ".prepare")
     time.sleep(0.3)
@@ -184,7 +186,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, long_source: Path) 
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_ctrl_c_is_a_message_and_goes_on(tmp_path: Path, long_source: Path) -> None:
+def test_ctrl_c_prints_how_to_resume(tmp_path: Path, long_source: Path) -> None:
     code = """
 import sys
 from tests.support.preparing import small
@@ -247,12 +249,12 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 600 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    made = subprocess.run(
+    mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)], capture_output=True, check=False
     )
-    if made.returncode:
+    if mount.returncode:
         if os.environ.get("CI"):
-            pytest.fail(f"CI must be able to mount a small file system: {made.stderr!r}")
+            pytest.fail(f"CI must be able to mount a small file system: {mount.stderr!r}")
         pytest.skip("only root may mount a small file system")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -269,10 +271,10 @@ def test_a_full_disk_loses_nothing(
     done = tasks_done(out)
     assert done > 5
     subprocess.run(["mount", "-o", "remount,size=20m", str(full_disk)], check=True)
-    told: list[Any] = []
+    reports: list[Any] = []
     with small():
-        lowtide.prepare(source, out, workers=workers, progress=told.append, **OPTIONS)
-    assert told[0].earlier > 0
+        lowtide.prepare(source, out, workers=workers, progress=reports.append, **OPTIONS)
+    assert reports[0].earlier > 0
     assert content(out) == whole["documents", "shards"]
 
 
@@ -298,14 +300,16 @@ def always(task: Any, job: Any) -> Any:
     raise OSError(5, "Input/output error")
 
 
-def test_a_task_that_fails_is_tried_again(tmp_path: Path, source: Path, whole: Any) -> None:
+def test_failed_task_is_tried_again(tmp_path: Path, source: Path, whole: Any) -> None:
     process = start(FLAKY, sources=source, out=tmp_path / "out", workers=2, unit=50_000, **OPTIONS)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert content(tmp_path / "out") == whole["documents", "shards"]
 
 
-def test_and_then_named(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_keeps_failing_stops_the_run(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lowtide._prepare.run.encode", always)
     with refused(TaskError, source, "failed 3 times", "Input/output error"):
         lowtide.prepare(source, tmp_path / "out", workers=1)

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide import errors
 from lowtide._arrays import array as array_module
+from lowtide._arrays import stored
 from lowtide._io.descriptors import POOL
 from tests.support.variants import Variant, every_variant, tight
 
@@ -581,7 +582,7 @@ def test_words_that_make_no_sense(path: Path, options: Any) -> None:
 def test_runs_of_rows(path: Path, order: Any, turned: int) -> None:
     expected = np.arange(60 * 6, dtype="i4").reshape(60, 2, 3)
     np.save(path, np.asarray(expected, order=order))
-    with lowtide.open(path) as array, mock.patch.object(array_module, "_TURNED_AT_ONCE", turned):
+    with lowtide.open(path) as array, mock.patch.object(stored, "_TRANSPOSED_AT_ONCE", turned):
         for starts, run in [([5], 1), ([5], 20), ([30, 0, 12], 4), ([7, 3], 1), ([], 3)]:
             out = np.zeros((len(starts) * run, 2, 3), "i4")
             array._read_runs(np.array(starts, np.int64), run, out)

@@ -764,3 +764,25 @@ def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
         out.append([3, 4])
         out.append([5])
     assert lowtide.open(tmp_path / name, None if name == "x.npy" else "<i8")[:].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_creating_a_path_waits_until_another_thread_has_closed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, closing = os.fsync, threading.Event()
+
+    def slow(fd: int) -> None:
+        closing.set()
+        time.sleep(0.2)
+        fsync(fd)
+
+    first = lowtide.create(tmp_path / "x.npy", "<i8")
+    first.append([1])
+    monkeypatch.setattr(os, "fsync", slow)
+    closer = threading.Thread(target=first.close)
+    closer.start()
+    assert closing.wait(30)
+    with lowtide.create(tmp_path / "x.npy", "<i8") as second:
+        second.append([2, 3])
+    closer.join()
+    assert np.load(tmp_path / "x.npy").tolist() == [2, 3]

@@ -18,7 +18,7 @@ TASKS = [Task(i, (Unit(i, 0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) 
 
 
 class Recorded:
-    """Runs what it is given at once, keeps count, and breaks when told."""
+    """Runs what it is given at once, keeps count, and raises the given errors."""
 
     def __init__(self, errors: dict[int, list[BaseException]]) -> None:
         self.errors = errors
@@ -45,7 +45,7 @@ class Recorded:
 
 
 def results(executor: Recorded) -> list[int]:
-    return sorted(found for _, found in run(TASKS, lambda task: task.index, executor))
+    return sorted(result for _, result in run(TASKS, lambda task: task.index, executor))
 
 
 def test_each_task_once() -> None:
@@ -60,7 +60,7 @@ def test_no_more_at_once_than_keep_the_places_busy() -> None:
     assert len(executor.given) == 4
 
 
-def test_what_may_pass_is_tried_again() -> None:
+def test_transient_error_is_tried_again() -> None:
     executor = Recorded({3: [OSError(5, "I/O")] * (ATTEMPTS - 1)})
     assert results(executor) == list(range(9))
     assert executor.given.count(3) == ATTEMPTS
@@ -72,7 +72,7 @@ def test_what_may_pass_is_tried_again() -> None:
 @pytest.mark.parametrize(
     "error", [FormatError("bad line"), DiskFullError(28, "full", "x"), ClusterError(104, "gone", "tcp://x")]
 )
-def test_what_cannot_pass_is_not(error: Exception) -> None:
+def test_permanent_error_is_not_tried_again(error: Exception) -> None:
     executor = Recorded({3: [error]})
     with pytest.raises(type(error), match=str(error)):
         results(executor)

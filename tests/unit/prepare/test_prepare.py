@@ -74,7 +74,7 @@ def nanogpt_shakespeare_char(text: str) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("length", [10, 1001, 33_333])
-def test_nanogpts_own_bytes(tmp_path: Path, length: int) -> None:
+def test_layout_nanogpt_has_the_bytes_of_its_script(tmp_path: Path, length: int) -> None:
     letters = np.random.default_rng(length).choice(list("abc ABC\n.,é☃"), length)
     text = "".join(letters.tolist())
     (tmp_path / "input.txt").write_bytes(text.encode())
@@ -156,7 +156,7 @@ def test_a_folder_of_small_files(tmp_path: Path) -> None:
     assert documents(tmp_path / "out", "train") == [as_bytes(f"text {number}") for number in range(50)]
 
 
-def test_what_was_skipped_is_counted(tmp_path: Path) -> None:
+def test_skipped_documents_are_counted(tmp_path: Path) -> None:
     lines = [json.dumps({"text": "good"})] * 20
     lines[3], lines[7] = '{"text": ', json.dumps({"body": "other"})
     (tmp_path / "web.jsonl").write_text("\n".join(lines))
@@ -206,7 +206,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_refused_run_leaves_no_files(tmp_path: Path, name: str) -> None:
     data, options, kind, parts = REFUSED[name]
     (tmp_path / "web.jsonl").write_bytes(data)
     with refused(kind, *parts):
@@ -225,7 +225,7 @@ def test_invalid_bytes_can_be_replaced(tmp_path: Path) -> None:
     assert documents(tmp_path / "out", "train") == [as_bytes("low � tide")]
 
 
-def test_a_corpus_is_not_overwritten_unasked(tmp_path: Path, source: Path) -> None:
+def test_existing_corpus_raises_without_overwrite(tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     lowtide.prepare(source, out, val_fraction=0.1, shard_tokens=1000)
     before = content(out)
@@ -237,7 +237,7 @@ def test_a_corpus_is_not_overwritten_unasked(tmp_path: Path, source: Path) -> No
     assert content(out) == content(tmp_path / "fresh")  # nothing of the old is left
 
 
-def test_files_of_others_are_not_overwritten_unasked(tmp_path: Path, source: Path) -> None:
+def test_existing_files_raise_without_overwrite(tmp_path: Path, source: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "train.bin").write_bytes(b"precious")
     with refused(WriteError, "train.bin", "overwrite"):
@@ -261,7 +261,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr("lowtide._prepare.run.encode", encode)
 
 
-def test_an_unfinished_corpus_says_so_and_goes_on(
+def test_unfinished_corpus_raises_and_is_resumed(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"val_fraction": 0.1, "shard_tokens": 4000, "workers": 1}
@@ -274,19 +274,17 @@ def test_an_unfinished_corpus_says_so_and_goes_on(
             lowtide.corpus(tmp_path / "out")
         with refused(StateError, "seed was 0 and is 5", "overwrite"):
             lowtide.prepare(source, tmp_path / "out", seed=5, **options)
-    told: list[Progress] = []
+    reports: list[Progress] = []
     with small():
-        lowtide.prepare(source, tmp_path / "out", progress=told.append, **options)
-    assert told[0].earlier > 0
-    assert told[0].done == told[0].earlier
-    assert told[-1].documents == 200
-    assert told[-1].done == told[-1].total
+        lowtide.prepare(source, tmp_path / "out", progress=reports.append, **options)
+    assert reports[0].earlier > 0
+    assert reports[0].done == reports[0].earlier
+    assert reports[-1].documents == 200
+    assert reports[-1].done == reports[-1].total
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_a_changed_source_is_not_gone_on_with(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_source_is_not_resumed(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small(), monkeypatch.context() as patched:
         stopped(patched, 6)
         with pytest.raises(TaskError):
@@ -299,7 +297,7 @@ def test_a_changed_source_is_not_gone_on_with(
     assert documents(tmp_path / "out", "train") == [as_bytes(text) for text in texts]
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
+def test_second_run_in_a_folder_raises(tmp_path: Path, source: Path) -> None:
     from lowtide._prepare.workdir import Workdir
 
     held = Workdir(str(tmp_path / "out"))
@@ -309,7 +307,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, source: Path) -> None:
     lowtide.prepare(source, tmp_path / "out")
 
 
-def test_a_tokenizer_beyond_its_vocabulary(
+def test_id_outside_the_vocabulary_raises(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lowtide._prepare.tokenizers.byte import ByteTokenizer

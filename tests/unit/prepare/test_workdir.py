@@ -52,12 +52,12 @@ def stopped(request: Any, source: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def whole(source: Path) -> dict[str, dict[str, str]]:
     """What runs that nobody stops write."""
-    made = {}
+    corpora = {}
     for name, options in OPTIONS.items():
         with small():
             lowtide.prepare(source, source.parent / name, workers=1, **options)
-        made[name] = content(source.parent / name)
-    return made
+        corpora[name] = content(source.parent / name)
+    return corpora
 
 
 @pytest.fixture(autouse=True)
@@ -162,10 +162,12 @@ def test_an_undamaged_folder_is_resumed_without_a_note(
 ) -> None:
     pristine, name = stopped
     shutil.copytree(pristine, tmp_path / "out")
-    told: list[Any] = []
+    reports: list[Any] = []
     with small():
-        summary = lowtide.prepare(source, tmp_path / "out", workers=1, progress=told.append, **OPTIONS[name])
-    assert told[0].earlier > 0
+        summary = lowtide.prepare(
+            source, tmp_path / "out", workers=1, progress=reports.append, **OPTIONS[name]
+        )
+    assert reports[0].earlier > 0
     assert summary.notes == []
     assert content(tmp_path / "out") == whole[name]
 
@@ -175,25 +177,25 @@ def test_only_the_damaged_tasks_are_made_again(tmp_path: Path, source: Path, who
     tasks = tmp_path / "out" / ".prepare" / "tasks"
     flip(tasks / "00000003.train.bin", tasks, random.Random(0))
     (tasks / "00000005.json").write_text("{}")
-    told: list[Any] = []
+    reports: list[Any] = []
     with small():
         summary = lowtide.prepare(
-            source, tmp_path / "out", workers=1, progress=told.append, **OPTIONS["char"]
+            source, tmp_path / "out", workers=1, progress=reports.append, **OPTIONS["char"]
         )
-    assert told[0].total - told[0].earlier <= 2 * 4096
+    assert reports[0].total - reports[0].earlier <= 2 * 4096
     assert "tasks/00000003.train.bin, tasks/00000005.json" in summary.notes[0]
     assert content(tmp_path / "out") == whole["char"]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_source_that_changed_between_two_runs_is_refused(tmp_path: Path, source: Path, name: str) -> None:
-    mine = tmp_path / "web.jsonl"
-    shutil.copy2(source, mine)
-    stop(*MOMENTS["tasks"], sources=mine, out=tmp_path / "out", **OPTIONS[name])
-    data = mine.read_bytes()
-    mine.write_bytes(data.replace(b'"text": "', b'"text": "x', 1)[: len(data)])
-    with small(), refused(StateError, mine, "has changed"):
-        lowtide.prepare(mine, tmp_path / "out", workers=1, **OPTIONS[name])
+    copy = tmp_path / "web.jsonl"
+    shutil.copy2(source, copy)
+    stop(*MOMENTS["tasks"], sources=copy, out=tmp_path / "out", **OPTIONS[name])
+    data = copy.read_bytes()
+    copy.write_bytes(data.replace(b'"text": "', b'"text": "x', 1)[: len(data)])
+    with small(), refused(StateError, copy, "has changed"):
+        lowtide.prepare(copy, tmp_path / "out", workers=1, **OPTIONS[name])
 
 
 def test_stopped_after_the_index_was_written_the_corpus_stays_whole(

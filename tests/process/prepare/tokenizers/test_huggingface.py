@@ -14,11 +14,11 @@ SAMPLE = ["the tide is low, the moon is full: the sea went out", "low tide\n\nhi
 
 
 @pytest.fixture(scope="module")
-def made() -> HuggingFaceTokenizer:
+def bpe() -> HuggingFaceTokenizer:
     return BpeTokenizer.create("bpe:280", Texts(SAMPLE))
 
 
-def test_training_is_the_same_everywhere(made: HuggingFaceTokenizer) -> None:
+def test_training_is_the_same_everywhere(bpe: HuggingFaceTokenizer) -> None:
     program = (
         "from lowtide._prepare.tokenizers import Texts, make\n"
         "from tests.process.prepare.tokenizers.test_huggingface import SAMPLE\n"
@@ -29,4 +29,4 @@ def test_training_is_the_same_everywhere(made: HuggingFaceTokenizer) -> None:
         done = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )
-        assert done.stdout.strip() == made.to_json().strip()
+        assert done.stdout.strip() == bpe.to_json().strip()

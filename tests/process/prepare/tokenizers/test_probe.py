@@ -85,7 +85,7 @@ def test_a_panic_of_the_library_is_an_error() -> None:
 @pytest.mark.parametrize(
     "ids", [[-1], [2**63], [10**30], [0.5], ["a"], [float("nan")], [True], [None], [299]]
 )
-def test_what_is_not_an_id_is_refused(tokenizer: Tokenizer, ids: list[object]) -> None:
+def test_decoding_invalid_ids_raises(tokenizer: Tokenizer, ids: list[object]) -> None:
     with pytest.raises(ArgumentError):
         tokenizer.decode(ids)  # type: ignore[arg-type]
 

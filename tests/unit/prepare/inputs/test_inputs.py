@@ -37,7 +37,7 @@ def test_a_folder_in_order_without_what_is_hidden_or_empty(tmp_path: Path) -> No
         names(tmp_path, "__init__.py")
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_or_empty_sources_raise(tmp_path: Path) -> None:
     with refused(NotFoundError, tmp_path / "x.txt"):
         find([str(tmp_path / "x.txt")])
     with refused(NotFoundError, tmp_path, "contains no file"):

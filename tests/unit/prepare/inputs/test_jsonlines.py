@@ -67,19 +67,19 @@ def test_a_bad_line_is_named_and_may_be_left_out(tmp_path: Path, bad: bytes, uni
         with refused(FormatError, path, "line 3, byte 18", BAD[bad]):
             pieces_of(path, options, block)
         wrong: list[Exception] = []
-        made = pieces_of(path, options, block, wrong.append)
-        assert [piece.text for piece in made] == ["good", "good"]
+        pieces = pieces_of(path, options, block, wrong.append)
+        assert [piece.text for piece in pieces] == ["good", "good"]
         assert len(wrong) == 1
 
 
-def test_what_is_replaced(tmp_path: Path) -> None:
+def test_invalid_bytes_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "a\xffb"}\n{"text": "\\ud83d x \\ud83d\\ude00"}\n')
-    made = pieces_of(path, ReadOptions(replace=True))
-    assert [piece.text for piece in made] == ["a\ufffdb", "\ufffd x 😀"]
+    pieces = pieces_of(path, ReadOptions(replace=True))
+    assert [piece.text for piece in pieces] == ["a\ufffdb", "\ufffd x 😀"]
 
 
-def test_a_mark_of_byte_order_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+def test_a_mark_of_byte_order_is_not_part_of_the_first_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n')
     assert [piece.text for piece in pieces_of(path, ReadOptions())] == ["a"]
@@ -99,7 +99,7 @@ def test_another_field(tmp_path: Path) -> None:
     assert [piece.text for piece in pieces_of(path, ReadOptions(text_field="body"))] == ["b"]
 
 
-def test_a_file_cut_short_after_the_plan(tmp_path: Path) -> None:
+def test_file_truncated_after_the_plan_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "abc"}\n' * 3)
     (unit,) = plan(find([str(path)]), ReadOptions())

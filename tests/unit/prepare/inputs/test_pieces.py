@@ -30,13 +30,13 @@ def test_where_a_cut_lies(text: str, mark: int, expected: int) -> None:
 
 @given(TEXTS, st.integers(8, 40))
 def test_pieces_make_up_the_text_and_are_bounded(text: str, size: int) -> None:
-    made = list(pieces(text, size))
-    assert "".join(made) == text
-    assert all(len(piece.encode()) < size + reach(size) for piece in made)
+    parts = list(pieces(text, size))
+    assert "".join(parts) == text
+    assert all(len(piece.encode()) < size + reach(size) for piece in parts)
     if len(text.encode()) <= size:
-        assert made == [text]
+        assert parts == [text]
     else:
-        assert all(made), "a piece is empty"
+        assert all(parts), "a piece is empty"
 
 
 @given(TEXTS, TEXTS, st.integers(8, 40))

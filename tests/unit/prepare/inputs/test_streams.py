@@ -64,7 +64,7 @@ def test_every_shape_of_a_zstd_frame(tmp_path: Path) -> None:
 
 
 @both
-def test_cut_short_anywhere(tmp_path: Path, compression: str) -> None:
+def test_stream_truncated_anywhere_raises(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "x"
     whole = COMPRESSORS[compression](b"low tide " * 50)
     for length in range(1, len(whole)):
@@ -77,7 +77,7 @@ def test_cut_short_anywhere(tmp_path: Path, compression: str) -> None:
 
 
 @both
-def test_damaged(tmp_path: Path, compression: str) -> None:
+def test_damaged_file_raises(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "x"
     whole = bytearray(COMPRESSORS[compression](DATA[:10_000]))
     whole[5000] ^= 0xFF

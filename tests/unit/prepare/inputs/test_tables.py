@@ -49,8 +49,8 @@ def test_rows_whatever_the_units(
     folder: Path, kind: str, texts: list[str], rows: int, unit_size: int
 ) -> None:
     path = write(folder / f"x.{kind}", pa.array(texts), rows)
-    made = pieces_of(path, ReadOptions(unit_size=unit_size, piece_size=8))
-    assert documents(made) == [(i, text) for i, text in enumerate(texts) if text]
+    result = pieces_of(path, ReadOptions(unit_size=unit_size, piece_size=8))
+    assert documents(result) == [(i, text) for i, text in enumerate(texts) if text]
 
 
 @both
@@ -84,8 +84,8 @@ def test_bad_rows_are_named_and_may_be_left_out(tmp_path: Path, kind: str) -> No
     with refused(FormatError, path, "row 1, byte 1 of the text", "ff 64 65"):
         pieces_of(path, ReadOptions())
     wrong: list[Exception] = []
-    made = pieces_of(path, ReadOptions(), skip=wrong.append)
-    assert documents(made) == [(0, "low"), (3, "tide")]
+    result = pieces_of(path, ReadOptions(), skip=wrong.append)
+    assert documents(result) == [(0, "low"), (3, "tide")]
     assert len(wrong) == 2
     assert "row 2: column 'text' must be a string, found null" in str(wrong[1])
     with refused(FormatError, "row 2"):
@@ -102,7 +102,7 @@ def test_other_columns(tmp_path: Path, kind: str) -> None:
 
 
 @both
-def test_damaged(tmp_path: Path, kind: str) -> None:
+def test_damaged_file_raises(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array(["low tide " * 1000] * 100))
     path.write_bytes(path.read_bytes()[:-20])
     with refused(FormatError, path, "not a valid file"):

@@ -29,15 +29,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def naive(data: bytes, separator: str) -> list[tuple[int, str]]:
     """Documents by bytes.split, as anybody would."""
-    made, position = [], 0
+    result, position = [], 0
     for part in data.split(separator.encode()):
         content = part.decode()
         if position == 0:
             content = content.removeprefix("\ufeff")
         if content:
-            made.append((position, content))
+            result.append((position, content))
         position += len(part) + len(separator.encode())
-    return made
+    return result
 
 
 @given(TEXTS, SIZES, PIECES, SIZES)
@@ -47,12 +47,12 @@ def test_a_file_is_one_document_whatever_the_units(
     file: Path, text: str, unit_size: int, piece_size: int, block: int
 ) -> None:
     file.write_bytes(text.encode())
-    made = pieces_of(file, ReadOptions(unit_size=unit_size, piece_size=piece_size), block)
+    result = pieces_of(file, ReadOptions(unit_size=unit_size, piece_size=piece_size), block)
     expected = text.removeprefix("\ufeff")
-    assert documents(made) == ([(0, expected)] if expected else [])
-    assert made == pieces_of(file, ReadOptions(piece_size=piece_size)), "units changed where it is cut"
+    assert documents(result) == ([(0, expected)] if expected else [])
+    assert result == pieces_of(file, ReadOptions(piece_size=piece_size)), "units changed where it is cut"
     if text == expected:
-        assert [piece.text for piece in made] == list(pieces(text, piece_size))
+        assert [piece.text for piece in result] == list(pieces(text, piece_size))
 
 
 @given(TEXTS, SEPARATORS, SIZES, PIECES, SIZES)
@@ -64,13 +64,13 @@ def test_documents_between_separators_whatever_the_units(
 ) -> None:
     file.write_bytes(text.encode())
     options = ReadOptions(split_on=separator, unit_size=unit_size, piece_size=piece_size)
-    made = pieces_of(file, options, block)
-    assert documents(made) == naive(text.encode(), separator)
-    assert made == pieces_of(file, ReadOptions(split_on=separator, piece_size=piece_size))
+    result = pieces_of(file, options, block)
+    assert documents(result) == naive(text.encode(), separator)
+    assert result == pieces_of(file, ReadOptions(split_on=separator, piece_size=piece_size))
 
 
 @given(st.binary(max_size=120).filter(bool), SIZES, PIECES, SIZES)
-def test_what_is_no_utf8_is_replaced_as_python_does(
+def test_what_is_not_utf8_is_replaced_as_python_does(
     file: Path, data: bytes, unit_size: int, piece_size: int, block: int
 ) -> None:
     file.write_bytes(data)
@@ -82,8 +82,8 @@ def test_what_is_no_utf8_is_replaced_as_python_does(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lowtide._prepare.inputs.streams.BLOCK", block)
-        found = [piece.text for unit in units for piece in unit.read(options)]
-    assert "".join(found) == expected
+        output = [piece.text for unit in units for piece in unit.read(options)]
+    assert "".join(output) == expected
 
 
 def test_invalid_utf8_is_named_with_its_byte(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_bad_document_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"good|b\xffd|good too")
     wrong: list[Exception] = []
-    made = pieces_of(path, ReadOptions(split_on="|"), skip=wrong.append)
-    assert [piece.text for piece in made] == ["good", "good too"]
+    result = pieces_of(path, ReadOptions(split_on="|"), skip=wrong.append)
+    assert [piece.text for piece in result] == ["good", "good too"]
     assert ["byte 6" in str(error) for error in wrong] == [True]
 
 
@@ -108,14 +108,14 @@ def test_of_a_long_document_the_bad_piece_is_left_out_and_its_end_stays(tmp_path
     for unit_size in (5, 16, 100):
         wrong: list[Exception] = []
         options = ReadOptions(piece_size=8, unit_size=unit_size)
-        made = pieces_of(path, options, skip=wrong.append)
-        assert made[:2] == [Piece("aaaaaaa", False, 0, 0), Piece(" bbbbbbb", False, 0, 7)]
-        assert made[-1].ends
-        assert "".join(piece.text for piece in made) == "aaaaaaa bbbbbbb ccccccc"
+        result = pieces_of(path, options, skip=wrong.append)
+        assert result[:2] == [Piece("aaaaaaa", False, 0, 0), Piece(" bbbbbbb", False, 0, 7)]
+        assert result[-1].ends
+        assert "".join(piece.text for piece in result) == "aaaaaaa bbbbbbb ccccccc"
         assert len(wrong) == 1
 
 
-def test_a_file_cut_short_after_the_plan(tmp_path: Path) -> None:
+def test_file_truncated_after_the_plan_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     for options in (ReadOptions(), ReadOptions(split_on="|")):
         path.write_bytes(b"abc" * 100)

@@ -20,13 +20,13 @@ def test_ids_are_places_in_the_sorted_alphabet(texts: list[str]) -> None:
     for extra in ("a", "ω", MANY):
         characters = sorted(set("".join(texts) + extra))
         places = {character: i for i, character in enumerate(characters)}
-        found = alphabet([*texts, extra])
-        assert found == "".join(characters)
-        tokenizer = CharTokenizer(found)
+        letters = alphabet([*texts, extra])
+        assert letters == "".join(characters)
+        tokenizer = CharTokenizer(letters)
         assert (tokenizer.vocab_size, tokenizer.eos) == (len(characters), None)
-        made = tokenizer.encode_batch(texts)
-        assert [ids.tolist() for ids in made] == [[places[c] for c in text] for text in texts]
-        assert [tokenizer.decode(ids) for ids in made] == texts
+        batch = tokenizer.encode_batch(texts)
+        assert [ids.tolist() for ids in batch] == [[places[c] for c in text] for text in texts]
+        assert [tokenizer.decode(ids) for ids in batch] == texts
 
 
 @given(TEXTS, TEXTS)

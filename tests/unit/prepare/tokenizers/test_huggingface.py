@@ -19,7 +19,7 @@ TEXTS = ["", "the low tide", "漢 😀\r\n\x00", "a <|endoftext|> in the text"]
 
 
 @pytest.fixture(scope="module")
-def made() -> HuggingFaceTokenizer:
+def bpe() -> HuggingFaceTokenizer:
     return BpeTokenizer.create("bpe:280", Texts(SAMPLE))
 
 
@@ -33,43 +33,43 @@ def altered(tokenizer: HuggingFaceTokenizer, path: Path, **changes: Any) -> Path
     return path
 
 
-def test_a_trained_tokenizer(made: HuggingFaceTokenizer) -> None:
-    assert (made.name, made.vocab_size, made.eos) == ("bpe:280", 280, 0)
-    ids = made.encode_batch(TEXTS)
-    assert [made.decode(one) for one in ids] == TEXTS, "every byte can be encoded, and comes back"
+def test_a_trained_tokenizer(bpe: HuggingFaceTokenizer) -> None:
+    assert (bpe.name, bpe.vocab_size, bpe.eos) == ("bpe:280", 280, 0)
+    ids = bpe.encode_batch(TEXTS)
+    assert [bpe.decode(one) for one in ids] == TEXTS, "every byte can be encoded, and comes back"
     assert len(ids[1]) < len(TEXTS[1])
-    assert made.eos not in ids[3], "a text cannot end a document"
-    assert made.decode([*ids[1].tolist(), 0]) == TEXTS[1]
+    assert bpe.eos not in ids[3], "a text cannot end a document"
+    assert bpe.decode([*ids[1].tolist(), 0]) == TEXTS[1]
 
 
-def test_ids_are_those_of_the_library(made: HuggingFaceTokenizer) -> None:
-    library = tokenizers.Tokenizer.from_str(made.to_json())
+def test_ids_are_those_of_the_library(bpe: HuggingFaceTokenizer) -> None:
+    library = tokenizers.Tokenizer.from_str(bpe.to_json())
     texts = TEXTS[:3] + SAMPLE
     expected = [encoding.ids for encoding in library.encode_batch(texts)]
-    assert [ids.tolist() for ids in made.encode_batch(texts)] == expected
+    assert [ids.tolist() for ids in bpe.encode_batch(texts)] == expected
 
 
-def test_cutting_at_a_space_changes_no_token(made: HuggingFaceTokenizer) -> None:
+def test_cutting_at_a_space_changes_no_token(bpe: HuggingFaceTokenizer) -> None:
     text = " ".join(SAMPLE).strip()
-    whole = made.encode_batch([text])[0].tolist()
+    whole = bpe.encode_batch([text])[0].tolist()
     for at in [i for i, c in enumerate(text) if c == " " and text[i - 1] != " " and text[i + 1] != " "]:
-        one, other = made.encode_batch([text[:at], text[at:]])
+        one, other = bpe.encode_batch([text[:at], text[at:]])
         assert [*one.tolist(), *other.tolist()] == whole
 
 
-def test_a_file_and_what_was_saved_of_it(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
+def test_a_file_and_what_was_saved_of_it(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(made.to_json())
+    path.write_text(bpe.to_json())
     for one in (make(str(path)), make(str(tmp_path)), load(path)):
         assert (one.vocab_size, one.eos) == (280, 0)
-        assert one.encode_batch(["low tide"])[0].tolist() == made.encode_batch(["low tide"])[0].tolist()
-        assert one.to_json() == made.to_json()
+        assert one.encode_batch(["low tide"])[0].tolist() == bpe.encode_batch(["low tide"])[0].tolist()
+        assert one.to_json() == bpe.to_json()
     assert make(str(path)).name == str(path)
     assert load(path, name="bpe:280", eos=7).eos == 7
 
 
-def test_what_belongs_to_a_models_inputs_is_left_out(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_str(made.to_json())
+def test_what_belongs_to_a_models_inputs_is_left_out(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(bpe.to_json())
     library.enable_truncation(2)
     library.enable_padding(length=50)
     library.post_processor = tokenizers.processors.TemplateProcessing(
@@ -77,7 +77,7 @@ def test_what_belongs_to_a_models_inputs_is_left_out(made: HuggingFaceTokenizer,
     )
     library.save(str(tmp_path / "tokenizer.json"))
     one = make(str(tmp_path / "tokenizer.json"))
-    assert one.encode_batch(SAMPLE[:1])[0].tolist() == made.encode_batch(SAMPLE[:1])[0].tolist()
+    assert one.encode_batch(SAMPLE[:1])[0].tolist() == bpe.encode_batch(SAMPLE[:1])[0].tolist()
 
 
 def test_the_end_of_text_by_its_name(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_end_of_text_by_its_name(tmp_path: Path) -> None:
     assert make(str(path)).eos is None
 
 
-def test_what_is_refused(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
+def test_what_is_refused(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
     with refused(NotFoundError, "nothing.json"):
         make(str(tmp_path / "nothing.json"))
     path = tmp_path / "x.json"
@@ -101,10 +101,10 @@ def test_what_is_refused(made: HuggingFaceTokenizer, tmp_path: Path) -> None:
     with refused(FormatError, path, "invalid JSON"):
         make(str(path))
     with refused(FormatError, path, "is not a tokenizer that tokenizers", tokenizers.__version__):
-        make(str(altered(made, path, model={"type": "Unheard"})))
+        make(str(altered(bpe, path, model={"type": "Unheard"})))
     with refused(ArgumentError, "bpe:256 is too small: 257"):
         make("bpe:256", Texts(SAMPLE))
     with refused(ArgumentError, "'bpe:many'", "bpe:8192"):
         make("bpe:many", Texts(SAMPLE))
     with refused(ArgumentError, "the id 280 is not in the vocabulary"):
-        made.decode([280])
+        bpe.decode([280])

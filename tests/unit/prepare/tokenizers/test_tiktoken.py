@@ -49,25 +49,27 @@ def fill(cache: Path) -> None:
 
 def test_ids_are_those_of_tiktoken(cache: Path) -> None:
     fill(cache)
-    made = make("small")
+    tokenizer = make("small")
     library = tiktoken.get_encoding("small")
-    assert (made.name, made.vocab_size, made.eos) == ("small", 272, 270)
-    ids = made.encode_batch(TEXTS)
+    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.eos) == ("small", 272, 270)
+    ids = tokenizer.encode_batch(TEXTS)
     assert [one.tolist() for one in ids] == [library.encode_ordinary(text) for text in TEXTS]
     assert ids[1].tolist() == [257, 259, 100, 101]
-    assert [made.decode(one) for one in ids] == TEXTS
-    assert made.decode([257, 270, 0xFF]) == "low\ufffd"
+    assert [tokenizer.decode(one) for one in ids] == TEXTS
+    assert tokenizer.decode([257, 270, 0xFF]) == "low\ufffd"
 
 
 def test_its_file_needs_no_network(tmp_path: Path) -> None:
-    made = TiktokenTokenizer("small", PATTERN, RANKS, {"<|endoftext|>": 270, "<|other|>": 271}, "<|other|>")
+    tokenizer = TiktokenTokenizer(
+        "small", PATTERN, RANKS, {"<|endoftext|>": 270, "<|other|>": 271}, "<|other|>"
+    )
     path = tmp_path / "tokenizer.json"
-    path.write_text(made.to_json())
+    path.write_text(tokenizer.to_json())
     one = load(path, trusted=True)
     assert (one.name, one.vocab_size, one.eos) == ("small", 272, 271)
     assert one.encode_batch(TEXTS)[1].tolist() == [257, 259, 100, 101]
-    assert one.to_json() == made.to_json()
-    path.write_text(made.to_json().replace('"bG8="', '"b"'))
+    assert one.to_json() == tokenizer.to_json()
+    path.write_text(tokenizer.to_json().replace('"bG8="', '"b"'))
     with refused(FormatError, path, "not a tokenizer of tiktoken"):
         load(path, trusted=True)
 

@@ -24,22 +24,22 @@ def _no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["byte", "char", "bpe:260"])
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path, name: str) -> None:
-    made = make(name, Texts(["low tide\ud7ff😀"]))
+    tokenizer = make(name, Texts(["low tide\ud7ff😀"]))
     path = tmp_path / "tokenizer.json"
-    path.write_text(made.to_json())
+    path.write_text(tokenizer.to_json())
     one = load(path, name=name)
     assert (one.name, one.vocab_size, one.eos, one.to_json()) == (
         name,
-        made.vocab_size,
-        made.eos,
-        made.to_json(),
+        tokenizer.vocab_size,
+        tokenizer.eos,
+        tokenizer.to_json(),
     )
-    assert one.encode_batch(["low tide"])[0].tolist() == made.encode_batch(["low tide"])[0].tolist()
+    assert one.encode_batch(["low tide"])[0].tolist() == tokenizer.encode_batch(["low tide"])[0].tolist()
 
 
 def test_ids_are_checked_and_cast() -> None:
-    made = checked(np.array([0, 256], np.uint32), ByteTokenizer())
-    assert (made.dtype, made.tolist()) == (np.dtype("<u2"), [0, 256])
+    ids = checked(np.array([0, 256], np.uint32), ByteTokenizer())
+    assert (ids.dtype, ids.tolist()) == (np.dtype("<u2"), [0, 256])
     assert checked(np.array([255], np.uint8), ByteTokenizer()).dtype == np.dtype("<u2")
     assert checked(np.array([], np.uint32), ByteTokenizer()).dtype == np.dtype("<u2")
     with refused(FormatError, "'byte' returned the id 257", "ends at 256"):
@@ -50,7 +50,7 @@ def test_ids_are_checked_and_cast() -> None:
         checked(np.array([0, 2], np.uint8), small)
 
 
-def test_what_is_not_made() -> None:
+def test_trained_tokenizer_without_texts_raises() -> None:
     for name in ("char", "bpe:300"):
         with refused(ArgumentError, f"'{name}' is created from the text", "tokenizer.json"):
             make(name)
@@ -71,7 +71,7 @@ def test_what_is_not_made() -> None:
         ({"kind": "tiktoken"}, "not a tokenizer of tiktoken"),
     ],
 )
-def test_files_that_are_no_tokenizers(tmp_path: Path, content: str | dict, words: str) -> None:
+def test_file_that_is_not_a_tokenizer_raises(tmp_path: Path, content: str | dict, words: str) -> None:
     path = tmp_path / "tokenizer.json"
     if isinstance(content, dict):
         content = json.dumps({"format": "lowtide tokenizer", "version": 1, "kind": "byte", **content})
@@ -84,16 +84,18 @@ def test_files_that_are_no_tokenizers(tmp_path: Path, content: str | dict, words
 
 
 def test_the_tokenizer_of_a_corpus(tmp_path: Path) -> None:
-    made = make("bpe:260", Texts(["low tide"]))
+    tokenizer = make("bpe:260", Texts(["low tide"]))
     shard = own.Shard("train-00000.bin", 3, "0" * 64)
-    said = own.Tokenizer("bpe:260", None, "tokenizer.json")
-    manifest = own.Manifest("uint16", {"train": [shard]}, vocab_size=made.vocab_size, eos=5, tokenizer=said)
+    entry = own.Tokenizer("bpe:260", None, "tokenizer.json")
+    manifest = own.Manifest(
+        "uint16", {"train": [shard]}, vocab_size=tokenizer.vocab_size, eos=5, tokenizer=entry
+    )
     own.write(tmp_path, manifest)
-    (tmp_path / "tokenizer.json").write_text(made.to_json())
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_json())
     one = load_tokenizer(tmp_path)
     assert (one.name, one.eos) == ("bpe:260", 5)
     own.write(tmp_path, dataclasses.replace(manifest, vocab_size=1000))
-    with refused(FormatError, tmp_path / "tokenizer.json", f"{made.vocab_size} ids", "expected 1000"):
+    with refused(FormatError, tmp_path / "tokenizer.json", f"{tokenizer.vocab_size} ids", "expected 1000"):
         load_tokenizer(tmp_path)
     own.write(tmp_path, dataclasses.replace(manifest, tokenizer=None))
     with refused(ArgumentError, tmp_path / "corpus.json", "has no tokenizer file"):
