@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide import errors
 from lowtide._arrays.array import Array
+from lowtide._io.store import opened
 from lowtide._sizes import parse_size
 from lowtide.errors import ArgumentError, MissingExtraError
 
@@ -52,7 +51,7 @@ def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
     if not isinstance(array, Array):
         raise ArgumentError(
             f"to_dask takes an array of lowtide.open, got {type(array).__name__}; "
-            "for arrays in memory there is dask.array.from_array"
+            "use dask.array.from_array for arrays in memory"
         )
     if isinstance(chunks, str):
         chunks = _pieces(array, dask.config.get("array.chunk-size") if chunks == "auto" else chunks)
@@ -69,7 +68,7 @@ def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
 
 
 class _Unopened:
-    """What the pickle of an array is made of, opened for each read.
+    """The pickle of an array, opened for each read.
 
     An array is opened by whoever unpickles it, and Dask's scheduler unpickles every graph: it would need the
     file. Opening takes some 50 µs, for a block of megabytes.
@@ -81,10 +80,8 @@ class _Unopened:
         self.shape = array.shape
         self.dtype = array.dtype
         self.ndim = array.ndim
-        try:
-            self._token = (arguments, os.stat(array.path).st_mtime_ns)
-        except OSError as error:
-            raise errors.reading(array.path, error) from error
+        with opened(array.path) as file:
+            self._token = (arguments, file.identity.mtime_ns)
 
     def __getitem__(self, index: Any) -> Any:
         with self._open() as array:
@@ -95,7 +92,7 @@ class _Unopened:
 
 
 def _pieces(array: Array, size: int | str) -> tuple[int, ...]:
-    """The largest blocks of at most ``size`` that lie in one piece in the file, about equally large."""
+    """The largest blocks of at most ``size`` that are contiguous in the file, about equally large."""
     fits = parse_size(size) // max(1, array.itemsize)
     blocks = [1] * array.ndim
     # From the axis that varies fastest on disk to the slowest: whole axes while they fit, then a part of one.

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Literal
 
 from lowtide._io.reader import Cache
+from lowtide._io.store import exists
 from lowtide._sizes import whole
 from lowtide._tensors import Destination, Pair
 from lowtide._tokens.corpus import Corpus, corpus
@@ -76,7 +77,7 @@ def get_batch_for(
         return _drawn(tokens, block_size, batch_size, device)
 
     splits = {"train": opened("train")}
-    if os.path.exists(_file(data_dir, "val")):
+    if exists(_file(data_dir, "val")):
         splits["val"] = opened("val")
 
     def get_batch(split: str) -> Pair:
@@ -101,9 +102,9 @@ def _drawn(
 
 
 def _open(data_dir: str | os.PathLike[str], split: str, block_size: int, cache: Cache) -> Corpus:
-    # nanoGPT reads this very file, whatever else lies in the folder. Without it, any corpus will do.
+    # nanoGPT reads this very file, whatever else is in the folder. Without it, any corpus will do.
     path = _file(data_dir, split)
-    tokens = corpus(path if os.path.exists(path) else data_dir, split=split, cache=cache)
+    tokens = corpus(path if exists(path) else data_dir, split=split, cache=cache)
     if len(tokens) <= block_size:
         raise ArgumentError(
             f"{tokens.name}: has {len(tokens)} tokens, too few for a block_size of {block_size} and its "

@@ -58,9 +58,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     read: Callable[[Array, Any], np.ndarray] = Array.__getitem__
 
     def noted(self: Array, index: Any) -> np.ndarray:
-        found = read(self, index)
-        shapes.append(found.shape)
-        return found
+        block = read(self, index)
+        shapes.append(block.shape)
+        return block
 
     monkeypatch.setattr(Array, "__getitem__", noted)
     return shapes
@@ -75,9 +75,9 @@ def test_every_array_comes_back(tmp_path: Path, kind: str, chunks: Any) -> None:
     expected = ARRAYS[kind]
     lazy = lowtide.to_dask(saved(tmp_path, expected), chunks)
     assert (lazy.shape, lazy.dtype) == (expected.shape, expected.dtype)
-    found = lazy.compute()
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+    result = lazy.compute()
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_fields_and_reductions(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_graphs_and_tasks_are_small_for_any_file(tmp_path: Path, gib: int) -> No
 
 
 def test_who_unpickles_the_graph_needs_no_file(tmp_path: Path) -> None:
-    """Dask's scheduler is one; only who reads a block opens it, and is told what is wrong."""
+    """Dask's scheduler is one; only the process that reads a block opens it, and gets the error."""
     lazy = lowtide.to_dask(saved(tmp_path, ARRAYS["matrix"]), 300)
     pickled = pickle.dumps(lazy)
     (tmp_path / "a.npy").rename(tmp_path / "b.npy")
@@ -209,7 +209,7 @@ def test_the_array_may_be_closed_meanwhile(tmp_path: Path) -> None:
 # What can be wrong
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_invalid_arguments_raise(tmp_path: Path) -> None:
     array = saved(tmp_path, ARRAYS["matrix"])
     with refused(ArgumentError, "lowtide.open", "got ndarray", "dask.array.from_array"):
         lowtide.to_dask(ARRAYS["matrix"])  # type: ignore[arg-type]
@@ -227,7 +227,9 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         lowtide.to_dask(array)
 
 
-def test_without_dask_the_install_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dask_the_error_has_the_install_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     array = saved(tmp_path, ARRAYS["vector"])
     monkeypatch.setitem(sys.modules, "dask.array", None)
     with refused(MissingExtraError, "pip install 'lowtide[dask]'"):
@@ -268,25 +270,25 @@ def cluster() -> Iterator[Client]:
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     # A worker that passes its allowance is killed, and that is not to be tried again.
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        with LocalCluster(**options, memory_limit=f"{ALLOWED} MiB") as made, Client(made) as client:
+        with LocalCluster(**options, memory_limit=f"{ALLOWED} MiB") as cluster, Client(cluster) as client:
             yield client
 
 
 @contextmanager
 def mapped(pids: list[int], path: Path) -> Iterator[list[int]]:
     """Which of the processes have the file mapped, at any time that was looked at."""
-    found: list[int] = []
+    mapping: list[int] = []
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(0.002):
             with suppress(*proc.GONE):
-                found.extend(pid for pid in pids if os.fsencode(path) in proc.read(f"/proc/{pid}/maps"))
+                mapping.extend(pid for pid in pids if os.fsencode(path) in proc.read(f"/proc/{pid}/maps"))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        yield found
+        yield mapping
     finally:
         stop.set()
         thread.join()
@@ -307,15 +309,15 @@ def test_no_worker_holds_the_file(large: Path) -> None:
         assert len(set(pids)) == 2
         before = {pid: proc.status(pid).rss for pid in pids}
         assert all(proc.reset_peak(pid) for pid in pids)
-        with mapped(pids, large) as found:
+        with mapped(pids, large) as mapping:
             mean = client.compute(lazy.mean(axis=0, dtype="f8")).result(timeout=100)
-        assert list(client.run(os.getpid).values()) == pids  # none was killed and made anew
+        assert list(client.run(os.getpid).values()) == pids  # none was killed and replaced
         grown = {pid: proc.status(pid).peak - before[pid] for pid in pids}
         workers = {worker for holders in client.who_has().values() for worker in holders}
         tail = client.compute(lazy[-5:, 7]).result(timeout=100)
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
     np.testing.assert_array_equal(tail, (rows + np.float32(SIZE // 16 - 1))[-5:, 7])
-    assert found == []
+    assert mapping == []
     assert workers == set()
     # A block that is reduced while the next is read, and what Dask takes beside; some 30 MiB are usual.
     assert all(8 * MIB < bytes_more < 64 * MIB for bytes_more in grown.values()), grown

@@ -86,10 +86,10 @@ def test_iterable_batches_come_in_the_order_of_steps(
         multiprocessing_context=context,
         worker_init_fn=scrambled,
     )
-    for _ in range(1 if context == "spawn" else 2):  # every iter begins anew
-        found = list(loader)
-        assert len(found) == 9
-        for step, (x, y) in enumerate(found, start=3):
+    for _ in range(1 if context == "spawn" else 2):  # every iter starts again
+        result = list(loader)
+        assert len(result) == 9
+        for step, (x, y) in enumerate(result, start=3):
             assert x.dtype == y.dtype == torch.int64
             assert x.is_contiguous()
             assert y.is_contiguous()
@@ -119,8 +119,8 @@ def test_workers_forked_while_the_callers_thread_reads(tmp_path: Path, order: st
     try:
         dataset = IterableDataset(batches, steps=3)
         for _ in range(3):
-            found = [x for x, _ in DataLoader(dataset, batch_size=None, num_workers=2, timeout=30)]
-            assert all((x.numpy() == old).all() for x, old in zip(found, expected, strict=True))
+            result = [x for x, _ in DataLoader(dataset, batch_size=None, num_workers=2, timeout=30)]
+            assert all((x.numpy() == old).all() for x, old in zip(result, expected, strict=True))
     finally:
         stop.set()
         thread.join()
@@ -135,22 +135,22 @@ def test_the_callers_batches_and_the_data_sets_go_separate_ways(corpus: lowtide.
     assert rows(dataset) == rows(IterableDataset(corpus.batches(4, LENGTH, seed=1), steps=2))
 
 
-def test_epochs_of_an_iterable_go_on_where_the_last_ended(corpus: lowtide.Corpus) -> None:
+def test_epochs_of_an_iterable_continue_where_the_last_ended(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=3)
-    found = []
+    result = []
     for epoch in range(3):
         dataset.set_epoch(epoch)
-        found += rows(DataLoader(dataset, batch_size=None))
-    assert found == rows(IterableDataset(batches, steps=9))
-    assert rows(IterableDataset(batches, steps=3, epoch=2)) == found[-12:]
+        result += rows(DataLoader(dataset, batch_size=None))
+    assert result == rows(IterableDataset(batches, steps=9))
+    assert rows(IterableDataset(batches, steps=3, epoch=2)) == result[-12:]
 
 
 def test_an_iterable_without_steps_does_not_end(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
-    found = iter(DataLoader(IterableDataset(batches), batch_size=None))
+    result = iter(DataLoader(IterableDataset(batches), batch_size=None))
     for step in range(2 * batches.epoch_steps + 3):
-        assert (next(found)[0].numpy() == batches[step][0]).all()
+        assert (next(result)[0].numpy() == batches[step][0]).all()
 
 
 def test_an_iterable_of_a_rank_gives_its_rows(corpus: lowtide.Corpus) -> None:
@@ -189,9 +189,9 @@ def test_map_windows_in_order_are_the_batches(
         multiprocessing_context=context,
         worker_init_fn=scrambled,
     )
-    found = list(loader)
-    assert sum(len(x) for x, _ in found) == len(dataset)
-    for step, (x, y) in enumerate(found):
+    result = list(loader)
+    assert sum(len(x) for x, _ in result) == len(dataset)
+    for step, (x, y) in enumerate(result):
         assert x.dtype == torch.int64
         assert (x.numpy() == batches[step][0][: len(x)]).all()
         assert (y.numpy() == batches[step][1][: len(x)]).all()
@@ -205,10 +205,10 @@ def test_map_windows_shuffled_by_the_loader_come_once_each(
     dataset = MapDataset(corpus.batches(4, LENGTH, order=order, seed=1))
     expected = [dataset[number][0].tolist() for number in range(len(dataset))]
     loader = DataLoader(dataset, batch_size=7, shuffle=True, num_workers=num_workers)
-    found = rows(loader)
-    assert found != expected
-    assert sorted(found) == sorted(expected)
-    assert rows(loader) != found  # the sampler has moved on
+    result = rows(loader)
+    assert result != expected
+    assert sorted(result) == sorted(expected)
+    assert rows(loader) != result  # the sampler has moved on
 
 
 def test_map_windows_are_one_read_whatever_the_sampler_asks(
@@ -236,24 +236,24 @@ def test_map_windows_are_one_read_whatever_the_sampler_asks(
 @pytest.mark.parametrize("tokens", [3_000, 300_000])
 def test_windows_by_number_are_those_in_order(tmp_path: Path, order: str, tokens: int) -> None:
     """In several epochs, in any order and twice; by table, and by network for many windows."""
-    where = np.arange(1, tokens + 1, dtype="<u4")  # a token says where it stands, but 0 ends a document
+    where = np.arange(1, tokens + 1, dtype="<u4")  # a token is its position, but zeros end documents
     np.where(where % 47, where, 0).astype("<u4").tofile(tmp_path / "part.bin")
     corpus = lowtide.corpus(tmp_path / "part.bin", dtype="<u4", eos=0)
     batches = corpus.batches(1, LENGTH, order=order, seed=1)
     numbers = np.random.default_rng(0).integers(0, 3 * batches.epoch_samples, 200)
     numbers[7] = numbers[3]
-    found = batches.read_samples(numbers)
+    result = batches.read_samples(numbers)
     expected = np.concatenate([batches.read(int(number)) for number in numbers])
-    assert (found == expected).all()
+    assert (result == expected).all()
 
 
 def test_map_windows_of_a_mixture(corpus: lowtide.Corpus, tmp_path: Path) -> None:
     mixed = lowtide.mix({"a": corpus, "b": numbered(tmp_path / "b", 900)}, {"a": 0.75, "b": 0.25})
     batches = mixed.batches(4, LENGTH, seed=1)
     dataset = MapDataset(batches)
-    found = rows(DataLoader(dataset, batch_size=4))
-    assert found[:12] == [row for step in range(3) for row in batches[step][0].tolist()]
-    assert [x.tolist() for x, _ in dataset.__getitems__([9, 2, 0])] == [found[9], found[2], found[0]]
+    result = rows(DataLoader(dataset, batch_size=4))
+    assert result[:12] == [row for step in range(3) for row in batches[step][0].tolist()]
+    assert [x.tolist() for x, _ in dataset.__getitems__([9, 2, 0])] == [result[9], result[2], result[0]]
 
 
 def test_map_epochs_are_those_of_the_corpus(corpus: lowtide.Corpus) -> None:
@@ -343,7 +343,7 @@ def test_stateful_iterable_resumes_exactly(corpus: lowtide.Corpus, num_workers: 
     resumed = fresh()
     resumed.load_state_dict(state)
     assert [x.tolist() for x, _ in resumed] == expected[taken:]
-    assert [x.tolist() for x, _ in resumed] == expected  # the epoch after begins anew
+    assert [x.tolist() for x, _ in resumed] == expected  # the epoch after starts again
     assert [x.tolist() for x, _ in running] == expected[taken:]
 
 
@@ -392,8 +392,8 @@ def test_a_state_of_another_corpus_is_refused(
     end_workers()
 
 
-def test_a_state_without_workers_goes_on_with_any_number(corpus: lowtide.Corpus) -> None:
-    """The data set's own state is the step, so a run may go on with another number of workers."""
+def test_state_without_workers_resumes_with_any_number(corpus: lowtide.Corpus) -> None:
+    """The data set's own state is the step, so a run may resume with another number of workers."""
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=8)
     running = iter(dataset)
@@ -407,7 +407,7 @@ def test_a_state_without_workers_goes_on_with_any_number(corpus: lowtide.Corpus)
 
 
 @forks
-def test_a_state_without_workers_goes_on_in_two(corpus: lowtide.Corpus) -> None:
+def test_state_without_workers_resumes_in_two(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     resumed = IterableDataset(batches, steps=8)
     resumed.load_state_dict({**batches.state_dict(), "step": 3, "epoch": 0})
@@ -420,7 +420,7 @@ def test_another_epoch_forgets_a_state_and_the_same_one_does_not(corpus: lowtide
     dataset = IterableDataset(batches, steps=4)
     state = {**batches.state_dict(), "step": 6, "epoch": 1}
     dataset.load_state_dict(state)
-    dataset.set_epoch(1)  # as Accelerate does when it begins an epoch
+    dataset.set_epoch(1)  # as Accelerate does when it starts an epoch
     assert dataset.state_dict() == state
     assert len(rows(dataset)) == 2 * 4
     dataset.load_state_dict(state)
@@ -430,7 +430,7 @@ def test_another_epoch_forgets_a_state_and_the_same_one_does_not(corpus: lowtide
 
 @pytest.mark.parametrize("kind", [MapDataset, IterableDataset])
 @pytest.mark.parametrize("wrong", [{}, {"epoch": None}, {"epoch": -1}])
-def test_what_is_no_state(corpus: lowtide.Corpus, kind: Any, wrong: dict[str, Any]) -> None:
+def test_invalid_state_raises(corpus: lowtide.Corpus, kind: Any, wrong: dict[str, Any]) -> None:
     batches = corpus.batches(4, LENGTH)
     with pytest.raises(StateError, match="expected an 'epoch'"):
         kind(batches).load_state_dict({**batches.state_dict(), **wrong})

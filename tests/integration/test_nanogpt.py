@@ -135,7 +135,7 @@ def test_a_split_of_another_name_goes_on_too(folder: Path) -> None:
 # What can be wrong
 
 
-def test_a_missing_val_is_told_when_it_is_asked_for(folder: Path) -> None:
+def test_missing_val_raises_when_it_is_asked_for(folder: Path) -> None:
     (folder / "val.bin").unlink()
     get_batch = get_batch_for(folder, 8, 4)
     get_batch("train")
@@ -146,35 +146,37 @@ def test_a_missing_val_is_told_when_it_is_asked_for(folder: Path) -> None:
     get_batch("val")
 
 
-def test_a_missing_train_is_told_at_once(folder: Path) -> None:
+def test_missing_train_raises_at_once(folder: Path) -> None:
     (folder / "train.bin").unlink()
     with pytest.raises(NotFoundError, match="split 'train'"):
         get_batch_for(folder, 8, 4)
 
 
-def test_a_missing_folder_is_told_at_once(tmp_path: Path) -> None:
+def test_missing_folder_raises_at_once(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nowhere"):
         get_batch_for(tmp_path / "nowhere", 8, 4)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("order", ["random", "shuffle"])
-def test_a_split_too_short_is_told_before_training(folder: Path, split: str, order: Any) -> None:
+def test_split_too_short_raises_before_training(folder: Path, split: str, order: Any) -> None:
     np.arange(64, dtype=np.uint16).tofile(folder / f"{split}.bin")
-    said = rf"{split}\.bin: has 64 tokens, too few for a block_size of 64 and its target; use .* at most 63"
-    with pytest.raises(ArgumentError, match=said):
+    message = (
+        rf"{split}\.bin: has 64 tokens, too few for a block_size of 64 and its target; use .* at most 63"
+    )
+    with pytest.raises(ArgumentError, match=message):
         get_batch_for(folder, 64, 4, order=order)
     get_batch_for(folder, 63, 4, order=order)(split)
 
 
-def test_half_a_token_is_told_before_training(folder: Path) -> None:
+def test_half_a_token_raises_before_training(folder: Path) -> None:
     (folder / "val.bin").write_bytes(bytes(1001))
     with pytest.raises(lowtide.LowtideError, match=r"val\.bin.*1001 bytes"):
         get_batch_for(folder, 8, 4)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"order": "sequential"}, "order must be 'random' or 'shuffle', got 'sequential'"),
         ({"device": "gpu"}, "cannot use device 'gpu'"),
@@ -183,6 +185,8 @@ def test_half_a_token_is_told_before_training(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("order", ["random", "shuffle"])
-def test_settings_that_make_no_sense(folder: Path, arguments: dict[str, Any], said: str, order: Any) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_settings_that_make_no_sense(
+    folder: Path, arguments: dict[str, Any], message: str, order: Any
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
         get_batch_for(folder, **{"block_size": 8, "batch_size": 4, "order": order, **arguments})

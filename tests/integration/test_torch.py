@@ -82,7 +82,7 @@ def test_other_dtypes_that_hold_every_token(tmp_path: Path, kind: str, dtype: to
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "said"),
+    ("kind", "dtype", "message"),
     [
         ("uint16", torch.int16, "torch.int16 does not hold every uint16"),
         ("uint32", torch.int32, "torch.int32 does not hold every uint32"),
@@ -93,9 +93,9 @@ def test_other_dtypes_that_hold_every_token(tmp_path: Path, kind: str, dtype: to
     ],
 )
 def test_a_dtype_that_would_change_tokens_is_refused(
-    tmp_path: Path, kind: str, dtype: Any, said: str
+    tmp_path: Path, kind: str, dtype: Any, message: str
 ) -> None:
-    with pytest.raises(ArgumentError, match=said):
+    with pytest.raises(ArgumentError, match=message):
         extreme(tmp_path, kind).batches(4, 16).torch(dtype=dtype)
 
 
@@ -307,7 +307,7 @@ def test_a_gpu_without_a_number_is_the_callers_current_one(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_state_goes_on_exactly(corpus: lowtide.Corpus, prefetch: int) -> None:
+def test_state_resumes_exactly(corpus: lowtide.Corpus, prefetch: int) -> None:
     tensors = corpus.batches(4, 16, seed=2, prefetch=prefetch).torch()
     for _ in range(7):
         next(tensors)

@@ -130,12 +130,12 @@ def test_hugging_face_trains_a_gpt2(corpus: lowtide.Corpus, tmp_path: Path, num_
 
 @need("transformers", "accelerate")
 def test_hugging_face_moves_on_to_the_next_epoch(corpus: lowtide.Corpus, tmp_path: Path) -> None:
-    """Accelerate tells the data set of epochs, and each has windows of its own."""
+    """Accelerate sets the epoch of the data set, and each epoch has other windows."""
     accelerate: Any = import_module("accelerate")
 
     dataset = MapDataset(corpus.batches(1, LENGTH, seed=1))
     loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=50))
     for epoch in range(2):
-        found = torch.cat([x for x, _ in loader])
+        tokens = torch.cat([x for x, _ in loader])
         expected = MapDataset(corpus.batches(1, LENGTH, seed=1), epoch=epoch)
-        assert torch.equal(found, torch.stack([x for x, _ in items(expected)]))
+        assert torch.equal(tokens, torch.stack([x for x, _ in items(expected)]))

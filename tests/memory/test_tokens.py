@@ -31,7 +31,7 @@ MIB = 2**20
 SLACK = 8 * MIB
 BATCH, LENGTH = 64, 1024
 TOKENS = 192 * MIB  # 384 MiB as uint16: more than the limit below
-# Two batches made ahead, one in the making and one at the consumer's: tokens as read, and two int64 tensors.
+# Two batches prefetched, one being read and one at the consumer's: tokens as read, and two int64 tensors.
 IN_FLIGHT = 4 * BATCH * (2 * (LENGTH + 1) + 2 * 8 * LENGTH)
 
 
@@ -50,9 +50,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cached(path: Path) -> int:
-    found = pagecache.resident(path)
-    assert found is not None, "the kernel must tell how much of a file is cached"
-    return found[0]
+    pages = pagecache.resident(path)
+    assert pages is not None, "the kernel must report how much of a file is cached"
+    return pages[0]
 
 
 WORKER = """
@@ -62,13 +62,13 @@ from lowtide._memory import proc; from lowtide.memory import peak, reset_peak
 
 torch.set_num_threads(1)
 o = json.loads(sys.argv[1])
-told = {}
+extra = {}
 {setup}
 assert reset_peak()
 before, files = proc.status().rss, len(os.listdir("/proc/self/fd"))
 {work}
-told["files"] = len(os.listdir("/proc/self/fd")) - files
-print(json.dumps({"peak": peak() - before, "grown": proc.status().rss - before, **told}))
+extra["files"] = len(os.listdir("/proc/self/fd")) - files
+print(json.dumps({"peak": peak() - before, "grown": proc.status().rss - before, **extra}))
 """
 
 BATCHES = """
@@ -87,7 +87,7 @@ def code(setup: str, work: str) -> str:
 
 
 def measure(setup: str, work: str, **options: Any) -> dict[str, int]:
-    """Memory above the start of ``work``, in a process of its own; ``o`` holds the options there."""
+    """Memory above the start of ``work``, in a separate process; ``o`` holds the options there."""
     return cast("dict[str, int]", json.loads(output(code(setup, work), json.dumps(options, default=str))))
 
 
@@ -98,32 +98,32 @@ def test_2000_batches_take_the_buffers_in_flight(corpus: Path, cache: str, state
         drop_page_cache(corpus / "train.bin")
     else:
         (corpus / "train.bin").read_bytes()
-    found = measure(BATCHES, READ, path=corpus, corpus={"cache": cache}, steps=2000)
-    assert found["peak"] <= IN_FLIGHT + SLACK
+    result = measure(BATCHES, READ, path=corpus, corpus={"cache": cache}, steps=2000)
+    assert result["peak"] <= IN_FLIGHT + SLACK
 
 
 @pytest.mark.parametrize("order", ["random", "sequential"])
 def test_so_they_do_in_every_order(corpus: Path, order: str) -> None:
-    found = measure(BATCHES, READ, path=corpus, batches={"order": order}, steps=2000)
-    assert found["peak"] <= IN_FLIGHT + SLACK
+    result = measure(BATCHES, READ, path=corpus, batches={"order": order}, steps=2000)
+    assert result["peak"] <= IN_FLIGHT + SLACK
 
 
 def test_blocks_take_their_shuffle_buffer_besides(corpus: Path) -> None:
-    found = measure(BATCHES, READ, path=corpus, batches={"order": "blocks"}, steps=2000)
-    assert found["peak"] <= IN_FLIGHT + BUFFER + MIB + SLACK
+    result = measure(BATCHES, READ, path=corpus, batches={"order": "blocks"}, steps=2000)
+    assert result["peak"] <= IN_FLIGHT + BUFFER + MIB + SLACK
 
 
 def test_arrays_take_no_more_than_tensors(corpus: Path) -> None:
-    found = measure(BATCHES, READ, path=corpus, torch=False, steps=2000)
-    assert found["peak"] <= IN_FLIGHT + SLACK
+    result = measure(BATCHES, READ, path=corpus, torch=False, steps=2000)
+    assert result["peak"] <= IN_FLIGHT + SLACK
 
 
 @pytest.mark.parametrize("order", ["random", "shuffle"])
 def test_the_get_batch_for_nanogpt_is_flat_too(corpus: Path, order: str) -> None:
     setup = "get_batch = lowtide.nanogpt.get_batch_for(o['path'], 1024, 64, order=o['order'])"
     work = "for _ in range(2000): get_batch('train')"
-    found = measure(setup, work, path=corpus, order=order)
-    assert found["peak"] <= IN_FLIGHT + SLACK
+    result = measure(setup, work, path=corpus, order=order)
+    assert result["peak"] <= IN_FLIGHT + SLACK
 
 
 def test_np_memmap_kept_open_is_not(corpus: Path) -> None:
@@ -181,9 +181,9 @@ def test_batches_come_in_a_container_smaller_than_the_corpus(
 def test_the_first_batch_of_a_terabyte(tmp_path: Path) -> None:
     with open(tmp_path / "train.bin", "wb") as file:
         file.truncate(10**12)
-    found = measure("", BATCHES + READ, path=tmp_path, steps=1)
-    assert found["peak"] <= IN_FLIGHT + SLACK
-    assert found["files"] <= 2
+    result = measure("", BATCHES + READ, path=tmp_path, steps=1)
+    assert result["peak"] <= IN_FLIGHT + SLACK
+    assert result["files"] <= 2
 
 
 def test_the_first_batches_of_ten_thousand_shards(tmp_path: Path) -> None:

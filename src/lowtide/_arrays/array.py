@@ -148,16 +148,16 @@ class Array(ArrayOperators):
     def take(
         self, rows: npt.ArrayLike, axis: int | None = 0, out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Read rows by number, in any order, with repeats and negatives.
+        """Return rows by number, as ``np.take`` does.
 
         Parameters
         ----------
-        rows
-            Row numbers, as an integer array of any shape.
-        axis
-            Must be 0. It is there because NumPy's ``take`` has it.
-        out
-            Where to put the rows: a writable C-contiguous array of the right shape and dtype.
+        rows : array_like of int
+            Row numbers in any order; they may repeat, and negative ones count from the end.
+        axis : int
+            Must be 0, which is not NumPy's default.
+        out : ndarray, optional
+            Where the rows are written.
 
         Examples
         --------

@@ -158,12 +158,17 @@ class Chunks(ReadOnly, Iterator[Any]):
         return {"position": self._source.position, **self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state`` was taken; an error lists what differs if it does not fit.
+        """Continue where ``state`` was saved.
 
         Parameters
         ----------
-        state
-            What ``state_dict`` returned, for an array of the same shape and dtype and equal settings.
+        state : dict
+            What ``state_dict`` returned, for the same array and settings.
+
+        Raises
+        ------
+        StateError
+            The state is of other data or settings; the message lists what differs.
         """
         # Version 0.1 had no epochs, and knew orders by their shorthand.
         shuffle = state.get("shuffle", False)

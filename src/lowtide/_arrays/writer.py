@@ -149,12 +149,12 @@ class Writer(ReadOnly):
         return self._rows
 
     def append(self, rows: npt.ArrayLike) -> None:
-        """Add rows: all of them or, after an exception, none.
+        """Append rows: all of them or, after an exception, none.
 
         Parameters
         ----------
-        rows
-            An array of shape ``(n, *row_shape)``, or one row of ``row_shape``; ``[]`` adds none.
+        rows : array_like
+            Of shape ``(n, *row_shape)``, or one row of ``row_shape``; ``[]`` appends none.
         """
         self._check_open()
         if np.ma.is_masked(rows):  # as an ndarray it would show what the mask hides

@@ -83,7 +83,12 @@ def field(text: bytes, name: bytes) -> int:
 
 def status(pid: int | str = "self") -> Status:
     """Resident memory of a process by kind, from ``/proc/PID/status``."""
-    text = read(f"{ROOT}/{pid}/status")
+    return parse_status(read(f"{ROOT}/{pid}/status"))
+
+
+def parse_status(text: bytes) -> Status:
+    """The memory lines of a ``status`` file."""
+    text = text[text.find(b"\nVmHWM:") :]  # they follow each other, far from the start
     return Status(
         rss=field(text, b"\nVmRSS:"),
         anon=field(text, b"\nRssAnon:"),

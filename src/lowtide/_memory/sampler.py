@@ -108,6 +108,7 @@ def _serve(sessions: dict[int, Session], parent: int, request: list[str]) -> Non
     if (ended := sessions.pop(number, None)) is not None:
         _look(number, ended)
         answer = ended.summary()
+        ended.gauge.tree.close()
     _write(1, repr((number, answer)))
 
 

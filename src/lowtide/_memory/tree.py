@@ -36,6 +36,7 @@ class Tree:
         self.parents: dict[int, int] = {}
         self.denied: set[str] = set()  # what could not be seen, and why
         self._descendants = descendants
+        self._status: int | None = None
         self._strangers = set(proc.children(os.getpid())) - {root} if adopted else None
 
     def discover(self) -> bool:
@@ -76,7 +77,7 @@ class Tree:
         rss = anon = file = shared = peak = 0
         for pid in self.pids:
             try:
-                now = proc.status(pid)
+                now = proc.status(pid) if self._descendants else self._root_status()
             except proc.GONE:
                 continue
             rss, anon, file, shared = rss + now.rss, anon + now.anon, file + now.file, shared + now.shared
@@ -84,6 +85,17 @@ class Tree:
         if not rss:
             raise ProcessLookupError
         return proc.Status(rss, anon, file, shared, peak)
+
+    def _root_status(self) -> proc.Status:
+        if self._status is None:
+            self._status = os.open(f"{proc.ROOT}/{self.root}/status", os.O_RDONLY | os.O_CLOEXEC)
+        return proc.parse_status(os.pread(self._status, 8192, 0))
+
+    def close(self) -> None:
+        """Close the file that stays open for a process alone, which halves the cost of a look."""
+        if self._status is not None:
+            os.close(self._status)
+            self._status = None
 
     def mappings(self) -> dict[int, list[proc.Mapping]]:
         """The mappings of each process that can be looked at."""

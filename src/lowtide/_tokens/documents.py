@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 Ids = npt.NDArray[np.int32]
 DocumentKind = Literal["ids", "cu_seqlens"]
+Marks = Literal["end", "start"]
 
 
 class DocumentBatch(tuple[A, A, A], Generic[A]):
@@ -140,7 +141,7 @@ def mark_documents(
     return DocumentBatch((x, y, third), positions.reshape(ids.shape), int(lengths.max(initial=0)))
 
 
-def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Literal["end", "start"]) -> Ids:
+def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Marks) -> Ids:
     """Ids from the token that is the last of a document, or the first.
 
     >>> ids_from_marks(np.array([[5, 0, 7, 7, 0, 3]]), mark=0, marks="end")

@@ -36,12 +36,7 @@ from lowtide.cli.status import in_options
     show_default=True,
     help="What goes to val: documents that a hash selects, or the end of all tokens.",
 )
-@click.option(
-    "--split",
-    type=click.Choice(["documents", "contiguous"]),
-    hidden=True,
-    deprecated="use --holdout",
-)
+@click.option("--split", type=click.Choice(["documents", "contiguous"]), hidden=True)
 @click.option(
     "--seed", type=int, default=0, show_default=True, metavar="N", help="Selects the documents for val."
 )
@@ -78,7 +73,7 @@ from lowtide.cli.status import in_options
     help="For documents that cannot be read: stop, skip and count them, read bytes that are not UTF-8 as "
     "U+FFFD, or skip what is still not readable then.",
 )
-@click.option("--errors", type=click.Choice(["strict", "replace"]), hidden=True, deprecated="use --on-error")
+@click.option("--errors", type=click.Choice(["strict", "replace"]), hidden=True)
 @click.option("--overwrite", is_flag=True, help="Replace a corpus or unfinished work in DIR.")
 @click.option("--workers", type=int, metavar="N", help="Number of processes. [default: one per core]")
 @click.option(
@@ -112,7 +107,10 @@ def command(
     from lowtide.cli.prepare_progress import showing
 
     if split is not None:
+        click.echo("lowtide: --split is deprecated; use --holdout", err=True)
         options["holdout"] = split
+    if errors is not None:
+        click.echo("lowtide: --errors is deprecated; use --on-error", err=True)
     if errors == "replace":
         options["on_error"] = "replace-or-skip" if options["on_error"].endswith("skip") else "replace"
     if split_on is not None:  # a newline is not easy to write in a shell

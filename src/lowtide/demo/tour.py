@@ -164,6 +164,7 @@ class _Tour:
             "A small GPT trains on the corpus for a minute. Batches are read during the previous step: "
             "waiting for them (loader) takes almost no time, and memory stays constant.",
         )
+        settings = training.fit(settings)
         options = {"data": self.folder.corpus, "out": self.folder.run, **settings}
         self.command("A small GPT", "train", **options)
         result = training.train(self.folder.corpus, self.folder.run, settings)

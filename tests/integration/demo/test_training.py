@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lowtide._gpt.config import resolve
+from lowtide._gpt.config import Settings, resolve
 from lowtide.demo import training
 from lowtide.errors import MissingExtraError
 
@@ -17,6 +17,26 @@ def test_missing_package_is_reported_with_both_remedies(name: str, monkeypatch: 
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=rf"{name}.*pip install 'lowtide\[gpt\]'.*--quick"):
         training.require()
+
+
+@pytest.mark.parametrize(
+    ("speed", "n_layer", "batch_size"), [(1.0, 4, 8), (2.0, 4, 4), (3.5, 3, 4), (1e9, 2, 4)]
+)
+def test_model_is_as_large_as_the_machine_allows(speed: float, n_layer: int, batch_size: int) -> None:
+    """On a machine on which a step of the largest model takes ``speed`` times the limit of 69 ms."""
+
+    def step_seconds(settings: Settings) -> float:
+        tokens = settings.batch_size * settings.length
+        return speed * 0.068 * (tokens / 1024) * (settings.n_layer / 4) * (settings.n_embd / 128) ** 2
+
+    settings = training.fit(training.SETTINGS, step_seconds)
+    assert (settings["n_layer"], settings["batch_size"]) == (n_layer, batch_size)
+    assert settings["max_iters"] == training.SETTINGS["max_iters"]
+
+
+def test_step_time_is_measured() -> None:
+    tiny = {"n_layer": 1, "n_head": 1, "n_embd": 8, "length": 4, "batch_size": 1, "vocab_size": 8}
+    assert 0 < training._step_seconds(resolve({"data": "-", "device": "cpu", **tiny})) < 1
 
 
 def test_the_settings_are_complete_and_agree() -> None:

@@ -72,7 +72,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [text for _, text in result] == TEXTS[50:60]
     with refused(ArgumentError, "'train', 'test'", f"hf:{folder}:train"):
         find([f"hf:{folder}"])
-    with refused(UnsupportedError, "has 5 rows", "hold 50", "save_to_disk"):
+    with refused(UnsupportedError, "5 rows, expected 50", "save_to_disk"):
         find([f"hf:{folder}:train[:5]"])
 
 

@@ -115,3 +115,18 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     )
     assert "50 documents" in done.stdout
     assert "━" in done.stdout
+
+
+def test_deprecated_options_warn_and_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sea.txt").write_bytes(b"low \xff tide " * 50)
+    pairs = {
+        "--split=contiguous": "--holdout=contiguous",
+        "--errors=replace": "--on-error=replace",
+    }
+    command = ("prepare", tmp_path / "sea.txt", "--val-fraction=0.1", "--workers=1")
+    old = run(*command, "-o", tmp_path / "old", *pairs)
+    new = run(*command, "-o", tmp_path / "new", *pairs.values())
+    assert content(tmp_path / "old") == content(tmp_path / "new")
+    for option in ("--split", "--errors"):
+        assert f"lowtide: {option} is deprecated; use --" in old.stderr
+    assert "deprecated" not in new.stderr

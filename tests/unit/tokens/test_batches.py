@@ -73,7 +73,7 @@ def test_iterating_gives_the_steps(corpus: lowtide.Corpus, order: str) -> None:
 def test_the_global_batch_does_not_depend_on_the_ranks(
     corpus: lowtide.Corpus, order: str, batch_size: int, stops: list[tuple[int, int]]
 ) -> None:
-    """Train on some ranks, stop, go on with another number, and compare every batch with one rank's."""
+    """Train on some ranks, stop, resume on another number, and compare every batch with one rank's."""
     alone = corpus.batches(batch_size, 16, order=order, seed=4, prefetch=0)
     state = alone.state_dict()
     step = 0
@@ -214,25 +214,11 @@ def test_closing_and_dropping_leave_no_thread(corpus: lowtide.Corpus) -> None:
     assert len(threads()) == before
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_goes_on_with_a_thread_of_its_own(corpus: lowtide.Corpus) -> None:
-    batches = corpus.batches(4, 16)
-    next(batches)
-    expected = batches[1][0]
-    child = os.fork()
-    if not child:
-        ok = (next(batches)[0] == expected).all()
-        os._exit(0 if ok else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert (next(batches)[0] == expected).all()
-    batches.close()
-
-
 # Bad input
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         pytest.param({"length": 0}, "length must be an integer >= 1, got 0", id="length 0"),
         pytest.param({"length": 10_007}, "10007 tokens, too few for one window of 10007", id="too short"),
@@ -244,6 +230,6 @@ def test_a_forked_child_goes_on_with_a_thread_of_its_own(corpus: lowtide.Corpus)
         pytest.param({"batch_size": 2.5}, "batch_size must be an integer, got 2.5", id="float"),
     ],
 )
-def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         corpus.batches(**{"batch_size": 4, "length": 16, **arguments})

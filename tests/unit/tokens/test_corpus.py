@@ -41,9 +41,9 @@ def test_slices_are_those_of_one_long_array(
     step: int,
 ) -> None:
     corpus = numbered(tmp_path_factory.mktemp("corpus"), tokens, shards)
-    found = corpus[start:stop:step]
-    assert found.dtype == corpus.dtype
-    assert found.tolist() == list(range(tokens))[start:stop:step]
+    part = corpus[start:stop:step]
+    assert part.dtype == corpus.dtype
+    assert part.tolist() == list(range(tokens))[start:stop:step]
     assert len(corpus) == tokens
 
 
@@ -81,7 +81,7 @@ def test_streaming_gives_every_token_once(tmp_path: Path) -> None:
     assert np.concatenate(list(corpus.stream(1000))).tolist() == list(range(10_000))
 
 
-def test_it_says_what_it_is_and_travels_as_paths(tmp_path: Path) -> None:
+def test_repr_and_pickle(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 10_000, 4)
     assert "10000 tokens of uint32 in 4 shards" in repr(corpus)
     packed = pickle.dumps(corpus)
@@ -93,7 +93,7 @@ def test_it_says_what_it_is_and_travels_as_paths(tmp_path: Path) -> None:
         corpus[0]
 
 
-def test_a_vanished_shard_is_named(tmp_path: Path) -> None:
+def test_vanished_shard_raises_with_its_path(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 1000, 3)
     os.unlink(tmp_path / "part-001.bin")
     with pytest.raises(NotFoundError, match=r"part-001\.bin"):
@@ -153,7 +153,7 @@ def test_documents_are_found_by_their_end(
     del paths
 
 
-def test_the_scan_is_kept_beside_the_corpus_and_made_anew_when_it_changed(tmp_path: Path) -> None:
+def test_the_scan_is_kept_beside_the_corpus_and_repeated_when_it_changed(tmp_path: Path) -> None:
     paths, _ = text(tmp_path, [[1, 2], [3]], eos=0)
     assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 2
     kept = [name for name in os.listdir(tmp_path) if name.startswith(".lowtide-documents-")]
@@ -209,7 +209,7 @@ def test_where_the_folder_may_not_be_written_the_users_cache_is_used(
     assert len(os.listdir(tmp_path / "cache" / "lowtide")) == 1
 
 
-def test_without_an_end_there_are_no_documents(tmp_path: Path) -> None:
+def test_documents_without_eos_raise(tmp_path: Path) -> None:
     paths, _ = text(tmp_path, [[1]], eos=0)
     with pytest.raises(ArgumentError, match="does not record where its documents end; open it with eos="):
         _ = lowtide.corpus(paths, dtype="<u2").documents
@@ -218,15 +218,15 @@ def test_without_an_end_there_are_no_documents(tmp_path: Path) -> None:
         corpus.document(1)
 
 
-def test_windows_that_begin_at_documents(tmp_path: Path) -> None:
+def test_windows_start_at_documents(tmp_path: Path) -> None:
     documents = [[100 + i] * (i % 7 + 1) for i in range(50)]
     paths, whole = text(tmp_path, documents, eos=0, shards=3)
     corpus = lowtide.corpus(paths, dtype="<u2", eos=0)
     batches = corpus.batches(5, 8, order="documents", seed=2, prefetch=0)
     assert batches.epoch_samples == 50
     for epoch in range(2):
-        begun = np.concatenate([batches[epoch * 10 + step][0] for step in range(10)])
-        assert sorted(begun[:, 0].tolist()) == [100 + i for i in range(50)]
+        x = np.concatenate([batches[epoch * 10 + step][0] for step in range(10)])
+        assert sorted(x[:, 0].tolist()) == [100 + i for i in range(50)]
     starts = np.flatnonzero(np.concatenate(([True], whole[:-1] == 0)))
     x, y = batches[3]
     for row, targets in zip(x, y, strict=True):
@@ -244,7 +244,7 @@ def test_windows_that_begin_at_documents(tmp_path: Path) -> None:
 # Ids
 
 
-def test_the_largest_id_and_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
+def test_largest_id_and_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
     tokens = np.zeros(600_000, "<u2")
     tokens[123_457] = 999
     tokens.tofile(tmp_path / "train.bin")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def slow_ids(row: list[int], mark: int, marks: str) -> list[int]:
 
 @given(rows=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=1, max_size=4))
 @pytest.mark.parametrize("marks", ["end", "start"])
-def test_by_the_token_that_marks_them(rows: list[list[int]], marks: Literal["end", "start"]) -> None:
-    found = ids_from_marks(np.array(rows, "u2"), 0, marks)
-    assert found.tolist() == [slow_ids(row, 0, marks) for row in rows]
+def test_ids_from_marks(rows: list[list[int]], marks: Any) -> None:
+    ids = ids_from_marks(np.array(rows, "u2"), 0, marks)
+    assert ids.tolist() == [slow_ids(row, 0, marks) for row in rows]
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30), data=st.data())
-def test_by_the_index_is_the_same_as_by_the_mark(lengths: list[int], data: st.DataObject) -> None:
-    """Rows that pass the end go on at the beginning, as windows do."""
+def test_ids_from_index_equal_those_from_marks(lengths: list[int], data: st.DataObject) -> None:
+    """Rows that pass the end continue at the start, as windows do."""
     whole = np.array([token for length in lengths for token in [*[1] * length, 0]], "u2")
     ends = np.cumsum(np.array(lengths) + 1)
     documents = Documents("listed", [Listed("a test", ends)], [len(whole)])
@@ -81,8 +81,8 @@ def test_mixtures_with_documents(tmp_path: Path) -> None:
         np.array([1, 1, eos, 2, 2, eos] * 40, "<u2").tofile(tmp_path / f"{name}.bin")
         corpora[name] = lowtide.corpus(tmp_path / f"{name}.bin", dtype="<u2", eos=eos)
     x, _, ids = lowtide.mix(corpora, {"a": 1, "b": 1}).batches(6, 16).with_documents()[2]
-    for row, found in zip(x.tolist(), ids.tolist(), strict=True):
-        assert found == slow_ids(row, 9 if 9 in row else 0, "end")
+    for row, row_ids in zip(x.tolist(), ids.tolist(), strict=True):
+        assert row_ids == slow_ids(row, 9 if 9 in row else 0, "end")
 
 
 def test_ids_are_those_of_the_batch_when_another_thread_takes_one_in_between(

@@ -38,10 +38,10 @@ def test_shares_never_stray_by_more_than_one_sample(
     shares = mixed.weights[0]
     assert abs(float(sum(shares.values())) - 1) < 1e-12
     for nth, name in enumerate(names):
-        mine = np.cumsum(which == nth)
-        assert np.abs(mine - np.arange(1, 3001) * float(shares[name])).max() <= 1
+        count = np.cumsum(which == nth)
+        assert np.abs(count - np.arange(1, 3001) * float(shares[name])).max() <= 1
         assert (
-            numbers[which == nth] == np.arange(mine[-1])
+            numbers[which == nth] == np.arange(count[-1])
         ).all()  # each corpus in its own order, none left out
 
 
@@ -106,7 +106,7 @@ def test_a_state_says_which_corpus_differs(corpora: dict[str, lowtide.Corpus]) -
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         pytest.param({"a": 1, "b": -0.1}, "weight of 'b' must be a number >= 0, got -0.1", id="negative"),
         pytest.param({"a": 1, "b": float("nan")}, "must be a number >= 0, got nan", id="nan"),
@@ -115,6 +115,6 @@ def test_a_state_says_which_corpus_differs(corpora: dict[str, lowtide.Corpus]) -
         pytest.param({5: {"a": 1, "b": 1}}, "must start at step 0", id="late"),
     ],
 )
-def test_weights_that_make_no_sense(corpora: dict[str, lowtide.Corpus], weights: Any, said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_weights_that_make_no_sense(corpora: dict[str, lowtide.Corpus], weights: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         lowtide.mix({name: corpora[name] for name in "ab"}, weights)

@@ -41,7 +41,7 @@ def test_most_documents_stay_whole_and_few_tokens_go(
     assert dropped < lost * lengths.sum()
 
 
-def test_every_piece_begins_where_its_document_does() -> None:
+def test_every_piece_starts_where_its_document_does() -> None:
     lengths = np.random.default_rng(0).integers(1, 101, 1000)
     ends = np.cumsum([0, *lengths])
     rows, _ = pack(np.stack((ends[:-1], ends[1:]), axis=1), 101)
@@ -73,9 +73,9 @@ def test_packed_batches(corpus: lowtide.Corpus) -> None:
 def test_documents_of_packed_rows(corpus: lowtide.Corpus) -> None:
     x, y, ids = corpus.batches(8, 63, order="packed", seed=4).with_documents()[2]
     assert (x[:, 1:] == y[:, :-1]).all()
-    for row, found in zip(x, ids, strict=True):
-        for document in range(found.max() + 1):
-            tokens = set(row[found == document].tolist()) - {0}
+    for row, row_ids in zip(x, ids, strict=True):
+        for document in range(row_ids.max() + 1):
+            tokens = set(row[row_ids == document].tolist()) - {0}
             assert len(tokens) == 1
 
 
@@ -87,7 +87,7 @@ def test_when_a_token_is_seen(corpus: lowtide.Corpus) -> None:
             assert mark in batches.read(step)
 
 
-def test_too_little_for_a_row(tmp_path: Path) -> None:
+def test_documents_shorter_than_a_row_raise(tmp_path: Path) -> None:
     np.array([1, 0, 2, 0], "<u2").tofile(tmp_path / "t.bin")
     with pytest.raises(ArgumentError, match="do not fill one row of 65 tokens"):
         lowtide.corpus(tmp_path / "t.bin", dtype="<u2", eos=0).batches(1, 64, order="packed")
