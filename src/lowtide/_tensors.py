@@ -112,7 +112,7 @@ class Destination:
     def take_marked(self, host: MarkedHost) -> DocumentBatch[torch.Tensor]:
         """x, y and their documents on the device."""
         items = (*self.take(host.tokens), self.move(host.documents))
-        return DocumentBatch(items, self.move(host.position_ids), host.max_seqlen)
+        return DocumentBatch(items, position_ids=self.move(host.position_ids), max_seqlen=host.max_seqlen)
 
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the device, without waiting for the copy if the tensor is pinned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -41,18 +42,29 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
     (array([[0, 1, 0]], dtype=int32), 2)
     """
 
-    position_ids: A
-    """The position of each token of ``x`` within its document (within its row, where that starts later)."""
-    max_seqlen: int
-    """Tokens of the longest document in a row: the ``max_seqlen`` of kernels that take ``cu_seqlens``."""
+    _ids: Any
 
-    def __new__(cls, items: tuple[A, A, A], position_ids: A, max_seqlen: int) -> DocumentBatch[A]:
+    def __new__(cls, items: tuple[A, A, A], ids: Ids | None = None, **computed: A | int) -> DocumentBatch[A]:
+        """With the ``ids`` from which the attributes are computed when they are used, or with both."""
         batch = super().__new__(cls, items)
-        batch.position_ids, batch.max_seqlen = position_ids, max_seqlen
+        batch.__dict__.update(_ids=ids, **computed)
         return batch
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self), self.position_ids, self.max_seqlen
+        return (tuple(self),)
+
+    @cached_property
+    def position_ids(self) -> A:
+        """The position of each token of ``x`` within its document, or within its row if that starts later."""
+        borders = cu_seqlens(self._ids)
+        positions: Any = np.arange(self._ids.size, dtype=np.int32)
+        positions -= np.repeat(borders[:-1], np.diff(borders))
+        return positions.reshape(self._ids.shape)  # type: ignore[no-any-return]
+
+    @cached_property
+    def max_seqlen(self) -> int:
+        """Tokens of the longest document in a row: the ``max_seqlen`` of kernels that take ``cu_seqlens``."""
+        return int(np.diff(cu_seqlens(self._ids)).max(initial=0))
 
 
 class DocumentBatches(ReadOnly, Iterator[DocumentBatch[npt.NDArray[Any]]]):
@@ -134,11 +146,7 @@ def mark_documents(
     x: npt.NDArray[Any], y: npt.NDArray[Any], ids: Ids, kind: DocumentKind = "ids"
 ) -> DocumentBatch[npt.NDArray[Any]]:
     """A batch with its documents, from the ids of ``x``."""
-    borders = cu_seqlens(ids)
-    lengths = np.diff(borders)
-    positions = np.arange(ids.size, dtype=np.int32) - np.repeat(borders[:-1], lengths)
-    third = ids if kind == "ids" else borders
-    return DocumentBatch((x, y, third), positions.reshape(ids.shape), int(lengths.max(initial=0)))
+    return DocumentBatch((x, y, ids if kind == "ids" else cu_seqlens(ids)), ids)
 
 
 def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Marks) -> Ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,17 @@ def test_batches_with_documents(tmp_path: Path) -> None:
     assert borders.tolist() == cu_seqlens(ids_from_marks(x, 0, "end")).tolist()
     with pytest.raises(ArgumentError, match="kind must be 'ids' or 'cu_seqlens', got 'mask'"):
         corpus.batches(4, 16).with_documents("mask")  # type: ignore[arg-type]
+
+
+def test_pickled_batch_keeps_its_attributes(tmp_path: Path) -> None:
+    np.array([1, 1, 0, 2, 2, 2, 0] * 40, "<u2").tofile(tmp_path / "t.bin")
+    corpus = lowtide.corpus(tmp_path / "t.bin", dtype="<u2", eos=0)
+    batch = corpus.batches(2, 16, order="sequential").with_documents("cu_seqlens")[0]
+    again = pickle.loads(pickle.dumps(batch))
+    assert again.position_ids.tolist() == batch.position_ids.tolist()
+    assert batch.position_ids[0, :9].tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1]
+    assert again.max_seqlen == batch.max_seqlen == 4
+    assert [part.tolist() for part in again] == [part.tolist() for part in batch]
 
 
 def test_mixtures_with_documents(tmp_path: Path) -> None:
