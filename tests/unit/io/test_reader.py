@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from lowtide._io.extents import Extents, of_records
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.pread import PreadReader
 from lowtide._io.reader import Cache, ReaderName, open_reader
-from tests.support.process import python
 from tests.support.variants import Variant, every_variant, tight
 
 READERS: tuple[ReaderName, ...] = ("pread", "remap", "advise", "memmap")
@@ -282,30 +280,6 @@ def test_a_file_truncated_between_reads_raises(tmp_path: Path, variant: Variant,
     assert str(tmp_path / "x") in str(caught.value)
     assert "100000" in str(caught.value)
     assert isinstance(caught.value, (EOFError, ValueError))
-
-
-CUT = """
-    import os, sys
-    import numpy as np, lowtide
-    path, how = sys.argv[1:]
-    a = lowtide.open(path, reader="pread") if how == "lowtide" else np.load(path, mmap_mode="r")
-    print(int(a[0].sum()), flush=True)
-    os.truncate(path, 4096)
-    try:
-        print(int(a[900].sum()))
-    except lowtide.LowtideError as error:
-        print(type(error).__name__)
-"""
-
-
-def test_a_truncated_file_raises_where_memmap_dies(tmp_path: Path) -> None:
-    for how in ("lowtide", "memmap"):
-        np.save(tmp_path / "a.npy", np.ones((1000, 100)))
-        done = python(CUT, tmp_path / "a.npy", how)
-        if how == "lowtide":
-            assert (done.returncode, done.stdout.split()) == (0, ["100", "TruncatedFileError"])
-        else:
-            assert (done.returncode, done.stdout.split()) == (-signal.SIGBUS, ["100"])
 
 
 def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
