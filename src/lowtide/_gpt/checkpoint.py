@@ -21,7 +21,8 @@ from lowtide._gpt import archive
 from lowtide._gpt.config import Settings, upgrade, without_alias
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._gpt.optim import Optimiser
-from lowtide._io.publish import Pace, Partial, write_all
+from lowtide._io.atomic import Pace, Partial
+from lowtide._io.system import write_at
 from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, NotFoundError, StateError
 
@@ -72,7 +73,7 @@ class _File:
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         try:
-            write_all(self._fd, view, self._end)
+            write_at(self._fd, view, self._end)
         except OSError as error:
             self.error = error
             raise

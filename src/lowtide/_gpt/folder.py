@@ -23,7 +23,7 @@ from lowtide._gpt.checkpoint import BEST, LAST
 from lowtide._gpt.config import Settings, upgrade
 from lowtide._gpt.model import GPT
 from lowtide._io import jsonfiles
-from lowtide._io.publish import write_file
+from lowtide._io.atomic import write_file
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._tokens.corpus import Corpus

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from lowtide import errors
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._io import jsonfiles
-from lowtide._io.publish import sync_folder
+from lowtide._io.atomic import sync_folder
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from lowtide._gpt import metrics
-from lowtide._io.publish import write_file
+from lowtide._io.atomic import write_file
 from lowtide._sizes import format_size
 
 _NAMES = ("train_loss", "val_loss", "rss_mib")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lowtide._arrays.formats.layout import Member
-from lowtide._io import publish, store
+from lowtide._io import atomic, store
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 from lowtide._tokens.description import ArrayFile, CorpusSummary, describe, expand
@@ -87,7 +87,7 @@ def _verify(path: str, as_json: bool) -> dict[str, Any]:
 
 def _show_leftovers(path: str) -> None:
     """What killed writers left behind: on standard error, since programs read the rest."""
-    for leftover, size in publish.leftovers(path):
+    for leftover, size in atomic.leftovers(path):
         say(
             f"{leftover}: {format_size(size)} left by a writer that was killed; the next one of that file "
             f"writes over it, and `rm {shlex.quote(leftover)}` removes it",

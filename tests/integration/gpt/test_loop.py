@@ -72,6 +72,17 @@ def test_resumed_run_keeps_the_dtype_of_muon(data: Path, tmp_path: Path, dtype: 
     assert {line["muon_dtype"] for line in lines(tmp_path / "run")} == {dtype}
 
 
+def test_trains_without_positional_writes_and_fdatasync(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows and macOS."""
+    for name in ("pwrite", "fdatasync", "posix_fadvise"):
+        monkeypatch.delattr(os, name)
+    train(tiny(data, max_iters=2), str(tmp_path / "run"))
+    assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 2
+    assert len(losses(tmp_path / "run")) == 2
+
+
 def test_accumulation_equals_one_batch(data: Path, tmp_path: Path) -> None:
     together = tiny(data, batch_size=8, max_iters=6, optimiser="adamw", grad_clip=0.5)
     parts = dataclasses.replace(together, batch_size=2, gradient_accumulation_steps=4)
