@@ -14,7 +14,7 @@ from lowtide._printable import printable
 @click.argument("path", type=click.Path(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(path: str, as_json: bool) -> None:
-    """Examine this machine and container, for files at PATH. [default: this folder]
+    """Examine this machine and container, for files at PATH [default: this folder].
 
     Prints a line per finding: memory and its limit, what the kernel reports, how files can be read; and
     advice where something is missing.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from lowtide._compare.runs import Run
@@ -58,8 +57,12 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def available() -> bool:
-    """Whether matplotlib, which draws the charts, is installed."""
-    return find_spec("matplotlib") is not None
+    """Whether matplotlib, which draws the charts, can be imported."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def svg(draw: Draw, width: int, height: int, *, standalone: bool = False) -> str:

@@ -71,7 +71,7 @@ def test_help_reads_well(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_is(name: str) -> None:
     for parameter in command(name).params:
-        if not isinstance(parameter, click.Option):
+        if not isinstance(parameter, click.Option) or parameter.hidden:
             continue
         output = parameter.help or ""
         flag = parameter.opts[-1]

@@ -46,14 +46,14 @@ def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path, mar
     (tmp_path / "text" / "thesis.txt").write_text("years of work")
     if mark is not None:
         (tmp_path / "demo.json").write_text(mark)
-    with pytest.raises(ArgumentError, match=r"holds other files and no demo.*--out"):
+    with pytest.raises(ArgumentError, match=r"has files, but not those of a demo.*--out"):
         Folder(str(tmp_path)).prepare()
     assert (tmp_path / "text" / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("a file")
-    with pytest.raises(ArgumentError, match="is a file, and the demo needs a folder"):
+    with pytest.raises(ArgumentError, match="is a file, not a folder"):
         Folder(str(tmp_path / "demo")).prepare()
 
 
