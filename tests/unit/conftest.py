@@ -15,7 +15,6 @@ STARTS_PROCESS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.syst
 HEAVY_PACKAGES = {"dask", "lightning", "torch", "transformers"}
 
 PENDING = {
-    "arrays/formats/test_formats.py",
     "arrays/formats/test_hdf5.py",
     "arrays/test_array.py",
     "arrays/test_chunks.py",
@@ -24,11 +23,8 @@ PENDING = {
     "io/test_aio.py",
     "io/test_buffers.py",
     "io/test_descriptors.py",
-    "io/test_files.py",
     "io/test_identity.py",
     "io/test_prefetch.py",
-    "prepare/test_tables.py",
-    "tokens/test_batches.py",
 }  # files whose tests are still to be moved
 
 _current: list[Path] = []  # the file of the unit test that runs, or is collected

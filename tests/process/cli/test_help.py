@@ -76,9 +76,13 @@ def test_every_option_says_what_it_is(name: str) -> None:
         output = parameter.help or ""
         flag = parameter.opts[-1]
         assert len(output) > 5, flag
-        assert output[0].isupper() or output.split()[0].strip(",;:") in ("byte", "cpu", "wsd", "0"), (
-            f"{flag}: {output}"
-        )
+        assert output[0].isupper() or output.split()[0].strip(",;:") in (
+            "byte",
+            "cpu",
+            "dtype",
+            "wsd",
+            "0",
+        ), f"{flag}: {output}"
         assert re.search(r"[.…\]]$", output), f"{flag}: {output}"
         # A number or a text is called by what it is, or by X and N; RANGE says nothing.
         assert "RANGE" not in parameter.make_metavar(click.Context(command(name))), flag
