@@ -26,6 +26,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/prose.py
 
 types: $(VENV)/.test
 	$(BIN)/mypy
