@@ -15,7 +15,7 @@ from lowtide._arrays import formats
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.indexing import Selection, run_of
 from lowtide._arrays.operators import ArrayOperators
-from lowtide._io.extents import LONGEST, Extents
+from lowtide._io.extents import LONGEST
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
@@ -131,7 +131,7 @@ class Array(ArrayOperators):
         if run is not None and 0 < run[1] <= LONGEST:
             start, nbytes, shape = run
             buffer = np.empty(nbytes, np.uint8)
-            self._reader.submit(Extents.of_range(self._layout.offset + start, nbytes), buffer).wait()
+            self._reader.read(self._layout.offset + start, buffer)
             selected: npt.NDArray[Any] = np.ndarray(shape, self._dtype, buffer)
             return selected if shape else selected[()]
         try:

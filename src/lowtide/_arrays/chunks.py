@@ -282,6 +282,9 @@ class _Plan:
         pending = self._order.submit(start, stop, out)
         if self._with_rows:
             return pending.then(lambda _: (self._order.rows(start, stop), out))
+        if pending.done:
+            pending.wait()
+            return Pending.of(out)
         return pending.then(lambda _: out)
 
     def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:

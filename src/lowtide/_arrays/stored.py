@@ -108,8 +108,14 @@ class Stored(ReadOnly):
         extents = Extents.of_range(self._layout.offset + start * self._row_nbytes, out.nbytes)
         return self._reader.submit(extents, out.reshape(-1).view(np.uint8), sequential=True)
 
-    def _read_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
-        return self._submit_rows(start, stop, out).wait()
+    def _read_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        """``_submit_rows``, for those who would only wait for it."""
+        if self._in_columns or not out.nbytes:
+            self._submit_rows(start, stop, out).wait()
+            return
+        self._check_open()
+        offset = self._layout.offset + start * self._row_nbytes
+        self._reader.read(offset, out.reshape(-1).view(np.uint8), sequential=True)
 
     def _read_runs(
         self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD, *, ordered: bool = True

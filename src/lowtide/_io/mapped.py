@@ -42,6 +42,9 @@ class RemapReader:
         # A mapping cannot tell whether it would have to wait.
         return Pending(self._read, extents, out, min(_MAPPED_AT_ONCE, ahead))
 
+    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
+        self._read(Extents.of_range(offset, len(out)), out, _MAPPED_AT_ONCE)
+
     def _read(self, extents: Extents, out: Bytes, at_once: int) -> Outcome:
         if len(extents):
             with self._file.opened() as entry:

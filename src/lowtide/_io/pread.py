@@ -62,8 +62,6 @@ class PreadReader:
             return Pending.of(Outcome())
         if sequential:
             return self._submit_sequential(extents, out)
-        if count == 1 and self._nowait and not self._drop:
-            return self._submit_one(extents, out)
         nbytes = extents.nbytes
         large = count > aio.DEPTH or (count > 1 and nbytes + 2 * _PAGE * count > ahead // 2)
         if large or not self._nowait or threads.workers_for(count, nbytes) > 1:
@@ -78,21 +76,16 @@ class PreadReader:
                 return Pending.of(Outcome(0, count))
         return Pending(self._finish, extents, late, out)
 
-    def _submit_one(self, extents: Extents, out: Bytes) -> Pending[Outcome]:
-        """One read has nothing to overlap with: what is done for many would take longer than the read."""
-        offset, part = extents.first(out)
+    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
+        if self._drop and not sequential:
+            self.submit(Extents.of_range(offset, len(out)), out).wait()
+            return
         with self._file.opened() as entry:
-            entry.advise(random=True)
-            got = _read_if_cached(entry.fd, offset, part)
+            entry.advise(random=not sequential)
+            self._read_fully(entry.fd, offset, out)
             self._file.check(entry.fd)
-        return _CACHED if got == len(part) else Pending(self._finish_one, offset + got, part[got:])
-
-    def _finish_one(self, offset: int, part: Bytes) -> Outcome:
-        with self._file.opened() as entry:
-            entry.advise(random=True)
-            self._read_fully(entry.fd, offset, part)
-            self._file.check(entry.fd)
-        return Outcome(1, 1)
+            if self._drop:
+                pagecache.drop_range(entry.fd, offset, offset + len(out))
 
     def _finish(self, extents: Extents, late: Extents, out: Bytes) -> Outcome:
         with self._file.opened() as entry:

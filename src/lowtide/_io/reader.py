@@ -38,6 +38,12 @@ class Reader(Protocol):
         ``sequential`` is for one of many reads in the order of the file: the system then reads ahead.
         """
 
+    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
+        """Fill ``out`` with the bytes from ``offset`` on, and wait for them.
+
+        For a single read, which has nothing to overlap with: ``submit`` would take longer.
+        """
+
     def check(self) -> None:
         """Raise if the file was replaced or written to since it was opened."""
 

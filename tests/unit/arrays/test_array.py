@@ -194,7 +194,7 @@ def test_single_rows_are_one_plain_read(array: lowtide.Array) -> None:
         with mock.patch.object(array, "_reader", wraps=array._reader) as reader:
             assert array[7].tolist() == EXPECTED[7].tolist()
             assert array[-1, 2] == EXPECTED[-1, 2]
-            assert reader.submit.call_count == 2
+            assert reader.read.call_count == 2
 
 
 @pytest.mark.parametrize(
