@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 
 
 def python(code: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -19,3 +21,15 @@ def output(code: str, *arguments: object, timeout: float = 120) -> str:
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr}"
     assert not done.stderr, done.stderr
     return done.stdout
+
+
+def in_child(check: Callable[[], object]) -> bool:
+    """Whether ``check`` returns something true in a forked child."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0

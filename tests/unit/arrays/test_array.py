@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import multiprocessing
 import os
 import pickle
 import random
@@ -412,36 +411,6 @@ def test_unpickling_where_the_file_is_gone_or_shorter(path: Path) -> None:
     path.unlink()
     with pytest.raises(errors.NotFoundError):
         pickle.loads(text)
-
-
-def _check(array: lowtide.Array) -> bool:
-    rows = np.random.default_rng(os.getpid()).integers(0, 300, 500)
-    return bool((array[rows] == EXPECTED[rows]).all() and (array.take(rows) == EXPECTED[rows]).all())
-
-
-@any_reader
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_read_the_same(path: Path, reader: Any, method: str) -> None:
-    with lowtide.open(path, reader=reader) as array:
-        assert _check(array)
-        with multiprocessing.get_context(method).Pool(2) as pool:
-            assert pool.map(_check, [array] * 4) == [True] * 4
-
-
-@any_reader
-def test_a_forked_child_reads_on_without_pickling(path: Path, reader: Any) -> None:
-    with lowtide.open(path, reader=reader) as array:
-        assert _check(array)  # helpers and contexts exist in the parent
-        pid = os.fork()
-        if not pid:
-            status = 1
-            try:
-                status = 0 if _check(array) else 1
-                array.close()
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert _check(array)
 
 
 @every_variant

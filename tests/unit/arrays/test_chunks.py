@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import threading
 import time
@@ -29,6 +28,7 @@ from lowtide._io.extents import Bytes, Extents
 from lowtide._io.pending import Pending
 from lowtide._permutation import Shuffled
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
+from tests.support.rows import save
 from tests.support.variants import Variant, every_variant, tight
 
 Shuffle = bool | Literal["blocks"]
@@ -53,15 +53,6 @@ def assert_no_thread() -> None:
 def _no_thread_is_left() -> Iterator[None]:
     yield
     assert_no_thread()
-
-
-def save(
-    path: Path, rows: int, width: int = 3, dtype: str = "i4", order: Literal["C", "F"] = "C"
-) -> np.ndarray:
-    """Rows that name themselves."""
-    array = np.asarray(np.arange(rows * width).reshape(rows, width), dtype, order=order)
-    np.save(path, array)
-    return array
 
 
 def collected(chunks: Chunks) -> list[np.ndarray]:
@@ -521,34 +512,6 @@ def test_an_array_without_rows_to_go_through(tmp_path: Path) -> None:
 # Forks
 
 
-def in_child(check: Any) -> bool:
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            status = 0 if check() else 1
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1] == 0
-
-
-@any_shuffle
-@pytest.mark.parametrize("reuse", [False, True])
-def test_after_a_fork_both_processes_continue(tmp_path: Path, shuffle: Shuffle, reuse: bool) -> None:
-    save(tmp_path / "a.npy", 60_000)
-    with lowtide.open(tmp_path / "a.npy") as array:
-        options: dict[str, Any] = {"shuffle": shuffle, "budget": "2 MiB", "reuse": reuse, "prefetch": 2}
-        want = collected(array.chunks(2000, **options))
-        chunks = array.chunks(2000, **options)
-        got = []
-        for i, chunk in enumerate(chunks):
-            got.append(chunk.copy())
-            if i in (0, 3, 20):
-                rest = want[i + 1 :]
-                assert in_child(lambda rest=rest: all(map(np.array_equal, chunks, rest)) and not len(chunks))
-        assert all(map(np.array_equal, got, want))
-
-
 def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     """What the child copies may be half new: it must not be taken for the old window."""
     with mock.patch.object(orders, "_BLOCK", 10):
@@ -567,35 +530,6 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
         order._load_window(0)
     assert set(states) == {-1}
     assert (next(chunks) == want[1]).all()
-
-
-def test_a_child_does_not_write_into_its_parents_window(array: lowtide.Array) -> None:
-    chunks = array.chunks(10, shuffle="blocks", prefetch=0)
-    next(chunks)
-    order = chunks._plan._order
-    assert isinstance(order, orders.BlockOrder)
-    window = order._window_rows
-    before = window.copy()
-
-    def overwrite() -> bool:
-        window[:] = -1
-        return True
-
-    assert in_child(overwrite)
-    assert (window == before).all()
-
-
-def _sum(chunks_of: tuple[lowtide.Array, int]) -> int:
-    array, seed = chunks_of
-    return int(sum(chunk.sum() for chunk in array.chunks(100, shuffle=True, seed=seed)))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes(array: lowtide.Array, method: str) -> None:
-    with array.chunks(10, prefetch=2) as chunks:
-        next(chunks)
-        with multiprocessing.get_context(method).Pool(2) as pool:
-            assert pool.map(_sum, [(array, seed) for seed in range(4)]) == [3000 * 2999 // 2] * 4
 
 
 def test_one_pass_and_indexing_side_by_side(array: lowtide.Array) -> None:

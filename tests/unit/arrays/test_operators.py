@@ -230,35 +230,3 @@ def test_an_array_is_a_key_by_identity(array: lowtide.Array) -> None:
         names = {array: "one", other: "two"}
         assert names[array] == "one"
         assert names[other] == "two"
-
-
-# PyTorch
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_torch_loads_an_array_in_one_go(tmp_path: Path, order: Any) -> None:
-    torch = pytest.importorskip("torch")
-    expected = np.asarray(np.random.default_rng(0).random((500, 20), np.float32), order=order)
-    np.save(tmp_path / "a.npy", expected)
-    with lowtide.open(tmp_path / "a.npy") as array:
-        with mock.patch.object(lowtide.Array, "__iter__", side_effect=AssertionError("row by row")):
-            with mock.patch.object(array, "_reader", wraps=array._reader) as reader:
-                for tensor in (torch.tensor(array), torch.as_tensor(array), torch.from_dlpack(array)):
-                    assert tensor.dtype == torch.float32
-                    np.testing.assert_array_equal(tensor.numpy(), expected)
-                assert reader.submit.call_count <= 3
-        with mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", array.nbytes - 1):
-            with pytest.raises(BudgetError, match=r"torch\.from_numpy\(array\[:\]\)"):
-                torch.tensor(array)
-
-
-def test_a_loader_reads_a_batch_at_once(tmp_path: Path) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    expected = np.arange(60, dtype=np.float32).reshape(20, 3)
-    np.save(tmp_path / "a.npy", expected)
-    with lowtide.open(tmp_path / "a.npy") as array:
-        with mock.patch.object(array, "_reader", wraps=array._reader) as reader:
-            batches = list(data.DataLoader(array, batch_size=8))
-            assert reader.submit.call_count == 3
-        assert [tuple(batch.shape) for batch in batches] == [(8, 3), (8, 3), (4, 3)]
-        np.testing.assert_array_equal(np.concatenate(batches), expected)

@@ -7,11 +7,7 @@ import errno
 import os
 import pickle
 import shutil
-import signal
 import stat
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -36,6 +32,7 @@ from lowtide.errors import (
     UnsupportedError,
     WriteError,
 )
+from tests.support.rows import read, write
 
 
 @given(
@@ -90,32 +87,6 @@ def test_a_dropped_writer_leaves_nothing(tmp_path: Path) -> None:
     lowtide.create(tmp_path / "out.npy", "f4").close()  # so that nothing is reported at exit
 
 
-def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "out.npy"
-    with lowtide.create(path, "f4") as first:
-        ended = _python("lowtide.create(sys.argv[1], 'f4')", path)
-        assert ": is being written by another process" in ended.stderr
-        first.append([1.0])
-    assert np.load(path).tolist() == [1.0]
-
-
-def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "out.npy"
-    code = """
-        import lowtide, numpy as np, os, signal, sys
-        out = lowtide.create(sys.argv[1], "f8")
-        out.append(np.arange(100_000.0))
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert not path.exists()
-    with lowtide.create(path, "f8") as out:
-        out.append([1.0, 2.0])
-    assert np.load(path).tolist() == [1.0, 2.0]
-    assert os.listdir(tmp_path) == ["out.npy"]
-
-
 @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
 class TestAppend:
     def test_adds_to_what_is_there(self, tmp_path: Path, name: str) -> None:
@@ -123,53 +94,26 @@ class TestAppend:
         for part in ([[1, 2]], [[3, 4], [5, 6]], []):
             with lowtide.create(path, "i4", 2, append=True) as out:
                 out.append(np.array(part, "i4").reshape(-1, 2))
-        assert _read(path, "i4", 2) == [[1, 2], [3, 4], [5, 6]]
+        assert read(path) == [[1, 2], [3, 4], [5, 6]]
         assert os.listdir(tmp_path) == [name]
 
     def test_readers_see_the_old_rows_until_it_has_ended(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
-        _write(path, [[1, 2]])
+        write(path, [[1, 2]])
         with lowtide.create(path, "i4", 2, append=True) as out:
             out.append([[3, 4]])
-            assert _read(path, "i4", 2) == [[1, 2]]
-        assert _read(path, "i4", 2) == [[1, 2], [3, 4]]
+            assert read(path) == [[1, 2]]
+        assert read(path) == [[1, 2], [3, 4]]
 
     def test_a_failure_takes_the_new_rows_away(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
-        _write(path, [[1, 2]])
+        write(path, [[1, 2]])
         before = path.read_bytes()
         with pytest.raises(ZeroDivisionError), lowtide.create(path, "i4", 2, append=True) as out:
             out.append([[3, 4]])
             raise ZeroDivisionError
         assert path.read_bytes() == before
         assert os.listdir(tmp_path) == [name]
-
-    def test_a_kill_leaves_the_old_rows_readable_and_the_next_append_continues(
-        self, tmp_path: Path, name: str
-    ) -> None:
-        path = tmp_path / name
-        _write(path, [[1, 2]])
-        code = """
-            import lowtide, numpy as np, os, signal, sys
-            out = lowtide.create(sys.argv[1], "i4", 2, append=True)
-            out.append(np.zeros((100_000, 2), "i4"))
-            os.kill(os.getpid(), signal.SIGKILL)
-        """
-        subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=False)
-        assert path.stat().st_size > 100_000
-        assert _read(path, "i4", 2) == [[1, 2]]
-        with lowtide.create(path, "i4", 2, append=True) as out:
-            out.append([[3, 4]])
-        assert _read(path, "i4", 2) == [[1, 2], [3, 4]]
-        assert os.listdir(tmp_path) == [name]
-
-    def test_two_appends_at_once_are_refused(self, tmp_path: Path, name: str) -> None:
-        path = tmp_path / name
-        _write(path, [[1, 2]])
-        with lowtide.create(path, "i4", 2, append=True):
-            ended = _python("lowtide.create(sys.argv[1], 'i4', 2, append=True)", path)
-            assert ": is being written by another process" in ended.stderr
-        assert _read(path, "i4", 2) == [[1, 2]]
 
 
 def test_append_to_another_kind_of_array_says_what_is_there(tmp_path: Path) -> None:
@@ -241,29 +185,6 @@ def test_a_folder_that_is_not_there_and_a_path_that_is_a_folder(tmp_path: Path) 
         lowtide.create(tmp_path, "f4")
 
 
-def test_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """A real file size limit: the kernel refuses the write as it does when the disk is full."""
-    code = """
-        import resource, signal, sys
-        import numpy as np, lowtide
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        try:
-            with lowtide.create(sys.argv[1], "f8") as out:
-                for _ in range(10):
-                    out.append(np.zeros(100_000))
-        except lowtide.LowtideError as error:
-            print(type(error).__name__, isinstance(error, OSError), error)
-    """
-    path = tmp_path / "out.npy"
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(path)], capture_output=True, text=True, check=True
-    )
-    assert "WriteError True" in ended.stdout
-    assert "file too large" in ended.stdout
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.open("/dev/full", os.O_RDWR)
@@ -278,29 +199,6 @@ def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch
 
 
 class TestUnclosed:
-    def test_exit_without_close_says_what_was_lost(self, tmp_path: Path) -> None:
-        """ResourceWarning is hidden by default: the line on standard error is not."""
-        for code in (
-            "out = lowtide.create(sys.argv[1], 'f4', 3); out.append(np.zeros((1000, 3)))",
-            "def f():\n out = lowtide.create(sys.argv[1], 'f4', 3); out.append(np.zeros((1000, 3)))\nf()",
-        ):
-            ended = _python(code, tmp_path / "out.npy")
-            assert ended.stderr.startswith("lowtide: ")
-            assert ended.stderr.count("\n") == 1
-            for part in (str(tmp_path / "out.npy"), "1000 rows were not published", "with lowtide.create"):
-                assert part in ended.stderr
-            assert "ResourceWarning" in _python(code, tmp_path / "out.npy", "-Wdefault").stderr
-            assert os.listdir(tmp_path) == []
-
-    def test_closed_writers_are_not_mentioned_at_exit(self, tmp_path: Path) -> None:
-        code = """
-            with lowtide.create(sys.argv[1], "f4") as out:
-                out.append([1.0])
-            out = lowtide.create(sys.argv[1] + "2", "f4")
-            out.abort()
-        """
-        assert _python(code, tmp_path / "out.npy").stderr == ""
-
     def test_creating_again_takes_over(self, tmp_path: Path) -> None:
         """A cell that is run again, with the older writer still in Out[] or in a traceback."""
         path = tmp_path / "out.npy"
@@ -323,7 +221,7 @@ class TestUnclosed:
         self, tmp_path: Path, append: tuple[bool, bool]
     ) -> None:
         path = tmp_path / "out.bin"
-        _write(path, [[1, 2]])
+        write(path, [[1, 2]])
         first = lowtide.create(path, "i4", 2, append=append[0])
         first.append([[3, 4]])
         with pytest.warns(ResourceWarning):
@@ -331,7 +229,7 @@ class TestUnclosed:
         second.append([[5, 6]])
         second.close()
         del first
-        assert _read(path, "i4", 2) == ([[1, 2], [5, 6]] if append[1] else [[5, 6]])
+        assert read(path) == ([[1, 2], [5, 6]] if append[1] else [[5, 6]])
         assert os.listdir(tmp_path) == ["out.bin"]
 
     def test_threads_that_write_one_path_do_not_mix(self, tmp_path: Path) -> None:
@@ -383,72 +281,6 @@ class TestUnclosed:
         assert np.load(path).tolist() == [2]
 
 
-@pytest.mark.parametrize("append", [False, True])
-class TestFork:
-    def test_a_child_that_exits_leaves_its_parents_file_alone(self, tmp_path: Path, append: bool) -> None:
-        code = """
-            with lowtide.create(sys.argv[1], "i4", 2, append=%r) as out:
-                out.append([[3, 4]])
-                if os.fork() == 0:
-                    sys.exit(0)  # runs the block's end and the exit handlers
-                os.wait()
-                out.append([[5, 6]])
-        """
-        path = tmp_path / "out.npy"
-        _write(path, [[1, 2]])
-        ended = _python(code % append, path)
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert _read(path, "i4", 2) == [[1, 2], [3, 4], [5, 6]][not append :]
-        assert os.listdir(tmp_path) == ["out.npy"]
-
-    def test_a_child_cannot_write_its_parents_file(self, tmp_path: Path, append: bool) -> None:
-        code = """
-            out = lowtide.create(sys.argv[1], "i4", 2, append=%r)
-            if os.fork() == 0:
-                for use in (lambda: out.append([[3, 4]]), out.close):
-                    try:
-                        use()
-                    except lowtide.errors.ClosedError as error:
-                        print("forked from" in str(error), repr(out).endswith("rows=0, forked>"))
-                out.abort()
-                del out
-                sys.exit(0)
-            os.wait()
-            out.append([[5, 6]])
-            out.close()
-        """
-        path = tmp_path / "out.npy"
-        _write(path, [[1, 2]])
-        ended = _python(code % append, path)
-        assert (ended.stdout, ended.stderr) == ("True True\n" * 2, "")
-        assert _read(path, "i4", 2)[-1] == [5, 6]
-
-    def test_a_child_that_outlives_its_parent_keeps_no_lock(self, tmp_path: Path, append: bool) -> None:
-        code = """
-            import time
-            out = lowtide.create(sys.argv[1], "i4", 2, append=%r)
-            started, start = os.pipe()
-            if os.fork() == 0:
-                os.write(start, b"x")
-                sys.stdout.close(), sys.stderr.close(), os.close(1), os.close(2)
-                time.sleep(60)
-            os.read(started, 1)
-            os.kill(os.getpid(), signal.SIGKILL)
-        """
-        path = tmp_path / "out.npy"
-        _write(path, [[1, 2]])
-        command = [sys.executable, "-c", "import os, signal, sys, lowtide\n" + textwrap.dedent(code % append)]
-        with subprocess.Popen([*command, str(path)], start_new_session=True) as parent:
-            assert parent.wait(60) == -signal.SIGKILL
-            try:
-                with lowtide.create(path, "i4", 2) as out:
-                    out.append([[3, 4]])
-            finally:
-                os.killpg(parent.pid, signal.SIGKILL)
-        assert _read(path, "i4", 2) == [[3, 4]]
-        assert os.listdir(tmp_path) == ["out.npy"]
-
-
 class TestLinks:
     @pytest.mark.parametrize("there", [True, False])
     def test_a_link_is_followed(self, tmp_path: Path, there: bool) -> None:
@@ -465,13 +297,13 @@ class TestLinks:
 
     def test_an_append_through_a_link_is_journalled_beside_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "disk").mkdir()
-        _write(tmp_path / "disk" / "a.npy", [[1, 2]])
+        write(tmp_path / "disk" / "a.npy", [[1, 2]])
         (tmp_path / "link").symlink_to("disk/a.npy")
         with lowtide.create(tmp_path / "link", append=True) as out:
             out.append([[3, 4]])
-            assert _read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2]]
+            assert read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2]]
             assert sorted(os.listdir(tmp_path / "disk")) == ["a.npy", "a.npy.appending"]
-        assert _read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2], [3, 4]]
+        assert read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2], [3, 4]]
         assert sorted(os.listdir(tmp_path)) == ["disk", "link"]
 
     def test_a_loop_of_links_is_a_clear_error(self, tmp_path: Path) -> None:
@@ -536,7 +368,7 @@ class TestAfterAFailure:
         self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, name: str, call: str
     ) -> None:
         path = tmp_path / name
-        _write(path, [[1, 2]])
+        write(path, [[1, 2]])
         out = lowtide.create(path, "i4", 2, append=True)
         out.append([[3, 4]])
         real, calls = getattr(os, call), []
@@ -550,7 +382,7 @@ class TestAfterAFailure:
         with pytest.raises(DiskFullError):
             out.close()
         monkeypatch.undo()
-        assert _read(path, "i4", 2) == [[1, 2]]
+        assert read(path) == [[1, 2]]
         assert os.listdir(tmp_path) == [name]
 
     @pytest.mark.parametrize("call", ["ftruncate", "fsync", "replace", "fstat"])
@@ -600,27 +432,9 @@ class TestAfterAFailure:
         assert not (tmp_path / "out.npy").exists()
 
     @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
-    def test_a_new_file_over_one_with_a_killed_append_has_all_its_rows(
-        self, tmp_path: Path, name: str
-    ) -> None:
-        path = tmp_path / name
-        _write(path, [[1, 2]])
-        code = """
-            out = lowtide.create(sys.argv[1], "i4", 2, append=True)
-            out.append(np.zeros((100, 2), "i4"))
-            os.kill(os.getpid(), signal.SIGKILL)
-        """
-        _python(code, path)
-        with lowtide.create(path, "i4", 2) as out:
-            assert _read(path, "i4", 2) == [[1, 2]]
-            out.append([[3, 4], [5, 6], [7, 8]])
-        assert _read(path, "i4", 2) == [[3, 4], [5, 6], [7, 8]]
-        assert os.listdir(tmp_path) == [name]
-
-    @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
     def test_an_append_to_a_file_that_was_replaced_is_an_error(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
-        _write(path, [[1, 2]])
+        write(path, [[1, 2]])
         out = lowtide.create(path, "i4", 2, append=True)
         out.append([[3, 4]])
         (tmp_path / "new").write_bytes(path.read_bytes())
@@ -650,12 +464,12 @@ def test_an_empty_list_appends_nothing(tmp_path: Path) -> None:
 
 
 def test_an_append_takes_dtype_and_row_shape_from_the_file(tmp_path: Path) -> None:
-    _write(tmp_path / "a.npy", [[1, 2]])
+    write(tmp_path / "a.npy", [[1, 2]])
     with lowtide.create(tmp_path / "a.npy", append=True) as out:
         assert (out.dtype, out.row_shape) == (np.dtype("i4"), (2,))
         out.append([3, 4])
     assert np.load(tmp_path / "a.npy").tolist() == [[1, 2], [3, 4]]
-    _write(tmp_path / "a.bin", [[1, 2]])
+    write(tmp_path / "a.bin", [[1, 2]])
     with pytest.raises(ArgumentError, match="a raw file does not say its dtype"):
         lowtide.create(tmp_path / "a.bin", append=True)
     for append in (False, True):
@@ -701,39 +515,6 @@ def test_file_systems_without_locks_or_synced_folders_are_written_to(
         with lowtide.create(tmp_path / "out.npy", "f4", append=append) as out:
             out.append([1.0])
     assert np.load(tmp_path / "out.npy").tolist() == [1.0, 1.0]
-
-
-def test_rows_of_a_killed_writer_can_be_read_as_raw(tmp_path: Path) -> None:
-    """As the guide says."""
-    code = """
-        out = lowtide.create(sys.argv[1], "f8", 2)
-        out.append(np.arange(10.0).reshape(5, 2))
-        os.kill(os.getpid(), signal.SIGTERM)
-    """
-    _python(code, tmp_path / "out.npy")
-    left = tmp_path / ".out.npy.partial"
-    assert atomic.leftovers(str(tmp_path)) == [(str(left), left.stat().st_size)]
-    with lowtide.open(left, dtype="f8", shape=(-1, 2), offset=128) as rows:
-        assert rows[:].tolist() == np.arange(10.0).reshape(5, 2).tolist()
-
-
-def _python(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in another interpreter, with ``path`` as its argument."""
-    code = "import os, signal, sys\nimport numpy as np, lowtide\n" + textwrap.dedent(code)
-    command = [sys.executable, *options, "-c", code, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
-def _write(path: Path, rows: list[list[int]]) -> None:
-    with lowtide.create(path, "i4", 2) as out:
-        out.append(rows)
-
-
-def _read(path: Path, dtype: str, columns: int) -> list[list[int]]:
-    raw = {} if path.suffix == ".npy" else {"dtype": dtype, "shape": (-1, columns)}
-    with lowtide.open(path, **raw) as array:  # type: ignore[arg-type]
-        rows: list[list[int]] = array[:].tolist()
-        return rows
 
 
 def test_masked_values_are_refused(tmp_path: Path) -> None:

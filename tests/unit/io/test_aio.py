@@ -17,7 +17,6 @@ import pytest
 from lowtide._io import aio
 from lowtide._io.aio import Aio
 from lowtide._io.extents import Extents
-from tests.support.process import output
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not aio.available(), reason="this system has no AIO to give"
@@ -218,38 +217,3 @@ def test_closing_twice_is_closing_once() -> None:
     own.close()
     assert own.closed
     assert rings() == before - 1
-
-
-def test_a_forked_child_makes_its_own_and_leaves_the_parents_alone(fd: int) -> None:
-    own = context()
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            out = np.zeros(10, np.uint8)
-            good = own.closed and context() is not own
-            good &= context().read(fd, extents([3], [10]), aio.address_of(out), 0).tolist() == [10]
-            own.close()
-            status = 0 if good and out[0] == 3 else 1
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
-    out = np.zeros(10, np.uint8)
-    assert own.read(fd, extents([4], [10]), aio.address_of(out), 0).tolist() == [10]
-
-
-def test_the_interpreter_ends_in_silence(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((5000, 16)))
-    code = """
-        import atexit, sys, threading, lowtide
-        a = lowtide.open(sys.argv[1])
-        chunks = a.chunks(100, shuffle=True)
-        next(chunks)
-        threading.Thread(target=lambda: a.take(range(0, 5000, 3))).start()
-        def late():
-            assert len(a.take(range(0, 5000, 3))) == 1667
-            assert sum(map(len, a.chunks(100))) == sum(map(len, a.chunks(100, shuffle=True))) == 5000
-        atexit.register(late)
-        print("done")
-    """
-    assert output(code, tmp_path / "a.npy") == "done\n"

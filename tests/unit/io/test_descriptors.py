@@ -19,7 +19,6 @@ import lowtide
 from lowtide import errors
 from lowtide._io import descriptors
 from lowtide._io.descriptors import DescriptorPool, File
-from tests.support.process import output
 
 
 @pytest.fixture
@@ -279,47 +278,3 @@ def test_the_limit_follows_what_the_process_may_open() -> None:
     for soft, limit in [(256, 64), (16, 8), (100_000, 512), (resource.RLIM_INFINITY, 512)]:
         with mock.patch.object(resource, "getrlimit", return_value=(soft, soft)):
             assert descriptors._limit() == limit
-
-
-THOUSANDS = """
-    import os, resource, sys
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-    import numpy as np, lowtide
-    folder, reader = sys.argv[1:]
-    arrays = []
-    for i in range(3000):
-        path = f"{folder}/{i}.bin"
-        with open(path, "wb") as file:
-            file.write(np.full(20, i, "u2").tobytes())
-        arrays.append(lowtide.open(path, dtype="u2", reader=reader))
-    for _ in range(2):
-        assert all(int(a[i % 20]) == i for i, a in enumerate(arrays))
-    print(len(os.listdir("/proc/self/fd")))
-    for a in arrays:
-        a.close()
-    print(len(os.listdir("/proc/self/fd")))
-"""
-
-
-@pytest.mark.parametrize("reader", ["pread", "memmap"])
-def test_thousands_of_arrays_with_256_descriptors(tmp_path: Path, reader: str) -> None:
-    most, left = map(int, output(THOUSANDS, tmp_path, reader).split())
-    assert most < 200
-    assert left < 20
-
-
-def test_a_fork_in_the_middle_of_a_read(tmp_path: Path, pool: DescriptorPool) -> None:
-    """Another thread of the parent holds the lock and a descriptor: neither may matter to the child."""
-    files = some(tmp_path, 2)
-    with files[0].opened(), pool._lock:
-        pid = os.fork()
-        if not pid:
-            status = 1
-            try:
-                pool.after_fork()  # the test's own pool is not registered
-                first_byte(files[1])
-                files[0].close()
-                status = 0 if open_files(tmp_path) == ["1.bin"] else 1
-            finally:
-                os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0

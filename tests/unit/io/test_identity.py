@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 
 import lowtide
 from lowtide.errors import FileChangedError, TruncatedFileError
-from tests.support.process import output
 
 ROWS = np.arange(4000, dtype="<f8").reshape(1000, 4)
 any_reader = pytest.mark.parametrize("reader", ["pread", "remap", "advise", "memmap"])
@@ -117,41 +115,6 @@ def test_an_unpickled_array_reads_the_same_file_or_none(path: Path, rewrite: Rew
     rewrite(path)
     with pytest.raises(FileChangedError, match="open it again"):
         pickle.loads(data)[0]
-
-
-def test_a_spawned_worker_refuses_a_file_that_is_no_longer_the_one_it_was_given(path: Path) -> None:
-    code = """
-        import pickle, sys, lowtide
-        from lowtide.errors import FileChangedError
-        try:
-            pickle.loads(bytes.fromhex(sys.argv[1]))[0]
-        except FileChangedError as error:
-            print("refused", error.filename == sys.argv[2])
-    """
-    with lowtide.open(path) as array:
-        data = pickle.dumps(array).hex()
-    _by_rename(path)
-    assert output(code, data, path) == "refused True\n"
-
-
-def test_a_forked_worker_notices_a_rewrite(path: Path) -> None:
-    def work(queue: Any) -> None:
-        try:
-            array[3]
-        except FileChangedError:
-            queue.put("noticed")
-        else:
-            queue.put("read")
-
-    context = multiprocessing.get_context("fork")
-    with lowtide.open(path) as array:
-        array[0]
-        _same_shape(path)
-        queue = context.Queue()
-        worker = context.Process(target=work, args=(queue,))
-        worker.start()
-        assert queue.get(timeout=30) == "noticed"
-        worker.join()
 
 
 def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from h5py import h5d, h5s, h5t
 from hypothesis import given, settings
 
 from lowtide._arrays.formats import inspect, members
-from lowtide.errors import FormatError, MemberError, MissingExtraError, ReadError, UnsupportedError
+from lowtide.errors import FormatError, MemberError, MissingExtraError, UnsupportedError
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
 COMPOUND = np.dtype([("a", "<i2"), ("b", ">f4", (2,)), ("c", [("x", "<c8"), ("s", "S3")])])
@@ -237,24 +236,6 @@ def test_a_file_that_is_truncated(tmp_path: Path, libver: str) -> None:
         short = write(tmp_path / f"{keep}.h5", path.read_bytes()[:keep])
         with refused(FormatError, short, "truncated", "copy or write it again"):
             inspect(short)
-
-
-def test_a_file_that_something_else_is_writing(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    script = (
-        "import h5py, sys\n"
-        f"with h5py.File({str(path)!r}, 'w') as f:\n"
-        "    f['x'] = 1.0; f.flush(); print('ready', flush=True); sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"ready\n"
-        with refused(ReadError, path, "open for writing", "close it"):
-            inspect(path)
-        writer.communicate(b"")
-    assert inspect(path).shape == ()
 
 
 def test_without_h5py_the_install_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+"""Kernel AIO after a fork and at exit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide._io import aio
+from lowtide._io.aio import Aio
+from lowtide._io.extents import Extents
+from tests.support.process import in_child, output
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not aio.available(), reason="this system has no AIO to give"
+)
+
+
+def extents(offsets: list[int], lengths: list[int]) -> Extents:
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return Extents(np.array(offsets, np.int64), ends - lengths, np.array(lengths, np.int64))
+
+
+def context() -> Aio:
+    """The one that the next read will use."""
+    assert aio.available()
+    return aio._IDLE[-1]
+
+
+@pytest.fixture
+def fd(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(i % 251 for i in range(100_000)))
+    number = os.open(path, os.O_RDONLY)
+    yield number
+    os.close(number)
+
+
+def test_a_forked_child_makes_its_own_and_leaves_the_parents_alone(fd: int) -> None:
+    own = context()
+
+    def reads() -> bool:
+        out = np.zeros(10, np.uint8)
+        good = own.closed and context() is not own
+        good &= context().read(fd, extents([3], [10]), aio.address_of(out), 0).tolist() == [10]
+        own.close()
+        return bool(good and out[0] == 3)
+
+    assert in_child(reads)
+    out = np.zeros(10, np.uint8)
+    assert own.read(fd, extents([4], [10]), aio.address_of(out), 0).tolist() == [10]
+
+
+def test_the_interpreter_ends_in_silence(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((5000, 16)))
+    code = """
+        import atexit, sys, threading, lowtide
+        a = lowtide.open(sys.argv[1])
+        chunks = a.chunks(100, shuffle=True)
+        next(chunks)
+        threading.Thread(target=lambda: a.take(range(0, 5000, 3))).start()
+        def late():
+            assert len(a.take(range(0, 5000, 3))) == 1667
+            assert sum(map(len, a.chunks(100))) == sum(map(len, a.chunks(100, shuffle=True))) == 5000
+        atexit.register(late)
+        print("done")
+    """
+    assert output(code, tmp_path / "a.npy") == "done\n"
