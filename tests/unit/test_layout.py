@@ -16,7 +16,6 @@ MAX_LINES = 400
 TESTED_IN = {
     "_arrays/formats/format.py": "unit/arrays/formats/test_formats.py",
     "_arrays/formats/layout.py": "unit/arrays/formats/test_formats.py",
-    "_arrays/orders.py": "unit/arrays/test_passes.py",
     "_arrays/stored.py": "unit/arrays/test_array.py",
     "_arrays/targets.py": "unit/arrays/test_writer.py",
     "_compare/runs.py": "process/cli/test_compare.py",
@@ -28,27 +27,17 @@ TESTED_IN = {
     "_gpt/ranks.py": "integration/gpt/test_loop.py",
     "_gpt/train.py": "integration/gpt/test_loop.py",
     "_io/atomic.py": "unit/arrays/test_writer.py",
-    "_io/filesystem.py": "unit/io/test_store.py",
-    "_io/gather.py": "unit/tokens/test_corpus.py",
-    "_io/local.py": "unit/io/test_store.py",
-    "_io/pagecache.py": "unit/io/test_reader.py",
-    "_io/pending.py": "unit/io/test_prefetch.py",
     "_io/pread.py": "unit/io/test_reader.py",
-    "_io/threads.py": "unit/io/test_reader.py",
     "_memory/alarm.py": "memory/test_watch.py",
     "_memory/proc.py": "memory/test_snapshot.py",
     "_memory/profile/command.py": "memory/test_profiler.py",
-    "_memory/profile/dat.py": "unit/memory/test_dat.py",
     "_memory/profile/document.py": "process/cli/test_profile.py",
     "_memory/profile/live.py": "process/cli/test_watch.py",
     "_memory/profile/observer.py": "memory/test_profiler.py",
     "_memory/profile/profiler.py": "memory/test_profiler.py",
     "_memory/profile/recording.py": "memory/test_profiler.py",
-    "_memory/profile/report.py": "integration/memory/test_report.py",
-    "_memory/profile/verdict.py": "unit/memory/test_verdict.py",
     "_memory/sampler.py": "process/memory/test_helper.py",
     "_memory/tree.py": "memory/test_watch.py",
-    "_permutation.py": "unit/test_orders.py",
     "_prepare/executors.py": "process/prepare/test_jobs.py",
     "_prepare/inputs/datasets.py": "integration/prepare/test_datasets.py",
     "_prepare/run.py": "unit/prepare/test_prepare.py",
@@ -58,13 +47,10 @@ TESTED_IN = {
     "_prepare/tokenizers/kind.py": "unit/prepare/test_kinds.py",
     "_prepare/worker.py": "process/prepare/test_resuming.py",
     "_tensors.py": "integration/test_torch.py",
-    "_tokens/blocks.py": "unit/tokens/test_sampling.py",
-    "_tokens/description.py": "unit/tokens/test_corpus.py",
     "_tokens/formats/__init__.py": "unit/tokens/formats/test_tokens.py",
     "_tokens/formats/checksums.py": "unit/tokens/formats/test_own.py",
     "_tokens/formats/npytokens.py": "unit/tokens/formats/test_tokens.py",
     "_tokens/formats/records.py": "integration/tokens/formats/test_mds.py",
-    "_tokens/segments.py": "unit/tokens/test_corpus.py",
     "cli/__init__.py": "process/cli/test_commands.py",
     "cli/compare_plot.py": "process/cli/test_compare.py",
     "cli/export.py": "integration/gpt/test_gpt2.py",
@@ -105,6 +91,7 @@ def test_every_module_has_a_test_of_its_name() -> None:
     assert missing - TESTED_IN.keys() == set(), "write the test file, or say in TESTED_IN where it is tested"
     absent = {module: TESTED_IN[module] for module in missing if not (TESTS / TESTED_IN[module]).exists()}
     assert absent == {}, "these test files do not exist"
+    assert TESTED_IN.keys() - missing == set(), "these have a test file of their name, or are gone"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SRC)))

@@ -18,9 +18,12 @@ import pytest
 import lowtide
 from lowtide import errors
 from lowtide._io import aio, pagecache, pread, threads
-from lowtide._io.extents import Extents, of_records
+from lowtide._io.extents import Bytes, Extents, of_records
+from lowtide._io.identity import Identity
+from lowtide._io.mapped import RemapReader
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.pread import PreadReader
+from lowtide._io.reader import READERS as KINDS
 from lowtide._io.reader import Cache, ReaderName, open_reader
 from tests.support.variants import Variant, every_variant, tight
 
@@ -432,3 +435,42 @@ def test_parts_are_worked_out_and_read_each_by_a_thread(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such part"):
         threads.in_threads([lambda: part(0), broken])
     reader.close()
+
+
+class WholeReader(RemapReader):
+    """Reads the file into memory when it is opened."""
+
+    name = "whole"
+
+    def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
+        super().__init__(path, size, drop, identity)
+        self.how = "a copy in memory"
+        self._content = np.frombuffer(Path(path).read_bytes(), np.uint8)
+
+    def submit(self, extents: Extents, out: Bytes, **hints: Any) -> Pending[Outcome]:
+        for offset, target, length in extents.rows():
+            out[target : target + length] = self._content[offset : offset + length]
+        return Pending.of(Outcome(0, len(extents)))
+
+    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
+        out[:] = self._content[offset : offset + len(out)]
+
+
+def test_registered_reader_reads_arrays_and_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide._io.reader.READERS", [*KINDS, WholeReader])
+    name: Any = "whole"
+    expected = np.arange(3000, dtype="u2").reshape(1000, 3)
+    np.save(tmp_path / "a.npy", expected)
+    expected.tofile(tmp_path / "train.bin")
+    with lowtide.open(tmp_path / "a.npy", reader=name) as array:
+        assert "a copy in memory" in repr(array)
+        np.testing.assert_array_equal(array[:], expected)
+        np.testing.assert_array_equal(array[[900, 3, 4]], expected[[900, 3, 4]])
+        rows = np.concatenate(list(array.chunks(100, shuffle=True)))
+        np.testing.assert_array_equal(np.sort(rows[:, 0]), expected[:, 0])
+    with lowtide.corpus(tmp_path / "train.bin", dtype="u2", reader=name) as corpus:
+        x, y = corpus.batches(4, 10, order="sequential")[2]
+        assert x[0, 0] == 80
+        assert (y == x + 1).all()
+    with pytest.raises(errors.ArgumentError, match="memmap, whole, got 'none'"):
+        lowtide.open(tmp_path / "a.npy", reader="none")  # type: ignore[arg-type]
