@@ -229,7 +229,8 @@ class Array(ArrayOperators):
             Rows per chunk. The last chunk may have fewer.
         budget
             Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks read ahead and the
-            hints to the kernel. ``"64 MiB"`` if ``rows`` is not given. With both, ``rows`` must fit.
+            hints to the kernel. ``"64 MiB"`` if ``rows`` is not given. With both, ``rows`` must fit. A
+            shuffled pass uses the rest to read the rows of many chunks together: more memory, more speed.
         order
             ``"sequential"``, by default: row after row. ``"shuffle"``: an order that looks uniformly random
             and is never stored. ``"blocks"``: blocks of 256 neighbouring rows are permuted, then the rows

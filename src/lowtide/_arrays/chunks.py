@@ -206,7 +206,7 @@ class Chunks(ReadOnly, Iterator[Any]):
     def _end(self) -> None:
         self._ended = True
         self._source.close()
-        self._plan.buffers.clear()
+        self._plan.release()
 
     def __enter__(self) -> Chunks:
         return self
@@ -239,16 +239,20 @@ class _Plan:
         self._with_rows = with_rows
         # A row costs its bytes in every buffer; its number is in a new array for every chunk.
         self._row_cost = self._buffers * array.row_nbytes + (8 * (prefetch + 2) if with_rows else 0)
-        window, ahead = order.window_nbytes, AHEAD
-        if budget is not None or rows is None:
-            size = DEFAULT_BUDGET if budget is None else parse_size(budget)
-            ahead = min(AHEAD, size // 4)
-            if self._fitting(size) < (rows or 1):
+        size = DEFAULT_BUDGET if budget is None else parse_size(budget)
+        ahead = self._ahead(size)
+        if self._fitting(size) < (rows or 1):
+            if budget is not None or rows is None:
                 raise self._too_small(size, rows or 1)
-            if 2 * window > size - ahead or self._fitting(size, window) < (rows or 1):
-                window = 0
-            rows = rows or max(1, min(self._fitting(size, window), total))
-        order.limit(ahead, window=window > 0)
+            size, ahead = AHEAD + rows * self._row_cost, AHEAD  # chunks of that size were asked for
+        spare: int | None = None
+        if rows is None:  # chunks get half of the budget, and the rest is there to look ahead
+            spare = (size - ahead) // 2
+        elif budget is not None:
+            spare = size - ahead - min(rows, total) * self._row_cost
+        window = order.window_nbytes(spare)
+        rows = rows or max(1, min(self._fitting(size, window), total))
+        order.limit(ahead, window)
         self.rows = rows
         self.count = total // self.rows if drop_last else -(-total // self.rows)
         held = min(self.rows, total)
@@ -261,10 +265,18 @@ class _Plan:
         """Settings alone: what was read can be read again."""
         return {**self.__dict__, "_ring": []}
 
+    def release(self) -> None:
+        """Give back the memory that no chunk holds."""
+        self.buffers.clear()
+        self._order.release()
+
+    def _ahead(self, budget: int) -> int:
+        """Bytes that hints may take of a budget."""
+        return min(AHEAD, budget // 4)
+
     def _fitting(self, budget: int, window: int = 0) -> int:
         """Rows that each buffer may hold besides the hints and a window of so many bytes."""
-        ahead = min(AHEAD, budget // 4)
-        return (budget - ahead - window) // max(1, self._row_cost)
+        return (budget - self._ahead(budget) - window) // max(1, self._row_cost)
 
     def _too_small(self, size: int, rows: int) -> BudgetError:
         least = bisect_left(range(2**62), rows, key=self._fitting)

@@ -5,11 +5,13 @@ To add one, write a class with a name and a permutation, and a line in ``ORDERS`
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.lookahead import Lookahead
 from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Outcome, Pending, combined
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 OrderName = Literal["sequential", "shuffle", "blocks"]
 Shuffle = bool | Literal["blocks"]
 
-_WINDOW = 16 * 2**20  # blocks: a window up to this size is held in memory
 # Of blocks, in rows: arrays with equally many rows then have one order, whatever a row's size.
 _BLOCK = 256  # rows read in one go
+_HINTS = 4 * 2**20
+_WINDOW = 16 * 2**20  # blocks: a window up to this size is held in memory
+_SHORTEST = 4 * 2**20  # a lookahead of less finds hardly any neighbours
 _BLOCKS_PER_WINDOW = 16  # what is shuffled together; with fewer, neighbours would stay neighbours
 
 
@@ -35,8 +39,6 @@ class RowOrder:
     """
 
     name: str
-    window_nbytes = 0
-    """Memory that it can use besides the chunks."""
     permutation: Order
 
     def __init__(self, array: Array, seed: int) -> None:
@@ -51,11 +53,18 @@ class RowOrder:
         """What the order depends on besides rows, seed and epoch."""
         return {}
 
-    def limit(self, ahead: int, *, window: bool) -> None:
-        """Use at most ``ahead`` bytes of page cache for hints, and ``window_nbytes`` if ``window``."""
+    def window_nbytes(self, spare: int | None) -> int:
+        """How much of ``spare`` bytes of memory it can use besides the chunks; None if there is no budget."""
+        return 0
+
+    def limit(self, ahead: int, window: int) -> None:
+        """Use at most ``ahead`` bytes of page cache for hints, and ``window`` bytes besides the chunks."""
         self._ahead = ahead
         # Each row being placed takes some 100 bytes besides itself: offsets, targets, requests.
         self._piece = min(2**15, max(256, ahead // 128))
+
+    def release(self) -> None:
+        """Give back the memory of the window."""
 
     def rows(self, start: int, stop: int) -> Ints:
         """The numbers of the rows at places ``start`` to ``stop``."""
@@ -73,11 +82,14 @@ class RowOrder:
         return Pending(self._read, start, stop, out)
 
     def _read(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        outcomes = []
+        outcomes, started = [], time.perf_counter()
         for first in range(start, stop, self._piece):
             last = min(stop, first + self._piece)
             outcomes.append(self._read_piece(first, last, out[first - start : last - start]))
-        self._cached = combined(outcomes).cached
+        self._learn(combined(outcomes), time.perf_counter() - started)
+
+    def _learn(self, outcome: Outcome, seconds: float) -> None:
+        self._cached = outcome.cached
 
     def _read_piece(self, first: int, last: int, out: npt.NDArray[Any]) -> Outcome:
         # What is cached need not be read in the order of the file.
@@ -111,6 +123,38 @@ class ShuffledOrder(RowOrder):
     def __init__(self, array: Array, seed: int) -> None:
         super().__init__(array, seed)
         self.permutation = Shuffled(len(array), seed)
+        self._lookahead: Lookahead | None = None
+
+    def window_nbytes(self, spare: int | None) -> int:
+        array = self.array
+        if spare is None:
+            return 0
+        if array.nbytes <= spare:
+            return array.nbytes
+        return 0 if array._in_columns or spare < _SHORTEST else spare
+
+    def limit(self, ahead: int, window: int) -> None:
+        # Hints are for single rows, and hundreds are enough: the rest is better spent on looking ahead.
+        hints = min(ahead, _HINTS) if window else ahead
+        super().limit(hints, window)
+        memory = window + ahead - hints
+        self._lookahead = Lookahead(self.array, self.permutation, memory) if window else None
+
+    def release(self) -> None:
+        if self._lookahead is not None:
+            self._lookahead.release()
+
+    def _learn(self, outcome: Outcome, seconds: float) -> None:
+        super()._learn(outcome, seconds)
+        if self._lookahead is not None and outcome.late and not outcome.cached:
+            self._lookahead.costs.learn(outcome.late, outcome.late * self.array.row_nbytes, seconds)
+
+    def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
+        ahead = self._lookahead
+        if ahead is None or (self._cached and not ahead.whole):
+            return super().submit(start, stop, out)
+        # The first rows are read one by one: they tell what a read costs.
+        return Pending(ahead.read, start, stop, out, done=ahead.holds(start, stop))
 
 
 class BlockOrder(RowOrder):
@@ -125,8 +169,6 @@ class BlockOrder(RowOrder):
     def __init__(self, array: Array, seed: int) -> None:
         super().__init__(array, seed)
         self.permutation = BlockShuffled(len(array), _BLOCK, _BLOCKS_PER_WINDOW, seed)
-        nbytes = min(self.permutation.window_rows, len(array)) * array.row_nbytes
-        self.window_nbytes = nbytes if nbytes <= _WINDOW else 0
         self._holds_window = False
         self._release()
 
@@ -134,9 +176,13 @@ class BlockOrder(RowOrder):
     def settings(self) -> dict[str, Any]:
         return {"block": self.permutation.block, "window": self.permutation.window}
 
-    def limit(self, ahead: int, *, window: bool) -> None:
-        super().limit(ahead, window=window)
-        self._holds_window = window and self.window_nbytes > 0
+    def window_nbytes(self, spare: int | None) -> int:
+        nbytes = min(self.permutation.window_rows, len(self.array)) * self.array.row_nbytes
+        return nbytes if nbytes <= _WINDOW and (spare is None or nbytes <= spare) else 0
+
+    def limit(self, ahead: int, window: int) -> None:
+        super().limit(ahead, window)
+        self._holds_window = window > 0
 
     def _release(self) -> None:
         self._window = -1

@@ -150,6 +150,18 @@ class Stored(ReadOnly):
         borders = [count * i // parts for i in range(parts + 1)]
         return combined(in_threads([partial(read, start, stop) for start, stop in pairwise(borders)]))
 
+    def _submit_runs(
+        self, starts: Ints, targets: Ints, rows: Ints, out: npt.NDArray[Any]
+    ) -> Pending[Outcome]:
+        """Start to read ``rows[i]`` rows from row ``starts[i]`` on to row ``targets[i]`` of ``out``.
+
+        The runs are in the order of the file and do not overlap. Not for arrays in columns.
+        """
+        self._check_open()
+        width = self._row_nbytes
+        extents = Extents(self._layout.offset + starts * width, targets * width, rows * width).cut()
+        return self._reader.submit(extents, out.reshape(-1).view(np.uint8))
+
     def _check_file(self) -> None:
         """Raise if the file was replaced or written to since the array was opened."""
         self._check_open()

@@ -67,6 +67,19 @@ class Extents:
             return some
         return some[: max(1, int(np.searchsorted(ends, nbytes, side="right")))]
 
+    def cut(self) -> Extents:
+        """The same bytes with no extent longer than ``LONGEST``."""
+        if not len(self) or int(self.lengths.max()) <= LONGEST:
+            return self
+        pieces = -(-self.lengths // LONGEST)
+        owner = np.repeat(np.arange(len(self)), pieces)
+        nth = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        start = nth * LONGEST
+        offsets = self.offsets[owner] + start
+        order = np.argsort(offsets, kind="stable")  # pieces of extents that overlap lie among each other
+        targets, lengths = self.targets[owner] + start, np.minimum(self.lengths[owner] - start, LONGEST)
+        return Extents(offsets[order], targets[order], lengths[order])
+
     def shares(self, parts: int) -> list[Extents]:
         """About equal shares by bytes, each a run of neighbours."""
         ends = np.cumsum(self.lengths)
@@ -100,19 +113,5 @@ def of_records(offsets: Ints, width: int, *, ordered: bool = True) -> Extents:
         if joined.any():
             starts = np.flatnonzero(np.concatenate(([True], ~joined)))
             counts = np.diff(np.concatenate((starts, [len(offsets)])))
-            return _cut(Extents(offsets[starts], targets[starts], counts * width))
-    return _cut(Extents(offsets, targets, np.full(len(offsets), width, np.int64)))
-
-
-def _cut(extents: Extents) -> Extents:
-    """The same bytes with no extent longer than ``LONGEST``."""
-    if not len(extents) or int(extents.lengths.max()) <= LONGEST:
-        return extents
-    pieces = -(-extents.lengths // LONGEST)
-    owner = np.repeat(np.arange(len(extents)), pieces)
-    nth = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    start = nth * LONGEST
-    offsets = extents.offsets[owner] + start
-    order = np.argsort(offsets, kind="stable")  # pieces of extents that overlap lie among each other
-    targets, lengths = extents.targets[owner] + start, np.minimum(extents.lengths[owner] - start, LONGEST)
-    return Extents(offsets[order], targets[order], lengths[order])
+            return Extents(offsets[starts], targets[starts], counts * width).cut()
+    return Extents(offsets, targets, np.full(len(offsets), width, np.int64)).cut()

@@ -284,7 +284,7 @@ def test_batches_of_blocks_read_within_a_read_of_blocks_are_right(tmp_path: Path
         alone = corpus.batches(4, 16, order="blocks", prefetch=0)
         expected = [alone[step][0].copy() for step in (0, 700)]
         batches = corpus.batches(4, 16, order="blocks", prefetch=0)
-        windows = batches._source._windows  # type: ignore[attr-defined]
+        windows: Any = batches._samples
         load, inner = windows._load, []
 
         def interrupted(*arguments: Any) -> None:

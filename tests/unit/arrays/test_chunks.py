@@ -340,6 +340,11 @@ class Broken:
     def submit(self, extents: Extents, out: Bytes, **options: Any) -> Any:
         return Pending(self._fail) if self.fails else self._reader.submit(extents, out, **options)
 
+    def read(self, offset: int, out: Bytes, **options: Any) -> None:
+        if self.fails:
+            self._fail()
+        self._reader.read(offset, out, **options)
+
     def _fail(self) -> None:
         raise OSError(5, "broken")
 
