@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._closing import Closing
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
@@ -149,7 +149,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype  # whatever torch.set_default_device says
 
 
-class Tensors(ReadOnly, Iterator[Item], Generic[T, Item]):
+class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
     """Batches as tensors: ``submit`` starts to prepare a step in memory of the host, ``take`` ends it."""
 
     _remedy = "ask for other batches, as in corpus.batches(...).torch()"
@@ -219,8 +219,3 @@ class Tensors(ReadOnly, Iterator[Item], Generic[T, Item]):
         """End the thread; idempotent."""
         self._closed = True
         self._ahead.close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -63,9 +63,6 @@ class TorchBatches(Tensors[Host, Pair]):
     def __iter__(self) -> TorchBatches:
         return self
 
-    def __enter__(self) -> TorchBatches:
-        return self
-
     def with_documents(self, kind: DocumentKind = "ids") -> TorchDocumentBatches:
         """These batches with the documents of ``x``, for attention masks.
 
@@ -102,9 +99,6 @@ class TorchDocumentBatches(Tensors[MarkedHost, DocumentBatch[torch.Tensor]]):
         super().__init__(batches, destination, submit, destination.take_marked, prefetch, start)
 
     def __iter__(self) -> TorchDocumentBatches:
-        return self
-
-    def __enter__(self) -> TorchDocumentBatches:
         return self
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 from lowtide._memory import proc
 from lowtide._memory.gauges import Gauge
 
@@ -12,7 +14,7 @@ class Virtual(Gauge):
     name, noun = "virtual", "address space"
 
     def read(self, _: proc.Status) -> int:
-        return int(proc.read(f"{proc.ROOT}/{self.tree.root}/statm").split()[0]) * proc.PAGE
+        return int(proc.read(f"{proc.ROOT}/{self.tree.root}/statm").split()[0]) * mmap.PAGESIZE
 
     def parts(self, status: proc.Status) -> dict[str, int]:
         return {"addresses": self.read(status)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from lowtide._arrays import formats
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.indexing import Selection, run_of
 from lowtide._arrays.operators import ArrayOperators
+from lowtide._closing import Closing
 from lowtide._io.extents import LONGEST
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._sizes import format_size
@@ -94,7 +94,7 @@ def open(
     return Array(layout, reader=reader, cache=cache)
 
 
-class Array(ArrayOperators):
+class Array(ArrayOperators, Closing):
     """An array that stays on disk: indexing reads what it selects into a new ndarray.
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
@@ -303,15 +303,6 @@ class Array(ArrayOperators):
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
 
     # Its life
-
-    def __enter__(self) -> Array:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:

@@ -6,12 +6,12 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from lowtide._arrays.orders import OrderName, RowOrder, Shuffle, order_kind
+from lowtide._closing import Closing
 from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Pending
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = 64 * 2**20
 
 
-class Chunks(ReadOnly, Iterator[Any]):
+class Chunks(ReadOnly, Closing, Iterator[Any]):
     """The iterator that :meth:`Array.chunks` returns: one pass over the rows.
 
     A second loop over the same object is an error: call :meth:`Array.chunks` again, with the next ``epoch``
@@ -207,14 +207,6 @@ class Chunks(ReadOnly, Iterator[Any]):
         self._ended = True
         self._source.close()
         self._plan.release()
-
-    def __enter__(self) -> Chunks:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Plan:

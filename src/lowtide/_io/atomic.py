@@ -31,7 +31,6 @@ try:
 except ImportError:  # Windows: no advisory locks, and no two writers expected
     fcntl = None
 
-write_all = write_at  # the former name
 _HELD: weakref.WeakSet[Held] = weakref.WeakSet()
 _PARTIAL = re.compile(r"\..+\.partial")
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)

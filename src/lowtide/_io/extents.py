@@ -50,10 +50,6 @@ class Extents:
         target = int(self.targets[0])
         return int(self.offsets[0]), out[target : target + int(self.lengths[0])]
 
-    def moved(self, by: int) -> Extents:
-        """The same bytes of the file, ``by`` bytes further in the buffer."""
-        return Extents(self.offsets, self.targets + by, self.lengths) if by else self
-
     def window(self, first: int, count: int, nbytes: int, overhead: int = 0) -> Extents:
         """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but one extent at least.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 
 ROOT = "/proc"
-PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 # What a vanished process raises, depending on when it vanished.
 GONE = (FileNotFoundError, ProcessLookupError)

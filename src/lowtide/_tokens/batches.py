@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._closing import Closing
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
@@ -75,7 +75,7 @@ class Steps:
         return self.samples.document_ids(step * self.batch_size + self.rows[0], x)
 
 
-class Batches(ReadOnly, Iterator[Pair]):
+class Batches(ReadOnly, Closing, Iterator[Pair]):
     """Pairs ``(x, y)`` of ``batch_size`` windows of ``length`` tokens, ``y`` one token later.
 
     Both are views of one buffer in the corpus' own dtype. With ``world_size`` ranks each reads its rows of
@@ -360,14 +360,6 @@ class Batches(ReadOnly, Iterator[Pair]):
         """End the prefetch thread; idempotent."""
         self._closed = True
         self._ahead.close()
-
-    def __enter__(self) -> Batches:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def pair(buffer: npt.NDArray[Any]) -> Pair:

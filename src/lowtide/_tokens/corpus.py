@@ -7,12 +7,12 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._closing import Closing
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats import find
@@ -69,7 +69,7 @@ def corpus(
     return Corpus(find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
 
 
-class Corpus(ReadOnly):
+class Corpus(ReadOnly, Closing):
     """One long array of tokens, in one file or in ten thousand.
 
     :func:`lowtide.corpus` opens one. Reads give new arrays, which the caller may keep and change.
@@ -357,15 +357,6 @@ class Corpus(ReadOnly):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.name}: the corpus was closed; open it again with lowtide.corpus")
-
-    def __enter__(self) -> Corpus:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._layout, self._settings)

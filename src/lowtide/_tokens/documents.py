@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from lowtide._arrays.formats import inspect
 from lowtide._arrays.writer import create
+from lowtide._closing import Closing
 from lowtide._io import store
 from lowtide._io.extents import Ints
 from lowtide._readonly import ReadOnly
@@ -67,7 +67,7 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
         return int(np.diff(cu_seqlens(self._ids)).max(initial=0))
 
 
-class DocumentBatches(ReadOnly, Iterator[DocumentBatch[npt.NDArray[Any]]]):
+class DocumentBatches(ReadOnly, Closing, Iterator[DocumentBatch[npt.NDArray[Any]]]):
     """Batches with the documents of ``x``: each is a :class:`DocumentBatch`, a tuple of three.
 
     :meth:`lowtide.Batches.with_documents` makes them.
@@ -126,14 +126,6 @@ class DocumentBatches(ReadOnly, Iterator[DocumentBatch[npt.NDArray[Any]]]):
     def close(self) -> None:
         """End the prefetch thread; idempotent."""
         self._batches.close()
-
-    def __enter__(self) -> DocumentBatches:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_kind(kind: DocumentKind) -> None:

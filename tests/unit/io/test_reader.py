@@ -420,8 +420,8 @@ def test_parts_are_worked_out_and_read_each_by_a_thread(tmp_path: Path) -> None:
 
     def part(nth: int) -> Outcome:
         idents.add(threading.get_ident())
-        extents = of_records(np.arange(nth * 250, (nth + 1) * 250) * 100, 100).moved(nth * 25_000)
-        return reader.submit(extents, out).wait()
+        extents = of_records(np.arange(nth * 250, (nth + 1) * 250) * 100, 100)
+        return reader.submit(extents, out[nth * 25_000 :]).wait()
 
     outcomes = threads.in_threads([partial(part, nth) for nth in range(4)])
     assert combined(outcomes).total == 4  # neighbours are joined

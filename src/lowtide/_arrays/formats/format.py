@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from lowtide._arrays.formats.layout import Layout, Member
+from lowtide._closing import Closing
 from lowtide._io.store import Store
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, MemberError, UnsupportedError
@@ -52,18 +52,13 @@ class Format(ABC):
             return Member(name, self.name, error=error)
 
 
-class Arrays(ABC):
+class Arrays(Closing, ABC):
     """The arrays of one open file that may hold several; a context manager."""
 
     store: Store
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def close(self) -> None:
+        """Nothing, unless a library has opened the file by itself."""
 
     @abstractmethod
     def names(self) -> list[str]:

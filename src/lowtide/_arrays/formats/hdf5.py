@@ -10,7 +10,6 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,7 @@ class Datasets(Arrays):
             file = store.path if store.local else store.stream()
             self._file: Any = h5py.File(file, "r", locking="best-effort")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         with self._library_errors():
             self._file.close()
 
