@@ -14,9 +14,10 @@ demo: $(VENV)/.run
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Within a minute, without PyTorch, a browser or root: what to run while working.
+# Within a minute, without PyTorch, a browser or root: what to run while working. Property tests try a fifth of
+# the examples of `make test`.
 quick: $(VENV)/.quick lint
-	$(BIN)/pytest tests/unit --numprocesses auto --dist worksteal
+	EXAMPLES=$${EXAMPLES:-10} $(BIN)/pytest tests/unit --numprocesses auto --dist worksteal
 
 # Lint and types beside the tests: they are done long before those.
 test: $(VENV)/.test

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from lowtide import _permutation as orders
 from lowtide._permutation import BlockShuffled, Order, Sequential, Shuffled
+from tests.support.examples import EXAMPLES
 
 LARGE = [2**16, 10**6 + 3, 2**32 - 1, 2**32, 2**32 + 1, 10**12, 2**53 + 1, 2**62, 2**63 - 1]
 seeds = st.integers(-(2**70), 2**70)
@@ -148,8 +149,8 @@ def chi_square(counts: np.ndarray, expected: float) -> float:
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
 def test_every_permutation_of_few_rows_is_equally_likely(n: int) -> None:
-    trials = 300 * math.factorial(n)
-    seen = Counter(tuple(Shuffled(n, seed)(0, n).tolist()) for seed in range(min(trials, 60_000)))
+    trials = min(6 * EXAMPLES * math.factorial(n), 1200 * EXAMPLES)
+    seen = Counter(tuple(Shuffled(n, seed)(0, n).tolist()) for seed in range(trials))
     counts = np.array(list(seen.values()) + [0] * (math.factorial(n) - len(seen)))
     assert abs(chi_square(counts, counts.sum() / math.factorial(n))) < 5
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
 from lowtide._permutation import Shuffled
 from lowtide.errors import ArgumentError, BudgetError, UnsupportedError
+from tests.support.examples import examples
 
 
 @given(
@@ -24,7 +25,7 @@ from lowtide.errors import ArgumentError, BudgetError, UnsupportedError
     fortran=st.booleans(),
     suffix=st.sampled_from([".npy", ".bin"]),
 )
-@settings(deadline=None, max_examples=40)
+@examples(0.8)
 def test_the_result_is_the_shuffled_pass_written_down(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,

@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
@@ -32,6 +32,7 @@ from lowtide.errors import (
     UnsupportedError,
     WriteError,
 )
+from tests.support.examples import examples
 from tests.support.rows import read, write
 
 
@@ -40,7 +41,7 @@ from tests.support.rows import read, write
     row_shape=st.sampled_from([(), (1,), (3,), (2, 3)]),
     dtype=st.sampled_from(["<f4", ">f8", "u1", "<i2", "S3"]),
 )
-@settings(deadline=None, max_examples=40)
+@examples(0.8)
 def test_what_is_appended_is_what_numpy_loads(
     tmp_path_factory: pytest.TempPathFactory, parts: list[int], row_shape: tuple[int, ...], dtype: str
 ) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._prepare.jobs import Record
@@ -16,12 +16,13 @@ from lowtide._prepare.workdir import Workdir
 from lowtide._prepare.worker import files_of
 from lowtide._tokens.formats import own
 from lowtide._tokens.formats.checksums import verify
+from tests.support.examples import examples
 from tests.support.preparing import documents
 
 TASKS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=4), min_size=1, max_size=5)
 
 
-@settings(max_examples=25)
+@examples(0.5)
 @given(
     pieces=TASKS, shard_tokens=st.integers(1, 20), again=st.booleans(), narrow=st.sampled_from(["u1", "<u2"])
 )

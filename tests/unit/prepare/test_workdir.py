@@ -15,10 +15,11 @@ from lowtide._prepare import workdir
 from lowtide._prepare.merge import Merger
 from lowtide._tokens.formats import own
 from lowtide.errors import StateError
+from tests.support.examples import EXAMPLES
 from tests.support.formats import refused
 from tests.support.preparing import content, jsonl, small, stop
 
-CASES = 20
+CASES = round(0.4 * EXAMPLES)
 OPTIONS: dict[str, dict[str, Any]] = {
     "byte": {"val_fraction": 0.1, "shard_tokens": 3000},
     "llmc": {"val_fraction": 0.1, "shard_tokens": 3000, "layout": "llmc"},

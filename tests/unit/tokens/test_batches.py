@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
 from lowtide.errors import ArgumentError, ClosedError, StateError
 from tests.support.corpora import numbered
+from tests.support.examples import examples
 
 ORDERS = ["shuffle", "random", "blocks", "sequential"]
 any_order = pytest.mark.parametrize("order", ORDERS)
@@ -69,7 +70,7 @@ def test_iterating_gives_the_steps(corpus: lowtide.Corpus, order: str) -> None:
     batch_size=st.integers(4, 13),
     stops=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=4),
 )
-@settings(max_examples=15, deadline=None)
+@examples(0.3)
 def test_the_global_batch_does_not_depend_on_the_ranks(
     corpus: lowtide.Corpus, order: str, batch_size: int, stops: list[tuple[int, int]]
 ) -> None:

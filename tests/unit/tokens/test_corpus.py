@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
 from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingError, NotFoundError
 from tests.support.corpora import numbered
+from tests.support.examples import examples
 
 
 def npy_of(array: np.ndarray) -> bytes:
@@ -31,7 +32,7 @@ def npy_of(array: np.ndarray) -> bytes:
     stop=st.integers(-450, 450) | st.none(),
     step=st.integers(-5, 5).filter(bool),
 )
-@settings(max_examples=60, deadline=None)
+@examples(1.2)
 def test_slices_are_those_of_one_long_array(
     tmp_path_factory: pytest.TempPathFactory,
     tokens: int,
@@ -131,7 +132,7 @@ def text(
     shards=st.integers(1, 4),
     tail=st.integers(0, 3),
 )
-@settings(max_examples=40, deadline=None)
+@examples(0.8)
 def test_documents_are_found_by_their_end(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], shards: int, tail: int
 ) -> None:

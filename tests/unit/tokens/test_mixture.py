@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
 from lowtide.errors import ArgumentError, StateError
 from tests.support.corpora import numbered
+from tests.support.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lowtide.Corpu
     weights=st.lists(st.sampled_from([0, 1, 2.5, 0.1, 0.333, 7, 1 / 3]), min_size=1, max_size=5),
     batch_size=st.integers(1, 16),
 )
-@settings(max_examples=30, deadline=None)
+@examples(0.6)
 def test_shares_never_stray_by_more_than_one_sample(
     corpora: dict[str, lowtide.Corpus], weights: list[float], batch_size: int
 ) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused
 from tests.support.token_files import (
     Files,
@@ -118,7 +119,7 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path, name: str)
         find(tmp_path)
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=st.data(), name=st.sampled_from(sorted(build())))
 def test_damaged_files_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import find, records
@@ -22,6 +22,7 @@ from lowtide.errors import (
     TruncatedFileError,
     UnsupportedError,
 )
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused
 from tests.support.token_files import (
     Files,
@@ -247,7 +248,7 @@ def test_a_dtype_that_contradicts(tmp_path: Path) -> None:
         find(tmp_path, dtype="int32")
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=st.data(), original=st.sampled_from([FLAT, SIZED]), name=st.sampled_from(sorted(FLAT)))
 def test_damaged_files_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, original: Files, name: str
@@ -261,7 +262,7 @@ VALUES: st.SearchStrategy[Any] = (
 )
 
 
-@settings(max_examples=200, deadline=2000)
+@examples(4, deadline=2000)
 @given(
     key=st.sampled_from(["chunk_bytes", "chunk_size", "dim", "filename", "data_format", "compression"]),
     value=VALUES | st.sampled_from([".", "..", "a/../b", "chunk-0-0.bin/", "\ud800"]),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._io.identity import Identity
@@ -31,6 +31,7 @@ from lowtide.errors import (
     TruncatedFileError,
     UnsupportedError,
 )
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused
 from tests.support.token_files import (
     Files,
@@ -317,7 +318,7 @@ def test_shards_of_other_columns(tmp_path: Path) -> None:
         find(put(tmp_path, changed(files, column_names=["input_ids"])))
 
 
-@settings(max_examples=400, deadline=2000)
+@examples(8, deadline=2000)
 @given(
     data=st.data(),
     case=st.sampled_from(sorted(CASES)),
@@ -337,7 +338,7 @@ VALUES: st.SearchStrategy[Any] = (
 )
 
 
-@settings(max_examples=200, deadline=2000)
+@examples(4, deadline=2000)
 @given(
     key=st.sampled_from(
         ["column_names", "column_encodings", "column_sizes", "samples", "bytes", "basename", "version"]

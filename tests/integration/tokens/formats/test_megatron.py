@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lowtide._tokens.formats import find, megatron
 from lowtide.errors import (
@@ -20,6 +20,7 @@ from lowtide.errors import (
     TruncatedFileError,
     UnsupportedError,
 )
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused
 from tests.support.token_files import assert_honest_corpus, document_bounds, put, read_tokens, written_by
 
@@ -234,7 +235,7 @@ def test_documents_of_many_sequences_are_searched(tmp_path: Path) -> None:
 ORIGINALS = [index([3, 1, 2], [0, 2, 3]), index([6], [0, 1], modes=b"\0")]
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(idx=damaged(ORIGINALS, head=90))
 def test_damaged_indexes_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, idx: bytes

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
@@ -24,6 +24,7 @@ from lowtide._arrays.formats.layout import size_error
 from lowtide._io.identity import Identity
 from lowtide._io.store import Store
 from lowtide.errors import ArgumentError, FormatError, MemberError, TruncatedFileError
+from tests.support.examples import examples
 from tests.support.formats import assert_honest, refused, write
 
 
@@ -119,7 +120,7 @@ def test_a_layout_pickles_small(tmp_path: Path) -> None:
     assert len(pickle.dumps(layout)) < 400 + len(layout.path)
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(
     magic=st.sampled_from(
         [b"", b"\x93NUMPY", b"PK\3\4", b"PK\5\6", b"\x89HDF\r\n\x1a\n", struct.pack("<Q", 20) + b"{"]

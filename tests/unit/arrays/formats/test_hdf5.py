@@ -13,10 +13,11 @@ import h5py
 import numpy as np
 import pytest
 from h5py import h5d, h5s, h5t
-from hypothesis import given, settings
+from hypothesis import given
 
 from lowtide._arrays.formats import inspect, members
 from lowtide.errors import FormatError, MemberError, MissingExtraError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
 COMPOUND = np.dtype([("a", "<i2"), ("b", ">f4", (2,)), ("c", [("x", "<c8"), ("s", "S3")])])
@@ -263,7 +264,7 @@ def test_damaged_files_give_no_other_exception(tmp_path: Path) -> None:
         original(tmp_path, userblock_size=512),
     ]
 
-    @settings(max_examples=150, deadline=5000)
+    @examples(3, deadline=5000)
     @given(data=damaged(originals, head=4000))
     def survives(data: bytes) -> None:
         assert_honest(write(tmp_path / "fuzz.h5", data))

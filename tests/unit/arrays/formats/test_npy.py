@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._arrays.formats import inspect, members
 from lowtide._arrays.formats.npy import _PYTHON2_LONG, MAX_HEADER, make_header, read_header
 from lowtide._io.store import opened
 from lowtide.errors import FormatError, LowtideError, TruncatedFileError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
 NESTED = np.dtype(
@@ -436,13 +437,13 @@ def test_integers_of_python_2_are_found_in_linear_time(text: str) -> None:
     assert _PYTHON2_LONG.sub(lambda result: result[1] or result[2], long) == long
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=140))
 def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.npy", data))
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(descr=VALUES, fortran=VALUES | st.booleans(), shape=VALUES | st.tuples(st.integers(0, 9)))
 def test_random_headers_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, descr: object, fortran: object, shape: object

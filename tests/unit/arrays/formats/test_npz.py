@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lowtide._arrays.formats import inspect, members
 from lowtide._arrays.formats.npy import make_header
 from lowtide._arrays.formats.npz import MAX_DIRECTORY
 from lowtide.errors import FormatError, MemberError, TruncatedFileError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
 X = np.arange(12, dtype="<f4").reshape(3, 4)
@@ -293,7 +294,7 @@ ORIGINALS = [
 ]
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=200))
 def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.npz", data))

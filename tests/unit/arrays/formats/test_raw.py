@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
 from lowtide._arrays.formats import inspect
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import read_in_place, refused, write
 
 CONTENT = bytes(range(240))
@@ -193,7 +194,7 @@ def test_while_an_append_is_under_way_what_was_published_is_read(path: Path) -> 
 LENGTHS = st.integers(-2, 12) | st.sampled_from([2**31, 2**62, 2**63, -(2**63), 10**30])
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(
     content=st.binary(max_size=64),
     dtype=st.sampled_from(["u1", "<u2", ">f8", "V3", "S0", "O", "(2,)u2", "(0,)u2", "nope", [("a", "u1")]]),

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._arrays.formats import inspect, members
 from lowtide._arrays.formats.safetensors import DTYPES, MAX_HEADER
 from lowtide.errors import FormatError, LowtideError, MemberError, TruncatedFileError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import assert_honest, assert_same, damaged, refused, write
 
 
@@ -244,13 +245,13 @@ ORIGINALS = [
 ]
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=200))
 def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.safetensors", data))
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(header=st.dictionaries(st.text(max_size=3), TENSORS | VALUES, max_size=3), data=st.binary(max_size=80))
 def test_random_headers_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], data: bytes

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._arrays.formats.layout import Layout
 from lowtide._tokens.formats import documents as module
 from lowtide._tokens.formats.documents import Column, Documents, Even, Listed, Part
 from lowtide.errors import FileChangedError, FormatError, IndexingError, LowtideError
+from tests.support.examples import examples
 from tests.support.formats import refused
 
 
@@ -24,7 +25,7 @@ def column(path: Path, ends: np.ndarray) -> Column:
     return Column(layout, "document ends")
 
 
-@settings(max_examples=200, deadline=2000)
+@examples(4, deadline=2000)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 5), max_size=8), min_size=1, max_size=5),
     tails=st.lists(st.integers(0, 3), min_size=5, max_size=5),
@@ -190,7 +191,7 @@ def test_an_index_file_that_changes_is_noticed(tmp_path: Path) -> None:
         documents.bounds(0, 10)
 
 
-@settings(max_examples=200, deadline=2000)
+@examples(4, deadline=2000)
 @given(values=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 30), max_size=12), size=st.integers(1, 30))
 def test_whatever_an_index_says_bounds_stay_inside(
     tmp_path_factory: pytest.TempPathFactory, values: list[int], size: int

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import index
 from lowtide._tokens.formats.index import Inside, in_order, read_json
 from lowtide.errors import FormatError, LowtideError, NotAFileError, NotFoundError
+from tests.support.examples import examples
 from tests.support.formats import refused, write
 
 
@@ -108,7 +109,7 @@ def test_missing_files_and_folders_raise(folder: Path) -> None:
         stat(folder, "x" * 5000)
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(name=st.text(alphabet="ab./\\\0\ud800 ~:é", max_size=8))
 def test_whatever_the_name_the_file_is_inside(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-inside"

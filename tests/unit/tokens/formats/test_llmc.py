@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.llmc import make_header
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused, write
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
 
@@ -87,7 +88,7 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, name: str) -> None:
             find(asked)
 
 
-@settings(max_examples=200, deadline=2000)
+@examples(4, deadline=2000)
 @given(
     data=damaged([shard([1, 2, 3]), shard([1], 20240801, 7)], head=14),
     split=st.sampled_from(["train", "val"]),

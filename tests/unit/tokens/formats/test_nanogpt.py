@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.nanogpt import MAX_META, read_meta
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused, write
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
 
@@ -170,14 +171,14 @@ def test_no_step_that_is_admitted_can_import_or_call() -> None:
 PICKLES = [pickle.dumps(META, protocol) for protocol in (2, 4, 5)]
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=damaged(PICKLES, head=120) | st.binary(max_size=60))
 def test_damaged_metas_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-meta", {"train.bin": ids(1, 2), "meta.pkl": data})
     assert_honest_corpus(folder)
 
 
-@settings(max_examples=100, deadline=2000)
+@examples(2, deadline=2000)
 @given(
     data=st.binary(max_size=40),
     dtype=st.sampled_from([None, "u1", "uint16", "uint32", "int64", "float32", ">u2", "nope"]),

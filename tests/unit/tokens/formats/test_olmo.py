@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lowtide._tokens.formats import find
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError, UnsupportedError
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused
 from tests.support.token_files import assert_honest_corpus, put, read_tokens
 
@@ -132,7 +133,7 @@ def test_a_table_that_is_missing(tmp_path: Path) -> None:
         find(tmp_path, dtype="uint16")
 
 
-@settings(max_examples=200, deadline=2000)
+@examples(4, deadline=2000)
 @given(data=damaged([TABLE], head=80))
 def test_damaged_tables_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

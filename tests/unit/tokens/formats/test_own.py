@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import find, llmc, own
 from lowtide._tokens.formats.own import Manifest, Shard, Tokenizer
 from lowtide.errors import ArgumentError, FormatError, LowtideError, NotFoundError, TruncatedFileError
+from tests.support.examples import examples
 from tests.support.formats import damaged, refused
 from tests.support.token_files import Files, assert_honest_corpus, document_bounds, put, read_tokens
 
@@ -232,7 +233,7 @@ def test_ends_for_all_shards_or_for_none(tmp_path: Path) -> None:
         dataclasses.replace(MANIFEST, splits={"train": [shard("train-00000", 5, 1), bare]}).to_json()
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(data=st.data(), name=st.sampled_from(["corpus.json", "train-00000.bin", "train-00001.ends"]))
 def test_damaged_files_give_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
@@ -246,7 +247,7 @@ VALUES: st.SearchStrategy[Any] = (
 )
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(6, deadline=2000)
 @given(
     path=st.sampled_from(
         [
