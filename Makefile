@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Only what is imported is ever compiled, and then by Python itself: to compile all of it takes pip a minute.
+# Only what is imported is ever compiled, and then by Python itself: to compile all of it takes pip a minute. Some
+# containers forbid Python to keep what it compiled, and then every process compiles PyTorch again, for ten seconds.
+export PYTHONDONTWRITEBYTECODE =
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
 .PHONY: demo docs quick test lint types tests browser-deps bench-deps bench dist clean

@@ -106,7 +106,7 @@ def test_file_is_not_looked_up_on_the_hub(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the Hub"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.npy").touch()
-    with pytest.raises(errors.ReadError, match=r"model\.npy: a file stands where .* folder"):
+    with pytest.raises(errors.ReadError, match=r"model\.npy: .* is a file, not a folder"):
         from_gpt2("model.npy")
 
 
