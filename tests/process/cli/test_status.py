@@ -124,7 +124,7 @@ def test_info_shows_the_good_files_beside_a_damaged_one(tmp_path: Path) -> None:
     assert done.returncode == 1
     first, second, third = json.loads(done.stdout)
     assert first["arrays"][0]["shape"] == third["arrays"][0]["shape"] == [3, 4]
-    assert "is empty" in second["problem"]
+    assert "empty or not yet written" in second["problem"]
 
 
 def test_info_of_a_damaged_member(tmp_path: Path) -> None:
