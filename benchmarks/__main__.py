@@ -6,7 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-ALL = ("sequential", "shuffled", "opening", "tokens", "prepare", "meter", "training", "gpt", "peers")
+ALL = (
+    "sequential",
+    "shuffled",
+    "budgets",
+    "opening",
+    "tokens",
+    "prepare",
+    "meter",
+    "training",
+    "gpt",
+    "peers",
+)
 
 if __name__ == "__main__":
     results = Path(__file__).parent / "results"
