@@ -16,6 +16,8 @@ from lowtide.errors import ArgumentError, MissingExtraError
 if TYPE_CHECKING:
     from dask.array import Array as DaskArray
 
+__all__ = ["to_dask"]
+
 
 def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
     """A Dask array over ``array``: each block is read when its task runs, by whoever runs it.

@@ -11,6 +11,33 @@ import errno
 import os
 from typing import Any, Self
 
+__all__ = [
+    "AccessError",
+    "ArgumentError",
+    "BudgetError",
+    "BusyError",
+    "ClosedError",
+    "ClusterError",
+    "DiskFullError",
+    "DivergedError",
+    "FileChangedError",
+    "FormatError",
+    "IndexingError",
+    "LowtideError",
+    "MemberError",
+    "MemoryBudgetExceeded",
+    "MissingExtraError",
+    "NotAFileError",
+    "NotFoundError",
+    "ProcessError",
+    "ReadError",
+    "StateError",
+    "TaskError",
+    "TruncatedFileError",
+    "UnsupportedError",
+    "WriteError",
+]
+
 
 class LowtideError(Exception):
     """Base of every exception that lowtide raises on purpose."""

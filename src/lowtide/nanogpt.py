@@ -21,6 +21,8 @@ from lowtide._tokens.corpus import Corpus, corpus
 from lowtide.errors import ArgumentError
 from lowtide.torch import torch
 
+__all__ = ["GetBatch", "get_batch_for"]
+
 GetBatch = Callable[[str], Pair]
 
 
