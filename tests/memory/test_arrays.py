@@ -125,6 +125,15 @@ def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, 
     assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
 
 
+@pytest.mark.parametrize("budget", [24 * 2**20, 96 * 2**20])
+def test_looking_ahead_stays_within_the_budget(matrix: Path, budget: int) -> None:
+    make(matrix, "cold")
+    result = measure(OPEN, PASS, path=matrix, chunks={"rows": 1000, "shuffle": True, "budget": budget})
+    assert_all_rows(result)
+    assert result["in_flight"] > budget - 2**20, "the rest of the budget is used"
+    assert result["peak"] <= budget + SLACK
+
+
 @any_shuffle
 @pytest.mark.parametrize("reader", ["remap", "advise"])
 def test_mapped_readers_stay_within_the_same_peak(matrix: Path, reader: str, shuffle: Shuffle) -> None:

@@ -143,7 +143,10 @@ def test_process_sees_its_limit(limited: Any) -> None:
         assert done.returncode == 0, done.stderr
         limit, usage, working_set = map(int, done.stdout.split())
         assert limit == 96 * MIB
-        assert 0 < working_set <= usage <= group.peak() <= limit
+        # The kernel charges 64 pages at once, and the figures are read one after another.
+        assert 0 < working_set <= usage + MIB
+        assert usage <= group.peak() + MIB
+        assert group.peak() <= limit
 
 
 def test_process_over_the_limit_is_killed(limited: Any) -> None:

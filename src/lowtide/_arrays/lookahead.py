@@ -98,7 +98,7 @@ class Lookahead:
         self._order = order
         self.costs = Costs()
         width = array.row_nbytes
-        self._parts = workers_for(_SORTED, nbytes)
+        self._parts = workers_for(_SORTED, nbytes) if array._reader.parallel else 1
         self._stage_rows = max(1, min(_STAGE, nbytes // 8) // self._parts // width)
         self.whole = array.nbytes <= nbytes
         """Whether all rows fit: then the file is read once, in order, and no index is needed."""

@@ -141,7 +141,8 @@ class Stored(ReadOnly):
         Each thread computes the order of its part: that takes a good part of the time of reading it.
         """
         count = last - first
-        parts = 1 if self._in_columns else workers_for(count, count * self._row_nbytes)
+        single = self._in_columns or not self._reader.parallel
+        parts = 1 if single else workers_for(count, count * self._row_nbytes)
 
         def read(start: int, stop: int) -> Outcome:
             rows = order(first + start, first + stop)

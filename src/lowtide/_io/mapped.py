@@ -25,6 +25,7 @@ class RemapReader:
     """
 
     name = "remap"
+    parallel = False  # what is mapped at once is bounded for one thread
     _how = "map per piece"
     _can_drop = True
 
@@ -46,6 +47,7 @@ class RemapReader:
         self._read(Extents.of_range(offset, len(out)), out, _MAPPED_AT_ONCE)
 
     def _read(self, extents: Extents, out: Bytes, at_once: int) -> Outcome:
+        extents = extents.cut()  # one that is longer would be mapped whole
         if len(extents):
             with self._file.opened() as entry:
                 try:

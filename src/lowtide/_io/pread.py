@@ -34,6 +34,7 @@ class PreadReader:
     """
 
     name = "pread"
+    parallel = True
 
     def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
         self._file = File(path, size, identity)

@@ -30,6 +30,9 @@ class Reader(Protocol):
     how: str
     """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
 
+    parallel: bool
+    """Whether several threads may read at once without taking more memory than one."""
+
     def submit(
         self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
     ) -> Pending[Outcome]:
