@@ -70,18 +70,21 @@ class Aio:
             self._requests[name] for name in names
         )
         self._ended, self._result = self._events["data"], self._events["result"]
+        self._descriptor: object = None
+        self._lengths = self._targets = _NOTHING
+        self._base = 0
         self._setup, self._destroy, self._getevents, self._submit = calls
         self._pid = os.getpid()
         _call(self._setup, DEPTH, ctypes.byref(self._context))
 
     def read(self, fd: int | Ints, extents: Extents, base: int, flags: int) -> Ints:
-        """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each."""
+        """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each.
+
+        If all of them are complete it is the array of their lengths itself, which the caller must not change.
+        """
         count = len(extents)
-        self._fd[:count] = fd
-        self._flags[:count] = flags
+        self._prepare(fd, extents, base, flags)
         self._offset[:count] = extents.offsets
-        self._length[:count] = extents.lengths
-        np.add(extents.targets, base, self._buffer[:count])
         pointers, events = self._pointers_at, self._events_at
         try:
             submitted = 0
@@ -101,9 +104,29 @@ class Aio:
             # An interrupt between the two calls would leave results behind for the next read to find.
             self.close()
             raise
+        if self._result[:count].tobytes() == extents.lengths.tobytes():
+            return extents.lengths  # in whichever order they ended: none can have more than its length
         results = np.empty(count, np.int64)
         results[self._ended[:count]] = self._result[:count]
         return results
+
+    def _prepare(self, fd: int | Ints, extents: Extents, base: int, flags: int) -> None:
+        """Fill in the requests, except for what is the same as in the last call.
+
+        Lengths and targets are taken to be the same if they are the same array, and nobody can write to it.
+        """
+        count, lengths, targets = len(extents), extents.lengths, extents.targets
+        descriptor = (fd, flags) if isinstance(fd, int) else None
+        if lengths is not self._lengths or descriptor is None or descriptor != self._descriptor:
+            self._fd[:count] = fd
+            self._flags[:count] = flags
+            self._length[:count] = lengths
+            self._lengths = _NOTHING if lengths.flags.writeable else lengths
+            self._descriptor = descriptor
+        if targets is not self._targets or base != self._base:
+            np.add(targets, base, self._buffer[:count])
+            self._targets = _NOTHING if targets.flags.writeable else targets
+            self._base = base
 
     def close(self) -> None:
         """Release the context; waits for reads in the queue, so that no buffer is written to later."""
@@ -168,6 +191,8 @@ def _new() -> Aio | None:
 
 def address_of(array: npt.NDArray[Any]) -> int:
     """Where an array's first byte lies in memory."""
+    if array.nbytes and array.flags.writeable and array.flags.c_contiguous:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # a fifth of the time
     address: int = array.ctypes.data
     return address
 
@@ -182,6 +207,7 @@ def _call(number: int, *arguments: object) -> int:
             raise OSError(code, os.strerror(code))
 
 
+_NOTHING: Ints = np.empty(0, np.int64)
 _IDLE: deque[Aio] = deque()
 _LIBC: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 if _LIBC is not None:

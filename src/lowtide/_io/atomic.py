@@ -2,26 +2,24 @@
 
 A ``Partial`` is written next to its final name, as ``.NAME.partial``, and renamed over it when everything is
 on disk. It is locked meanwhile, so that two writers cannot mix; what a killed writer left behind is not
-locked, and the next one overwrites it. ``write_file`` does that for small files; ``replace_file`` is for
-files that no other program writes.
+locked, and the next one overwrites it. ``write_file`` does that for small files, ``new_folder`` for a folder;
+``replace_file`` is for files that no other program writes.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import errno
 import os
 import re
+import shutil
 import stat
-import sys
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 
 from lowtide import errors
-from lowtide._io.pagecache import evict
 from lowtide._io.store import absolute
 from lowtide._io.system import write_at
 
@@ -34,9 +32,6 @@ except ImportError:  # Windows: no advisory locks, and no two writers expected
 _HELD: weakref.WeakSet[Held] = weakref.WeakSet()
 _PARTIAL = re.compile(r"\..+\.partial")
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-_PACE = 8 * 2**20  # bytes written before the kernel is set to write them out
-_WAIT_WRITE_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
-_WRITE = 2
 
 
 class Held:
@@ -83,6 +78,11 @@ class Partial(Held):
         folder, name = os.path.split(path)
         self._temporary = os.path.join(folder, f".{name}.partial")
         super().__init__(path, _open_locked(self._temporary, path), _remove, self._temporary)
+
+    @property
+    def temporary(self) -> str:
+        """Where the bytes are until they are published."""
+        return self._temporary
 
     def publish(self) -> None:
         """Put everything on disk, then under its final name."""
@@ -159,29 +159,35 @@ def write_file(path: str, data: bytes) -> None:
         raise
 
 
-class Pace:
-    """Keeps what is written but not yet on disk small, however much is written.
+@contextmanager
+def new_folder(path: str) -> Iterator[str]:
+    """A folder to fill, ``.NAME.partial``, which is on disk and named ``path`` when the block ends.
 
-    Without it the kernel lets dirty pages pile up to a fifth of memory, all charged to the container.
+    It is locked meanwhile. What a killed writer left in it is removed.
     """
-
-    def __init__(self, fd: int, start: int = 0) -> None:
-        self._fd = fd
-        self._started = start  # set to be written out up to here
-        self._done = start  # on disk up to here
-
-    def wrote(self, end: int) -> None:
-        """Everything before ``end`` has been written."""
-        while end - self._started >= _PACE:
-            _sync_range(self._fd, self._started, _PACE, _WRITE)
-            if self._started > self._done:
-                self._settle(self._started)
-            self._started += _PACE
-
-    def _settle(self, end: int) -> None:
-        _sync_range(self._fd, self._done, end - self._done, _WAIT_WRITE_WAIT)
-        evict(self._fd, self._done, end - self._done)
-        self._done = end
+    parent, name = os.path.split(path)
+    temporary = os.path.join(parent, f".{name}.partial")
+    try:
+        os.makedirs(parent, exist_ok=True)
+        fd = _open_locked_folder(temporary, path)
+        try:
+            yield temporary
+            for name in os.listdir(temporary):
+                with open(os.path.join(temporary, name), "rb+") as file:
+                    os.fsync(file.fileno())
+            sync_folder(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        finally:
+            if fd is not None:
+                os.close(fd)
+        sync_folder(parent)
+    except OSError as error:
+        if isinstance(error, errors.LowtideError):
+            raise
+        raise errors.writing(path, error) from error
 
 
 def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool = False) -> None:
@@ -202,12 +208,12 @@ def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool 
         raise errors.writing(path, error) from error
 
 
-def lock(fd: int) -> bool:
-    """Take the file for this process; false when another one has it."""
+def lock(fd: int, *, shared: bool = False) -> bool:
+    """Take the file for this process, or together with others; false when another one has it."""
     if fcntl is None:
         return True
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:  # some network file systems have no locks
@@ -273,6 +279,27 @@ def _open_locked(temporary: str, final: str) -> int:
         os.close(fd)
 
 
+def _open_locked_folder(temporary: str, final: str) -> int | None:
+    """An empty folder, and a descriptor that keeps it locked where the system has locks."""
+    fd = None
+    while True:
+        with suppress(FileExistsError):
+            os.mkdir(temporary)
+        if fcntl is None:
+            break
+        with suppress(FileNotFoundError):  # else its last owner has just published it
+            fd = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            if not lock(fd):
+                os.close(fd)
+                raise busy(final)
+            if is_at(fd, temporary):
+                break
+            os.close(fd)
+    for entry in os.scandir(temporary):
+        os.unlink(entry.path)
+    return fd
+
+
 def _keep_mode(fd: int, path: str, extra: int = 0) -> None:
     """Give a new file the mode and owner of the one that it replaces: what was private stays private."""
     try:
@@ -303,20 +330,6 @@ def _remove(fd: int, temporary: str) -> None:
         os.unlink(temporary)
     with suppress(OSError):
         os.close(fd)
-
-
-def _sync_range(fd: int, offset: int, length: int, flags: int) -> None:
-    if _SYNC_FILE_RANGE is not None:
-        _SYNC_FILE_RANGE(fd, offset, length, flags)  # errors come back from the fsync at the end
-    elif flags == _WAIT_WRITE_WAIT:
-        os.fsync(fd)
-
-
-_SYNC_FILE_RANGE = None
-if sys.platform == "linux":
-    _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if _SYNC_FILE_RANGE is not None:
-        _SYNC_FILE_RANGE.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 def _abort_all() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_LARGE = 2 * 2**20  # a large page; smaller blocks malloc hands out just as fast
+_LARGE = 2 * 2**20  # bytes of a large page
+_SMALL = 2**16  # bytes; smaller blocks malloc hands out just as fast: beyond 128 KiB it may ask the system
 _LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -43,8 +44,8 @@ class Buffers:
     def __init__(self, nbytes: int, most: int) -> None:
         self._nbytes = nbytes
         self._most = most
-        self._large = nbytes >= _LARGE and hasattr(mmap, "MAP_ANONYMOUS")
-        self._lease_type = ctypes.c_char * nbytes if self._large else None
+        is_lent = nbytes >= _SMALL and hasattr(mmap, "MAP_ANONYMOUS")
+        self._lease_type = ctypes.c_char * nbytes if is_lent else None
         self.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -53,7 +54,7 @@ class Buffers:
             return np.empty(shape, dtype)
         leases, ended = self._leases, self._ended
         try:
-            last = ended.popleft()
+            last = ended.pop()  # the one that the processor has most of in its own cache
         except IndexError:
             try:
                 block = _from_the_system(self._nbytes)
@@ -90,7 +91,7 @@ class _Lease(weakref.ref[Any]):
 def _from_the_system(nbytes: int) -> mmap.mmap:
     # Private: a forked child must not write into its parent's.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if _LARGE_PAGES is not None:
+    if nbytes >= _LARGE and _LARGE_PAGES is not None:
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(_LARGE_PAGES)
     return memory

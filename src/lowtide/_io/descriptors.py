@@ -13,32 +13,64 @@ import os
 import platform
 import stat
 import sys
-import threading
-from collections import OrderedDict, deque
+from collections import deque
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 
 from lowtide import errors
 from lowtide._io.identity import Identity
+from lowtide._io.status import Stamp, Status, of_result
 
 _Key = tuple[str, int, int, int]  # path, device, inode, generation of the inode
 
 
 class Entry:
-    """One open descriptor and, once a mapped reader asked for it, one mapping."""
+    """One open descriptor and, once a mapped reader asked for it, one mapping.
+
+    To borrow it takes no lock: a user is an item of ``users``, and who comes or leaves looks at ``doomed``
+    behind that. The pool sets ``doomed`` before it looks at ``users``, so one of them sees the other, and
+    the descriptor is closed once, by the last of them.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.users = 0
-        self._random = False
+        self.users: deque[None] = deque()
+        self.used = 0
+        """Grows with every use of any descriptor."""
+        self.status = Status(fd)
+        self.random = False
+        """Whether the kernel's own read-ahead is off."""
         self.doomed = False
+        self._open = [fd]
         self._map: mmap.mmap | None = None
 
     def advise(self, *, random: bool) -> None:
         """Turn the kernel's own read-ahead off for random reads, on for reads in order."""
-        if self._random != random and hasattr(os, "posix_fadvise"):
+        if self.random != random and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
-            self._random = random
+            self.random = random
+
+    def borrow(self) -> bool:
+        """Become a user, if it is not to be closed."""
+        self.users.append(None)
+        self.used = next(_USES)
+        if self.doomed:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Be a user no more."""
+        self.users.pop()
+        if self.doomed and not self.users:
+            self.close()
+
+    def doom(self) -> None:
+        """Close it now, or as soon as the last read on it has ended."""
+        self.doomed = True
+        if not self.users:
+            self.close()
 
     def mapping(self, size: int) -> mmap.mmap:
         """A read-only mapping of at least the first ``size`` bytes; kept with the descriptor."""
@@ -48,17 +80,21 @@ class Entry:
         return mapped
 
     def close(self) -> None:
+        try:
+            fd = self._open.pop()
+        except IndexError:  # somebody else was the last
+            return
         if self._map is not None:
             unmap(self._map)
-        os.close(self.fd)
+        os.close(fd)
 
-    # Whoever acquired it uses it for the length of a block.
+    # Whoever borrowed it uses it for the length of a block.
 
     def __enter__(self) -> Entry:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        POOL.release(self)
+        self.release()
 
 
 def map_file(fd: int, start: int, stop: int) -> mmap.mmap:
@@ -79,69 +115,40 @@ def unmap(mapped: mmap.mmap) -> None:
 
 
 class DescriptorPool:
-    """At most ``limit`` open files; the least recently used one that is idle is closed first."""
+    """At most ``limit`` open files; the least recently used ones that are idle are closed first.
+
+    There is no lock. A signal handler or a finalizer may read in a thread that is in the middle of
+    ``acquire``, and wait for another thread that needs a descriptor too; with a lock they would wait for
+    each other. Each step is one operation of a dict instead, and whoever takes an entry out of it dooms it.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._entries: OrderedDict[_Key, Entry] = OrderedDict()
-        # Reentrant: a signal handler or a finalizer may read in a thread that is in the middle of `acquire`.
-        # Such a nested call borrows and gives back, and leaves closing to the call that it interrupted.
-        self._lock = threading.RLock()
-        self._entered = 0
-        self._discarded: deque[_Key] = deque()
+        self._entries: dict[_Key, Entry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def acquire(self, file: File) -> Entry:
-        with self._lock:
-            self._entered += 1
-            try:
-                entry = self._entries.get(file.key)
-                if entry is None:
-                    opened = Entry(self._open(file))
-                    entry = self._entries.setdefault(file.key, opened)
-                    if entry is not opened:  # a nested call was faster
-                        opened.close()
-                entry.users += 1
-                self._entries.move_to_end(file.key)
-                if len(self._entries) > self.limit:
-                    self._evict(self.limit)
-            finally:
-                self._entered -= 1
-        if self._discarded:
-            self._sweep()
-        return entry
-
-    def release(self, entry: Entry) -> None:
-        with self._lock:
-            entry.users -= 1
-            if entry.doomed and not entry.users:
-                entry.close()
-        if self._discarded:
-            self._sweep()
+        while True:
+            entry = self._entries.get(file.key)
+            if entry is None:
+                if len(self._entries) >= self.limit:
+                    self._evict(self.limit - max(1, self.limit // 8))  # several: each time all are sorted
+                opened = Entry(self._open(file))
+                opened.borrow()
+                entry = self._entries.setdefault(file.key, opened)
+                if entry is opened:
+                    return entry
+                opened.close()  # another thread was faster
+            if entry.borrow():
+                return entry
 
     def discard(self, key: _Key) -> None:
-        """Close the file's descriptor now, or as soon as the last read on it has ended.
-
-        Never waits: the garbage collector may call this in a thread that holds the lock. Whoever holds it
-        sweeps when done.
-        """
-        self._discarded.append(key)
-        self._sweep()
-
-    def _sweep(self) -> None:
-        while self._discarded and self._lock.acquire(blocking=False):
-            try:
-                if self._entered:  # this very thread is in `acquire`, and sweeps when it leaves
-                    return
-                entry = self._entries.pop(self._discarded.popleft(), None)
-                if entry is not None:
-                    self._doom(entry)
-            except IndexError:  # another thread was faster
-                pass
-            finally:
-                self._lock.release()
+        """Close the file's descriptor now, or as soon as the last read on it has ended."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            entry.doom()
 
     def _open(self, file: File) -> int:
         try:
@@ -154,24 +161,15 @@ class DescriptorPool:
         return file.reopen()
 
     def _evict(self, limit: int) -> None:
-        excess = len(self._entries) - limit
-        if excess <= 0 or self._entered > 1:
-            return
-        for key in [key for key, entry in self._entries.items() if not entry.users][:excess]:
-            self._doom(self._entries.pop(key))
-
-    @staticmethod
-    def _doom(entry: Entry) -> None:
-        entry.doomed = True
-        if not entry.users:
-            entry.close()
+        entries = self._entries.copy()
+        idle = sorted((entry.used, key) for key, entry in entries.items() if not entry.users)
+        for _, key in idle[: max(0, len(entries) - limit)]:
+            self.discard(key)
 
     def after_fork(self) -> None:
         """In a forked child: the parent's other threads, and what they held, are not here."""
-        self._lock = threading.RLock()
-        self._entered = 0
         for entry in self._entries.values():
-            entry.users = 0
+            entry.users.clear()
 
 
 class File:
@@ -189,7 +187,9 @@ class File:
             self._check_regular(status)
             self.key: _Key = self._key(fd, status)
             self._identity = identity or Identity.of(status, samples=())
-            self._seen = (self._identity.mtime_ns, self._identity.size)  # last found to be right
+            self.seen: Stamp = (self._identity.size, *divmod(self._identity.mtime_ns, 10**9))
+            """What was last found to be right."""
+            self._entry: Entry | None = None
             if not self._identity.same_file(status):
                 raise self._replaced()
             self._check(fd, status)
@@ -198,7 +198,10 @@ class File:
 
     def opened(self) -> Entry:
         """Borrow the file's descriptor; it stays open until the block ends."""
-        return POOL.acquire(self)
+        entry = self._entry
+        if entry is None or not entry.borrow():
+            self._entry = entry = POOL.acquire(self)
+        return entry
 
     def reopen(self) -> int:
         """A new descriptor of the same file, or an error where another one has taken its place."""
@@ -225,12 +228,17 @@ class File:
     def _key(self, fd: int, status: os.stat_result) -> _Key:
         return self.path, status.st_dev, status.st_ino, _generation(fd)
 
-    def check(self, fd: int) -> None:
+    def check(self, entry: Entry) -> None:
         """Raise if the file was written to or truncated since it was opened.
 
         After a read, so that what was read cannot be newer than the check; for a mapping before it too, since
         it would die of SIGBUS where the file has shrunk.
         """
+        if entry.status.stamp() != self.seen:
+            self._check(entry.fd, os.fstat(entry.fd))
+
+    def check_descriptor(self, fd: int) -> None:
+        """``check``, for those who know the number alone."""
         self._check(fd, os.fstat(fd))
 
     def check_path(self) -> None:
@@ -242,7 +250,7 @@ class File:
         with self.opened() as entry:
             if self.key[1:3] != (status.st_dev, status.st_ino):
                 raise self._replaced()
-            self.check(entry.fd)
+            self.check(entry)
 
     def _replaced(self) -> errors.FileChangedError:
         return errors.FileChangedError(
@@ -254,7 +262,8 @@ class File:
             raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
 
     def _check(self, fd: int, status: os.stat_result) -> None:
-        if (status.st_mtime_ns, status.st_size) == self._seen:
+        stamp = of_result(status)
+        if stamp == self.seen:
             return
         if status.st_size < self.size:
             raise errors.TruncatedFileError(
@@ -269,7 +278,7 @@ class File:
                 f"{_time(status.st_mtime_ns)}); open it again",
                 self.path,
             )
-        self._seen = (status.st_mtime_ns, status.st_size)
+        self.seen = stamp
 
     def close(self) -> None:
         POOL.discard(self.key)
@@ -304,6 +313,7 @@ def _limit() -> int:
     return 512 if soft == resource.RLIM_INFINITY else max(8, min(512, soft // 4))
 
 
+_USES = count(1)
 POOL = DescriptorPool(_limit())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.after_fork)

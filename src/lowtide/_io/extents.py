@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,12 @@ class Extents:
     offsets: Ints
     targets: Ints
     lengths: Ints
+    _nbytes: int | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of_rows(cls, offsets: Ints, width: int) -> Extents:
+        """``width`` bytes each, one after another in the buffer; all but the offsets is prepared once."""
+        return cls(offsets, *_rows(len(offsets), width), len(offsets) * width)
 
     @classmethod
     def of_range(cls, offset: int, length: int) -> Extents:
@@ -36,7 +43,7 @@ class Extents:
 
     @property
     def nbytes(self) -> int:
-        return int(self.lengths.sum())
+        return int(self.lengths.sum()) if self._nbytes is None else self._nbytes
 
     def __getitem__(self, which: slice | Ints | npt.NDArray[np.bool_]) -> Extents:
         return Extents(self.offsets[which], self.targets[which], self.lengths[which])
@@ -86,6 +93,14 @@ class Extents:
 
 
 _FRONT: Ints = np.zeros(1, np.int64)
+
+
+@lru_cache(8)
+def _rows(count: int, width: int) -> tuple[Ints, Ints]:
+    """Targets and lengths of ``count`` rows of ``width`` bytes: the same for every batch."""
+    targets, lengths = np.arange(count, dtype=np.int64) * width, np.full(count, width, np.int64)
+    targets.flags.writeable = lengths.flags.writeable = False
+    return targets, lengths
 
 
 def of_records(offsets: Ints, width: int, *, ordered: bool = True) -> Extents:

@@ -82,6 +82,15 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
     return value
 
 
+def invalid(where: str, value: object, expected: str, remedy: str = "write the file again") -> FormatError:
+    """The error for a value that a file of this format cannot have; ``where`` is the file and the place.
+
+    >>> print(invalid("corpus.json: eos", -1, "an integer >= 0"))
+    corpus.json: eos is invalid (found -1, expected an integer >= 0); write the file again
+    """
+    return FormatError(f"{where} is invalid (found {brief(value)}, expected {expected}); {remedy}")
+
+
 def memory_of(data: bytes) -> int:
     """What parsing JSON takes at most, in bytes, as objects and text."""
     # A str is as wide as its widest character, and there are two: the text, and its parts; the bytes too.

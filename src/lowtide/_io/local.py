@@ -77,9 +77,11 @@ class LocalFilesystem(Filesystem):
     def peek(self, path: str) -> Peek:
         try:
             status = os.lstat(path)
-            if link := stat.S_ISLNK(status.st_mode):
+            link = False
+            if not stat.S_ISREG(status.st_mode):
+                link = stat.S_ISLNK(status.st_mode)
                 status = os.stat(path)
-            _require_regular(path, status)
+                _require_regular(path, status)
             fd = os.open(path, _FLAGS)
             try:
                 return Peek(path, os.read(fd, HEAD), link, Identity.of(status))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide import errors
 from lowtide._io.descriptors import Entry, File, map_file, unmap
@@ -41,18 +43,19 @@ class RemapReader:
         self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
     ) -> Pending[Outcome]:
         # A mapping cannot tell whether it would have to wait.
-        return Pending(self._read, extents, out, min(_MAPPED_AT_ONCE, ahead))
+        return Pending(self.fill, extents, out, ahead)
 
-    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
-        self._read(Extents.of_range(offset, len(out)), out, _MAPPED_AT_ONCE)
+    def read(self, offset: int, out: npt.NDArray[Any], *, sequential: bool = False) -> None:
+        self.fill(Extents.of_range(offset, out.nbytes), out.reshape(-1).view(np.uint8))
 
-    def _read(self, extents: Extents, out: Bytes, at_once: int) -> Outcome:
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
+        at_once = min(_MAPPED_AT_ONCE, ahead)
         extents = extents.cut()  # one that is longer would be mapped whole
         if len(extents):
             with self._file.opened() as entry:
                 try:
                     self._copy_pieces(entry, extents, out, at_once)
-                    self._file.check(entry.fd)
+                    self._file.check(entry)
                 except errors.LowtideError:
                     raise
                 except OSError as error:  # no room for the mapping, or a file system without mappings
@@ -71,7 +74,7 @@ class RemapReader:
         while first < len(extents):
             piece = extents.window(first, max(1, at_once // self._mapped_per_row), at_once)
             first += len(piece)
-            self._file.check(entry.fd)
+            self._file.check(entry)
             start = int(piece.offsets.min()) // FOLIO * FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // FOLIO) * FOLIO)
             self._copy_piece(entry, piece, out, start, stop)
@@ -133,7 +136,7 @@ class MemmapReader(RemapReader):
     _can_drop = False  # pages that are mapped cannot be dropped
 
     def _copy_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
-        self._file.check(entry.fd)
+        self._file.check(entry)
         _copy(entry.mapping(self._file.size), 0, extents, out)
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,29 +71,65 @@ class PreadReader:
         with self._file.opened() as entry:
             entry.advise(random=True)
             late = self._read_cached(entry.fd, extents, out)
-            self._file.check(entry.fd)
+            self._file.check(entry)
             if late is None:
                 if self._drop_behind:
                     pagecache.drop_extents(entry.fd, extents)
                 return Pending.of(Outcome(0, count))
         return Pending(self._finish, extents, late, out)
 
-    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
+    def read(self, offset: int, out: npt.NDArray[Any], *, sequential: bool = False) -> None:
         if self._drop and not sequential:
-            self.submit(Extents.of_range(offset, len(out)), out).wait()
+            self.submit(Extents.of_range(offset, out.nbytes), out.reshape(-1).view(np.uint8)).wait()
             return
-        with self._file.opened() as entry:
-            entry.advise(random=not sequential)
-            self._read_fully(entry.fd, offset, out)
-            self._file.check(entry.fd)
+        file = self._file
+        entry = file.opened()
+        try:
+            if entry.random is sequential:
+                entry.advise(random=not sequential)
+            try:
+                got = os.preadv(entry.fd, (out,), offset)  # type: ignore[arg-type]  # any dtype
+            except OSError as error:
+                raise errors.reading(file.path, error) from None
+            if got != out.nbytes:
+                self._read_fully(entry.fd, offset + got, out.reshape(-1).view(np.uint8)[got:])
+            if entry.status.stamp() != file.seen:
+                file.check(entry)
             if self._drop:
-                pagecache.drop_range(entry.fd, offset, offset + len(out))
+                pagecache.drop_range(entry.fd, offset, offset + out.nbytes)
+        finally:
+            entry.release()
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
+        """Window by window, each hinted before the one before it is waited for."""
+        first = late = 0
+        behind: Extents | None = None
+        allowed = ahead // 2
+        with self._file.opened() as entry:
+            entry.advise(random=True)
+            while first < len(extents):
+                window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
+                first += len(window)
+                missing = self._read_cached(entry.fd, window, out)
+                if behind is not None:
+                    self._read_rest(entry.fd, behind, out)
+                behind = missing
+                late += 0 if missing is None else len(missing)
+                # What is cached needs no hints: as long as all of it is, windows may be larger, and calls
+                # fewer.
+                allowed = AHEAD if missing is None else ahead // 2
+            if behind is not None:
+                self._read_rest(entry.fd, behind, out)
+            self._file.check(entry)
+            if self._drop_behind:
+                pagecache.drop_extents(entry.fd, extents)
+        return Outcome(late, len(extents))
 
     def _finish(self, extents: Extents, late: Extents, out: Bytes) -> Outcome:
         with self._file.opened() as entry:
             entry.advise(random=True)
             self._read_rest(entry.fd, late, out)
-            self._file.check(entry.fd)
+            self._file.check(entry)
             if self._drop_behind:
                 pagecache.drop_extents(entry.fd, extents)
         return Outcome(len(late), len(extents))
@@ -121,44 +158,21 @@ class PreadReader:
         return Outcome(1, 1)
 
     def _check_sequential(self, entry: Entry, offset: int, part: Bytes) -> None:
-        self._file.check(entry.fd)
+        self._file.check(entry)
         if self._drop:
             pagecache.drop_range(entry.fd, offset, offset + len(part))
 
     def _read_all(self, extents: Extents, out: Bytes, ahead: int) -> Outcome:
-        with self._file.opened() as entry:
-            entry.advise(random=True)
-            shares = extents.shares(threads.workers_for(len(extents), extents.nbytes))
-            read = partial(self._read_windows, entry.fd, out=out, ahead=ahead // len(shares))
-            outcome = combined(threads.in_threads([partial(read, share) for share in shares]))
-            self._file.check(entry.fd)
-        return outcome
-
-    def _read_windows(self, fd: int, extents: Extents, out: Bytes, ahead: int) -> Outcome:
-        """Window by window, each hinted before the one before it is waited for."""
-        first = late = 0
-        behind: Extents | None = None
-        allowed = ahead // 2
-        while first < len(extents):
-            window = extents.window(first, aio.DEPTH, allowed, overhead=2 * _PAGE)
-            first += len(window)
-            missing = self._read_cached(fd, window, out)
-            if behind is not None:
-                self._read_rest(fd, behind, out)
-            behind = missing
-            late += 0 if missing is None else len(missing)
-            # What is cached needs no hints: as long as all of it is, windows may be larger, and calls fewer.
-            allowed = AHEAD if missing is None else ahead // 2
-        if behind is not None:
-            self._read_rest(fd, behind, out)
-        if self._drop_behind:
-            pagecache.drop_extents(fd, extents)
-        return Outcome(late, len(extents))
+        shares = extents.shares(threads.workers_for(len(extents), extents.nbytes))
+        tasks = [partial(self.fill, share, out, ahead // len(shares)) for share in shares]
+        return combined(threads.in_threads(tasks))
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents | None:
         """Read what is cached, set the device to work on the rest, and return the rest if there is one."""
         if self._nowait:
             results = read_many(fd, window, out, self._nowait | self._dontcache)
+            if results is window.lengths:
+                return None
             missing = results != window.lengths
             return window[missing] if missing.any() else None
         if self._fadvise and len(window) > 1:
@@ -203,7 +217,7 @@ class PreadReader:
         now = time.monotonic()
         if files <= _ALL_CHECKED or now - self._checked > _CHECK_INTERVAL:
             self._checked = now
-            self._file.check(fd)
+            self._file.check_descriptor(fd)
 
     @property
     def flags(self) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,9 @@ from lowtide.errors import BusyError
 T = TypeVar("T")
 
 _PATIENCE = 3  # times in a row that a consumer takes longer than an item, until a thread works meanwhile
+_BRIEF, _PAUSE = 0.001, 0.05  # seconds that a consumer works between items; between two looks of the thread
+_LOOKS = 8  # of the thread without finding a request, until it waits to be woken
+_WAITS = 32  # times in a row that a consumer waits for the thread most of its time, until it does without
 
 
 class Prefetcher(Generic[T]):
@@ -31,7 +35,8 @@ class Prefetcher(Generic[T]):
     As long as what was submitted is ``done`` at once, and the consumer comes back sooner than an item takes,
     no thread is used: handing work over would then cost more than it hides. To be late now and then does not
     count: something else may have had the core. From then on the thread submits all that it may before it
-    waits for the first, and one thread at a time calls ``submit`` and ``wait``.
+    waits for the first, and one thread at a time calls ``submit`` and ``wait``. A consumer that does nothing
+    but wait for the thread tries again without.
 
     Several threads may share one: each item goes to one of them. A signal handler or finalizer that asks for
     an item while its own thread is waiting for one gets a ``BusyError``.
@@ -49,6 +54,8 @@ class Prefetcher(Generic[T]):
         self._direct = True
         self._seconds = 0.0
         self._late = 0
+        self._waits, self._most_waits = 0, _WAITS
+        self._pause = 0.0
         self._returned = time.perf_counter()
         self._worker: _Worker[T] | None = None
         self._requested = start  # the worker was asked for everything before this
@@ -60,7 +67,7 @@ class Prefetcher(Generic[T]):
         self._lock = threading.RLock()
         self._inside = False
         self._closing = False
-        self._pid = os.getpid()
+        self._forks = _FORKS
 
     def next(self) -> T:
         """The next item; ``StopIteration`` behind the last one."""
@@ -68,7 +75,7 @@ class Prefetcher(Generic[T]):
 
     def next_numbered(self) -> tuple[int, T]:
         """The next item and its number; no other thread comes in between."""
-        if self._pid != os.getpid():
+        if self._forks != _FORKS:
             self._unlock()  # a thread of the parent may have held the lock when it forked
         with self._lock:
             if self._inside:
@@ -80,7 +87,7 @@ class Prefetcher(Generic[T]):
             try:
                 if self.position >= self._stop:
                     raise StopIteration
-                item = self._next_directly() if self._direct else self._next_from_worker(None)
+                item = self._next_directly() if self._direct else self._next_waiting()
                 self.position += 1
                 return self.position - 1, item
             finally:
@@ -94,26 +101,49 @@ class Prefetcher(Generic[T]):
         self._late = self._late + 1 if is_late and self._depth else 0
         pending = self._submit(self.position) if self._late < _PATIENCE else None
         if pending is None or not (pending.done or not self._depth):
+            if pending is not None:
+                self._most_waits *= 2  # it was better off with the thread: the next try is later
             self._direct = False  # from here on the thread works ahead
+            self._requested = self.position
             return self._next_from_worker(pending)
         item = pending.wait()
         self._returned = time.perf_counter()
         self._seconds = self._returned - started
         return item
 
-    def _next_from_worker(self, pending: Pending[T] | None) -> T:
+    def _next_waiting(self) -> T:
+        """From the worker, and find out whether the consumer does anything but wait for it."""
+        asked = time.perf_counter()
+        is_draining = self._waits >= self._most_waits
+        if is_draining and self._requested <= self.position:
+            self._direct, self._waits, self._late, self._seconds = True, 0, 0, 0.0
+            return self._next_directly()
+        came = asked - self._returned
+        self._pause = min(came / 2, _PAUSE) if self._depth > 1 and came > _BRIEF else 0.0
+        item = self._next_from_worker(None, self._requested if is_draining else self._stop)
+        self._returned = time.perf_counter()
+        if not is_draining:
+            self._waits = self._waits + 1 if 4 * came < self._returned - asked else 0
+        return item
+
+    def _next_from_worker(self, pending: Pending[T] | None, stop: int | None = None) -> T:
         worker = self._ready()
         if worker is None:
             return (pending or self._submit(self.position)).wait()
         if pending is not None and self._requested == self.position:
-            worker.requests.put(pending)
+            worker.requests.put(pending, wake=True)
             self._requested += 1
         del pending  # the item is the consumer's alone
         try:
             # One more at once: requested only when this one is here, the thread would have nothing to submit
             # while it waits for the next.
-            while self._requested < min(self.position + self._depth + 1, self._stop):
-                worker.requests.put(self._requested)
+            # Without, nothing behind ``stop`` is requested.
+            stop = self._stop if stop is None else stop
+            # As long as another item is ready, the thread need not start before its own next look.
+            wake = self._pause == 0 or worker.results.empty()
+            worker.requests.pause = self._pause
+            while self._requested < min(self.position + self._depth + 1, stop):
+                worker.requests.put(self._requested, wake=wake)
                 self._requested += 1
             item, error = worker.results.get()
             if error is None:
@@ -130,7 +160,7 @@ class Prefetcher(Generic[T]):
     def _ready(self) -> _Worker[T] | None:
         """The worker, or a new one if this is another process or the last one was ended."""
         worker = self._worker
-        if worker is not None and worker.pid == os.getpid() and not worker.ended:
+        if worker is not None and worker.forks == _FORKS and not worker.ended:
             return worker
         self._end_worker()
         try:
@@ -143,7 +173,7 @@ class Prefetcher(Generic[T]):
 
     def close(self) -> None:
         """Drop what was read ahead and end the thread; idempotent."""
-        if self._pid != os.getpid():
+        if self._forks != _FORKS:
             self._unlock()
         with self._lock:
             self._closing = self._inside  # called by a signal handler: whom it interrupted will do it
@@ -155,13 +185,13 @@ class Prefetcher(Generic[T]):
         if worker is None:
             return
         self._dropped.detach()
-        if worker.pid == os.getpid():
+        if worker.forks == _FORKS:
             worker.end()
             worker.thread.join()
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the thread and the lock: what was read ahead can be read again."""
-        omitted = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_pid")
+        omitted = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_forks")
         return {name: value for name, value in self.__dict__.items() if name not in omitted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -169,13 +199,56 @@ class Prefetcher(Generic[T]):
         self._unlock()
 
 
+class _Requests(Generic[T]):
+    """What the thread is to do, from one consumer.
+
+    To wake the thread at the very moment at which the consumer takes an item would make both want the
+    interpreter lock, and PyTorch gives it away whenever a tensor is dropped: the consumer would wait for
+    what the thread does. So while items are ready the thread looks by itself, half of the consumer's time
+    later.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[int | Pending[T] | None] = deque()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._asleep = False
+        self.pause = 0.0
+        """Seconds between two looks; 0 if the thread is to be woken for each item."""
+
+    def put(self, item: int | Pending[T] | None, *, wake: bool) -> None:
+        self._items.append(item)
+        if (wake or self._asleep) and self._wakes.empty():
+            self._wakes.put(None)
+
+    def get(self, *, block: bool) -> int | Pending[T] | None:
+        looks = 0
+        while True:
+            try:
+                return self._items.popleft()
+            except IndexError:
+                if not block:
+                    raise Empty from None
+            self._asleep = not self.pause or looks >= _LOOKS
+            if self._asleep and self._items:  # requested since, by somebody who may have seen it awake
+                continue
+            looks += 1
+            with suppress(Empty):
+                self._wakes.get(timeout=None if self._asleep else self.pause)
+            self._asleep = False
+
+    def end(self) -> None:
+        """Leave nothing to do but to end."""
+        self._items.clear()
+        self.put(None, wake=True)
+
+
 class _Worker(Generic[T]):
-    """A thread between two queues. Half the cost of a pool of one: the queues are written in C."""
+    """A thread between requests and results. Half the cost of a pool of one."""
 
     def __init__(self, submit: Callable[[int], Pending[T]]) -> None:
-        self.requests: SimpleQueue[int | Pending[T] | None] = SimpleQueue()
+        self.requests: _Requests[T] = _Requests()
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self.pid = os.getpid()
+        self.forks = _FORKS
         self.ended = False
         # A daemon, since the interpreter waits for others before it lets anybody tell them to end.
         self.thread = threading.Thread(
@@ -194,17 +267,12 @@ class _Worker(Generic[T]):
         if self.ended:
             return
         self.ended = True
-        while True:
-            try:
-                self.requests.get_nowait()
-            except Empty:
-                break
-        self.requests.put(None)
+        self.requests.end()
 
 
 def _work(
     submit: Callable[[int], Pending[T]],
-    requests: SimpleQueue[int | Pending[T] | None],
+    requests: _Requests[T],
     results: SimpleQueue[tuple[Any, BaseException | None]],
 ) -> None:
     pending: deque[Pending[T]] = deque()
@@ -216,7 +284,7 @@ def _work(
 
 def _take(
     submit: Callable[[int], Pending[T]],
-    requests: SimpleQueue[int | Pending[T] | None],
+    requests: _Requests[T],
     pending: deque[Pending[T]],
 ) -> bool:
     """Submit what was requested, until the first is done or nothing more is requested; False at the end."""
@@ -251,10 +319,18 @@ def _end_all() -> None:
     """At exit, before the interpreter takes itself apart under their feet."""
     running = list(_RUNNING.items())
     for _, requests in running:
-        requests.put(None)
+        requests.put(None, wake=True)
     for thread, _ in running:
         thread.join()  # at once in a forked child, where they do not run
 
 
-_RUNNING: dict[threading.Thread, SimpleQueue[Any]] = {}
+def _after_fork() -> None:
+    global _FORKS
+    _FORKS += 1
+
+
+_FORKS = 0  # tells a process from its parent; to ask the system for its number takes longer than a lock
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+_RUNNING: dict[threading.Thread, _Requests[Any]] = {}
 atexit.register(_end_all)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
 
 from lowtide import errors
 from lowtide._io.extents import AHEAD, Bytes, Extents
@@ -41,8 +43,11 @@ class Reader(Protocol):
         ``sequential`` is for one of many reads in the order of the file: the system then reads ahead.
         """
 
-    def read(self, offset: int, out: Bytes, *, sequential: bool = False) -> None:
-        """Fill ``out`` with the bytes from ``offset`` on, and wait for them.
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
+        """``submit`` and wait, all of it in this thread: for one of several that share a read."""
+
+    def read(self, offset: int, out: npt.NDArray[Any], *, sequential: bool = False) -> None:
+        """Fill ``out``, contiguous and of any dtype, with the bytes from ``offset`` on.
 
         For a single read, which has nothing to overlap with: ``submit`` would take longer.
         """

@@ -29,7 +29,10 @@ _LISTED_AFTER = 64  # questions about a folder after which it is listed
 
 def filesystem(path: str) -> Filesystem:
     """The file system that ``path`` belongs to."""
-    return next(candidate for candidate in FILESYSTEMS if candidate.recognises(path))
+    for candidate in FILESYSTEMS:
+        if candidate.recognises(path):
+            break
+    return candidate
 
 
 def absolute(path: Path) -> str:
@@ -47,14 +50,15 @@ def absolute(path: Path) -> str:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise ArgumentError(f"path must be a str or os.PathLike of str, got {path!r}; use os.fsdecode")
-    try:
-        encoded = os.fsencode(text)
-    except UnicodeEncodeError:
-        raise ArgumentError(f"path {text!r} cannot be a file name on this system") from None
-    if b"\0" in encoded:
+    if not text.isascii():
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:
+            raise ArgumentError(f"path {text!r} cannot be a file name on this system") from None
+    if "\0" in text:
         raise ArgumentError(f"path {text!r} holds a zero byte, which no file name may")
     if not text:  # abspath would make it the working directory
-        raise errors.reading(text, FileNotFoundError(errno.ENOENT, ""))
+        raise errors.NotFoundError(errno.ENOENT, "the path is empty; pass the path of a file or folder", "")
     return filesystem(text).absolute(text)
 
 

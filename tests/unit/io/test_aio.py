@@ -217,3 +217,33 @@ def test_closing_twice_is_closing_once() -> None:
     own.close()
     assert own.closed
     assert rings() == before - 1
+
+
+def test_requests_are_prepared_again_for_other_extents(tmp_path: Path) -> None:
+    """Lengths, targets, buffer, file and flags are each filled in again when they differ from the last."""
+    data = np.random.default_rng(0).integers(0, 256, 10_000, dtype=np.uint8)
+    for name in ("x", "y"):
+        (data if name == "x" else data[::-1]).tofile(tmp_path / name)
+    files = {name: os.open(tmp_path / name, os.O_RDONLY) for name in ("x", "y")}
+    context = aio._new()
+    assert context is not None
+    try:
+        offsets = np.arange(16) * 500
+        for name in ("x", "x", "y", "x"):
+            for width in (10, 10, 20):
+                for lengths in (None, np.arange(1, 17), np.arange(16, 0, -1)):
+                    extents = Extents.of_rows(offsets, width)
+                    if lengths is not None:
+                        extents = Extents(offsets, extents.targets, np.minimum(lengths, width))
+                    out = np.zeros(16 * width, np.uint8)
+                    results = context.read(files[name], extents, aio.address_of(out), 0)
+                    assert results.tolist() == extents.lengths.tolist()
+                    expected = np.zeros_like(out)
+                    content = data if name == "x" else data[::-1]
+                    for offset, target, length in extents.rows():
+                        expected[target : target + length] = content[offset : offset + length]
+                    assert (out == expected).all()
+    finally:
+        context.close()
+        for fd in files.values():
+            os.close(fd)

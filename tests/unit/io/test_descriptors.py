@@ -100,21 +100,51 @@ def test_closing_waits_for_the_read_under_way(tmp_path: Path, pool: DescriptorPo
     assert open_files(tmp_path) == []
 
 
-def test_closing_inside_the_lock_does_not_wait_for_itself(tmp_path: Path, pool: DescriptorPool) -> None:
-    """The garbage collector may end an array in the very thread that holds the lock."""
+@pytest.mark.parametrize("interrupted", ["reopen", "close"])
+def test_nobody_waits_for_a_thread_that_opens_or_closes(
+    tmp_path: Path, pool: DescriptorPool, interrupted: str
+) -> None:
+    """A signal handler in that thread may wait for others that read."""
     files = some(tmp_path, 2)
-    first_byte(files[0])
-    done = threading.Event()
+    first_byte(files[1])
+    owner: Any = File if interrupted == "reopen" else descriptors.Entry
+    original = getattr(owner, interrupted)
+    results: list[int] = []
 
-    def collect() -> None:
-        with pool._lock:
-            files[0].close()
-        first_byte(files[1])
-        done.set()
+    def handler(self: Any) -> Any:
+        monkey.undo()
+        files[1].close()
+        thread = threading.Thread(target=lambda: results.append(first_byte(files[1])), daemon=True)
+        thread.start()
+        thread.join(10)
+        results.append(thread.is_alive())
+        return original(self)
 
-    threading.Thread(target=collect, daemon=True).start()
-    assert done.wait(10), "closing waits for the lock that its own thread holds"
-    assert open_files(tmp_path) == ["1.bin"]
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(owner, interrupted, handler)
+        first_byte(files[0])
+        files[0].close()
+    assert results == [1, False]
+
+
+def test_of_two_threads_that_open_a_file_at_once_both_read_it(tmp_path: Path, pool: DescriptorPool) -> None:
+    [file] = some(tmp_path, 1)
+    reopen, both = File.reopen, threading.Barrier(2)
+
+    def slow(self: File) -> int:
+        fd = reopen(self)
+        both.wait(10)
+        return fd
+
+    results: list[int] = []
+    with mock.patch.object(File, "reopen", slow):
+        threads = [threading.Thread(target=lambda: results.append(first_byte(file))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [0, 0]
+    assert open_files(tmp_path) == ["0.bin"]
 
 
 def test_arrays_in_cycles_may_be_collected_while_others_read(tmp_path: Path, pool: DescriptorPool) -> None:
@@ -235,7 +265,7 @@ def test_a_mapping_that_a_traceback_holds_does_not_keep_the_descriptor(tmp_path:
     [file] = some(tmp_path, 1)
     entry = own.acquire(file)
     held = memoryview(entry.mapping(100))
-    own.release(entry)
+    entry.release()
     own.discard(file.key)  # must not raise BufferError
     assert held[0] == 0
     held.release()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide._arrays import stored
 from lowtide.errors import FileChangedError, TruncatedFileError
 
 ROWS = np.arange(4000, dtype="<f8").reshape(1000, 4)
@@ -122,7 +123,7 @@ def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(p
     with lowtide.open(path) as array:
         identity = array._layout.identity
         assert identity is not None
-        there = lowtide._arrays.array._restore(
+        there = stored._restore(
             (*array.__reduce__()[1][0][:-1], identity._replace(device=identity.device + 1, inode=7)),
             "auto",
             "keep",
@@ -130,7 +131,7 @@ def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(p
         assert (there[:] == ROWS).all()
         changed = identity._replace(device=identity.device + 1, mtime_ns=identity.mtime_ns + 1)
         with pytest.raises(FileChangedError):
-            lowtide._arrays.array._restore((*array.__reduce__()[1][0][:-1], changed), "auto", "keep")
+            stored._restore((*array.__reduce__()[1][0][:-1], changed), "auto", "keep")
 
 
 # What may happen to a file
@@ -145,7 +146,7 @@ def test_rows_appended_by_lowtide_leave_an_open_array_as_it_was(
     with lowtide.create(path, "<f8", 4) as out:
         out.append(ROWS)
     raw = {} if suffix == ".npy" else {"dtype": "<f8", "shape": (-1, 4)}
-    with lowtide.open(path, reader=reader, **raw) as array:  # type: ignore[arg-type]
+    with lowtide.open(path, reader=reader, **raw) as array:  # type: ignore[call-overload]
         data = pickle.dumps(array)
         pass_before = array.chunks(300)
         next(pass_before)
@@ -156,7 +157,7 @@ def test_rows_appended_by_lowtide_leave_an_open_array_as_it_was(
         assert (array[:] == ROWS).all()
         assert sum(map(len, pass_before)) == 700
         assert (pickle.loads(data)[:] == ROWS).all()
-        with lowtide.open(path, **raw) as longer:  # type: ignore[arg-type]
+        with lowtide.open(path, **raw) as longer:  # type: ignore[call-overload]
             assert len(longer) == 2000
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide._io.pending import Pending
-from lowtide._io.prefetch import Prefetcher
+from lowtide._io.prefetch import Prefetcher, _Requests
 
 
 def later(make: Callable[[int], Any]) -> Callable[[int], Pending[Any]]:
@@ -140,6 +140,7 @@ class Interrupted:
     def __init__(self, inner: Any, *, taken: bool) -> None:
         self.inner = inner
         self.taken = taken
+        self.empty = inner.empty
 
     def get(self) -> None:
         if self.taken:
@@ -366,3 +367,58 @@ def test_dropping_ends_the_thread() -> None:
     del items
     thread.join(10)  # without the garbage collector
     assert not thread.is_alive()
+
+
+def test_a_consumer_that_only_waits_does_without_the_thread_again() -> None:
+    """And comes back to it when it has something to do; no item is lost or doubled on the way."""
+    threads: list[str] = []
+
+    def submit(number: int) -> Pending[int]:
+        threads.append(threading.current_thread().name)
+        time.sleep(0.0005)
+        return Pending.of(number)
+
+    items = Prefetcher(submit, 0, 10**6, depth=2)
+    here = threading.current_thread().name
+    position = 0
+
+    def take_until(name: str, pause: float) -> None:
+        nonlocal position
+        for _ in range(5000):
+            assert items.next() == position
+            position += 1
+            if threads[-1] == name:
+                return
+            time.sleep(pause)
+        raise AssertionError(f"still in {threads[-1]}")
+
+    for _ in range(2):
+        take_until("lowtide-prefetch", 0.005)
+        for _ in range(5):
+            assert items.next() == position
+            position += 1
+        take_until(here, 0)
+    items.close()
+
+
+def test_a_thread_that_was_not_woken_looks_by_itself_and_sleeps_in_the_end() -> None:
+    requests: _Requests[int] = _Requests()
+    requests.pause = 0.001
+    taken: list[object] = []
+
+    def take() -> None:
+        while (item := requests.get(block=True)) is not None:
+            taken.append(item)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    requests.put(1, wake=False)
+    deadline = time.monotonic() + 10
+    while not (taken == [1] and requests._asleep) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert requests._asleep  # nothing came: it does not look for ever
+    requests.put(2, wake=False)  # whoever finds it asleep wakes it
+    requests.put(None, wake=False)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert taken == [1, 2]

@@ -30,15 +30,15 @@ BOTH = pytest.mark.parametrize("arguments", [{}, {"dtype": "u1"}], ids=["detecte
 
 
 @BOTH
-def test_a_missing_file(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_missing_file_raises(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with refused(NotFoundError, tmp_path / "no.npy", "no such file", "check the path"):
         inspect(tmp_path / "no.npy", **arguments)
-    with refused(NotFoundError, "''", "no such file"):
+    with refused(NotFoundError, "''", "the path is empty; pass the path"):
         inspect("", **arguments)
 
 
 @BOTH
-def test_a_folder(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_folder_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with refused(NotAFileError, tmp_path, "is a folder", "pass a file inside it"):
         inspect(tmp_path, **arguments)
 
@@ -69,12 +69,12 @@ def test_a_file_that_becomes_a_pipe_is_not_waited_for(
         inspect(tmp_path / "pipe.npy")
 
 
-def test_a_device() -> None:
+def test_device_is_refused() -> None:
     with refused(UnsupportedError, "/dev/zero", "a character device", "regular file"):
         inspect("/dev/zero", dtype="u1")
 
 
-def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the name of a socket has room for some hundred characters
     with socket.socket(socket.AF_UNIX) as build:
         build.bind("s.npy")
@@ -96,7 +96,7 @@ def nobody() -> Iterator[None]:
 
 
 @BOTH
-def test_no_permission(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_unreadable_file_raises(tmp_path: Path, arguments: dict[str, Any]) -> None:
     path = write(tmp_path / "a.npy", b"x")
     path.chmod(0)
     importlib.import_module("lowtide._arrays.formats.raw")  # now, for nobody may not be allowed to
@@ -123,7 +123,7 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     assert inspect(Path("./a.bin"), "u1").path == str(tmp_path / "a.bin")
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
+def test_empty_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", b"")
     for look in (inspect, members):
         with refused(TruncatedFileError, path, "empty or not yet written (0 bytes", "not yet written"):

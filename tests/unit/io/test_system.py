@@ -58,7 +58,7 @@ def test_create_and_append(tmp_path: Path, platform: str) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["out.npy"]
 
 
-def test_shuffle(tmp_path: Path, platform: str) -> None:
+def test_shuffled_file_is_the_same_on_other_platforms(tmp_path: Path, platform: str) -> None:
     np.save(tmp_path / "in.npy", ROWS)
     lowtide.shuffle(tmp_path / "in.npy", tmp_path / "out.npy", seed=3, budget="16 KiB")
     with lowtide.open(tmp_path / "in.npy") as array:
@@ -68,7 +68,9 @@ def test_shuffle(tmp_path: Path, platform: str) -> None:
 
 @pytest.mark.parametrize("cache", ["keep", "drop"])
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "blocks"])
-def test_reading(tmp_path: Path, platform: str, cache: Cache, order: OrderName) -> None:
+def test_rows_are_the_same_on_other_platforms(
+    tmp_path: Path, platform: str, cache: Cache, order: OrderName
+) -> None:
     np.save(tmp_path / "a.npy", ROWS)
     with lowtide.open(tmp_path / "a.npy", cache=cache) as array:
         assert array.reader.startswith("remap" if platform == "windows" else "pread")
