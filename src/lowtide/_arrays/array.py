@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays import formats
-from lowtide._arrays.formats.layout import Layout
-from lowtide._arrays.indexing import Selection, run_of
+from lowtide._arrays.casting import Casting
+from lowtide._arrays.deriving import Deriving
 from lowtide._arrays.operators import ArrayOperators
+from lowtide._arrays.reductions import Reductions
 from lowtide._closing import Closing
-from lowtide._io.extents import LONGEST
-from lowtide._io.reader import Cache, ReaderName
+from lowtide._io.reader import Cache, Reader, ReaderName
+from lowtide._ranks import Rank
 from lowtide._sizes import format_size
-from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError
+from lowtide.errors import ArgumentError, BudgetError, IndexingError
 
 if TYPE_CHECKING:
-    from lowtide._arrays.chunks import Chunks
-    from lowtide._arrays.orders import OrderName, Shuffle
+    from lowtide._arrays.chunks import Chunks, Plan
+    from lowtide._arrays.formats.layout import Layout
+    from lowtide._arrays.orders import OrderName, RowOrder, Shuffle
+    from lowtide._arrays.writable import WritableArray
 
 IMPLICIT_LOAD_LIMIT = 256 * 2**20
 """``np.asarray(array)`` and friends load at most this many bytes: more must be asked for as ``array[:]``."""
@@ -31,8 +33,9 @@ _ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists o
 _ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
 
 
+@overload
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     dtype: npt.DTypeLike | None = None,
     shape: int | tuple[int, ...] | None = None,
     offset: int | None = None,
@@ -42,6 +45,38 @@ def open(
     name: str | None = None,
     reader: ReaderName = "auto",
     cache: Cache = "keep",
+    casting: Casting = "same_kind",
+) -> Array: ...
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None = None,
+    shape: int | tuple[int, ...] | None = None,
+    offset: int | None = None,
+    *,
+    mode: Literal["r+"],
+    order: Literal["C", "F"] = "C",
+    name: str | None = None,
+    reader: ReaderName = "auto",
+    cache: Cache = "keep",
+    casting: Casting = "same_kind",
+) -> WritableArray: ...
+
+
+def open(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    dtype: npt.DTypeLike | None = None,
+    shape: int | tuple[int, ...] | None = None,
+    offset: int | None = None,
+    *,
+    mode: Literal["r", "r+"] = "r",
+    order: Literal["C", "F"] = "C",
+    name: str | None = None,
+    reader: ReaderName = "auto",
+    cache: Cache = "keep",
+    casting: Casting = "same_kind",
 ) -> Array:
     """Open an array on disk; nothing but its header is read.
 
@@ -51,7 +86,9 @@ def open(
     Parameters
     ----------
     path
-        The file.
+        The file. A list of files, a pattern such as ``"part-*.npy"`` (sorted by name) or a folder of ``.npy``
+        files is one array: their rows one after another. All headers are looked at, and must agree on the
+        dtype and on the shape of a row; files are opened when their rows are read.
     dtype
         What the elements of a raw file are. A file that has a header needs ``offset`` too: its header is not
         data.
@@ -61,8 +98,8 @@ def open(
         Byte at which the data of a raw file starts. An explicit ``0`` reads all bytes of a file, even of one
         that starts like an NPY, NPZ, safetensors or HDF5 file.
     mode
-        ``"r"``, for those who come from ``np.memmap``: arrays are read here, and written by
-        :func:`lowtide.create`.
+        ``"r"``, or ``"r+"`` to assign elements in place, as in ``array[rows] = values``; see
+        :class:`lowtide.WritableArray`. New files are written by :func:`lowtide.create`.
     order
         ``"F"`` for a raw file whose first axis varies fastest.
     name
@@ -71,6 +108,8 @@ def open(
         ``"pread"`` (the default where the system has it), ``"remap"``, ``"advise"`` or ``"memmap"``.
     cache
         ``"drop"`` leaves nothing of the file behind in the page cache.
+    casting
+        With ``mode="r+"``: what to do with values of another dtype, as in :func:`lowtide.create`.
 
     Examples
     --------
@@ -85,16 +124,30 @@ def open(
     Traceback (most recent call last):
     lowtide.errors.ArgumentError: ...: is an NPY file ...; leave dtype out, or pass offset= too: ...
     """
-    if mode not in ("r", "readonly"):
+    if mode not in ("r", "readonly", "r+", "readwrite"):
         raise ArgumentError(
-            f"mode must be 'r', got {mode!r}: lowtide.open reads; write with lowtide.create, which adds rows "
+            f"mode must be 'r' or 'r+', got {mode!r}; write new files with lowtide.create, which adds rows "
             "to a file with append=True"
         )
+    from lowtide._arrays import files
+    from lowtide._arrays.stored import StoredArray  # which is an Array
+
+    if (paths := files.paths_of(path)) is not None:
+        if mode not in ("r", "readonly"):
+            raise ArgumentError(f"many files are one array to read, got mode={mode!r}; open them one by one")
+        raw = {"dtype": dtype, "shape": shape, "offset": offset, "order": order, "name": name}
+        title = ", ".join(paths[:1]) if isinstance(path, list | tuple) else os.path.abspath(cast("str", path))
+        return files.concatenated(paths, title, reader, cache, raw)
+    path = cast("str", path)
     layout = formats.inspect(path, dtype, shape, offset, order=order, name=name)
-    return Array(layout, reader=reader, cache=cache)
+    if mode not in ("r", "readonly"):
+        from lowtide._arrays.writable import open_in_place
+
+        return open_in_place(layout, reader, cache, casting)
+    return StoredArray(layout, reader=reader, cache=cache)
 
 
-class Array(ArrayOperators, Closing):
+class Array(Deriving, Reductions, ArrayOperators, Closing):
     """An array that stays on disk: indexing reads what it selects into a new ndarray.
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
@@ -108,38 +161,19 @@ class Array(ArrayOperators, Closing):
     ``BudgetError`` otherwise. It is read-only: neither its elements nor its attributes can be assigned.
     """
 
-    # What it is
+    _layout: Layout  # of an array in one file
+    _reader: Reader
 
     @property
     def reader(self) -> str:
         """The reader in use, and what the platform gave it."""
-        return f"{self._reader.name} ({self._reader.how})"
+        raise NotImplementedError
 
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        order = ", order='F'" if self._layout.fortran else ""
-        return (
-            f"<lowtide.Array {self.path!r}, shape={self.shape}, dtype={str(self.dtype)!r}{order}, "
-            f"reader={self.reader}{state}>"
-        )
-
-    # Reading
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
-        self._check_open()
-        run = run_of(index, self._shape, self._strides, self._in_columns)
-        if run is not None and 0 < run[1] <= LONGEST:
-            start, nbytes, shape = run
-            buffer = np.empty(nbytes, np.uint8)
-            self._reader.read(self._layout.offset + start, buffer)
-            selected: npt.NDArray[Any] = np.ndarray(shape, self._dtype, buffer)
-            return selected if shape else selected[()]
-        try:
-            selection = Selection.of(index, self.shape, self._strides, self.itemsize)
-        except IndexingError as error:
-            raise IndexingError(f"{self.path}: {error}") from None
-        selected = selection.read(self._reader, self._layout.offset, self.dtype)
-        return selected[()] if selection.is_scalar else selected
+        raise NotImplementedError
 
     def __getitems__(self, rows: Sequence[int]) -> list[Any]:
         """Several rows in one read: PyTorch's ``DataLoader`` asks for its batches by this."""
@@ -216,12 +250,14 @@ class Array(ArrayOperators, Closing):
         prefetch: int = 1,
         reuse: bool = False,
         with_rows: bool = False,
+        rank: Rank = None,
+        world_size: int | None = None,
     ) -> Chunks:
         """Go through all rows once, ``rows`` at a time, with flat memory; see :class:`lowtide.Chunks`.
 
         The order depends on the number of rows, ``order``, ``seed`` and ``epoch`` alone. Two arrays of the
-        same length, such as features and labels, are therefore paired by ``zip`` if both get these arguments
-        and the same ``rows``. Do not pair by ``budget``: chunks then have different lengths.
+        same length, such as features and labels, therefore stay together; :func:`lowtide.zip` reads them as
+        one.
 
         Parameters
         ----------
@@ -229,8 +265,9 @@ class Array(ArrayOperators, Closing):
             Rows per chunk. The last chunk may have fewer.
         budget
             Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks read ahead and the
-            hints to the kernel. ``"64 MiB"`` if ``rows`` is not given. With both, ``rows`` must fit. A
-            shuffled pass uses the rest to read the rows of many chunks together: more memory, more speed.
+            hints to the kernel; ``"64 MiB"`` by default, and more only if ``rows`` alone take more. With
+            both, ``rows`` must fit. A shuffled pass uses the rest to read the rows of many chunks together,
+            where it finds that this is faster: more memory, more speed. An array that fits is read once.
         order
             ``"sequential"``, by default: row after row. ``"shuffle"``: an order that looks uniformly random
             and is never stored. ``"blocks"``: blocks of 256 neighbouring rows are permuted, then the rows
@@ -251,6 +288,12 @@ class Array(ArrayOperators, Closing):
             faster, but copy what you keep. One thread only: another one that asks gets a ``BusyError``.
         with_rows
             Give pairs ``(rows, chunk)``, where ``rows`` are the row numbers of the chunk, as int64.
+        rank
+            Which of ``world_size`` processes this is, from 0. Each reads its part of every chunk. ``"auto"``
+            takes both from ``torch.distributed`` or, under ``torchrun``, from the environment.
+        world_size
+            Processes that share the pass. ``rows`` are then those of all of them together, so that the order
+            and the state do not depend on their number: a run may stop on two and resume on three.
 
         Examples
         --------
@@ -277,7 +320,14 @@ class Array(ArrayOperators, Closing):
             prefetch=prefetch,
             reuse=reuse,
             with_rows=with_rows,
+            rank=rank,
+            world_size=world_size,
         )
+
+    def _pass(self, kind: type[RowOrder], key: int, rows: int | None, **options: Any) -> Plan:
+        from lowtide._arrays.chunks import Plan
+
+        return Plan(self, kind, key, rows, **options)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
@@ -296,20 +346,9 @@ class Array(ArrayOperators, Closing):
         if self.nbytes > IMPLICIT_LOAD_LIMIT:
             raise BudgetError(
                 f"{self.path}: refusing to load {format_size(self.nbytes)} implicitly (limit "
-                f"{format_size(IMPLICIT_LOAD_LIMIT)}); go through it with array.chunks(), or load it on "
-                f"purpose as array[:] (for PyTorch torch.from_numpy(array[:]))"
+                f"{format_size(IMPLICIT_LOAD_LIMIT)}); go through it with array.chunks(), reduce it with "
+                f"array.mean(), std, min, max, sum or histogram, or load it on purpose as array[:] (for "
+                f"PyTorch torch.from_numpy(array[:]))"
             )
         loaded: npt.NDArray[Any] = self[...]
         return loaded if dtype is None else loaded.astype(dtype, copy=False)
-
-    # Its life
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
-        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
-        return _restore, (layout, *self._settings)
-
-
-def _restore(layout: tuple[Any, ...], reader: ReaderName, cache: Cache) -> Array:
-    return Array(Layout(*layout), reader=reader, cache=cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._permutation import key_of
+from lowtide._ranks import Rank, ranks
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import format_size, parse_size, whole
-from lowtide.errors import ArgumentError, BudgetError, BusyError, ClosedError, StateError
+from lowtide.errors import ArgumentError, BudgetError, BusyError, ClosedError, IndexingError, StateError
 
 if TYPE_CHECKING:
     from lowtide._arrays.array import Array
+    from lowtide._arrays.together import Zip
 
 DEFAULT_BUDGET = 64 * 2**20
 
@@ -35,7 +38,8 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
 
     ``len`` is the number of chunks still to come, so ``tqdm`` and ``rich.progress.track`` show a true bar.
     ``state_dict()`` is a few integers; loaded into an iterator with the same settings it continues exactly
-    where the other one stopped, at once, however far that was. Leaving a ``with`` block, ``close()`` or
+    where the other one stopped, at once, however far that was, on any number of ranks. ``chunks[i]`` is chunk
+    number ``i``, read for itself. Leaving a ``with`` block, ``close()`` or
     dropping the iterator ends its thread.
 
     >>> chunks = a.chunks(1, shuffle=True)
@@ -46,14 +50,14 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
     >>> len(again), bool((next(again) == next(chunks)).all())
     (2, True)
     >>> a.chunks(3, shuffle=True, seed=7)
-    <lowtide.Chunks of '...a.npy', rows=3, order='shuffle', seed=7, epoch=0, next 0 of 2>
+    <lowtide.Chunks of '...a.npy', rows=3, order='shuffle', ... at most 16.0 MiB in flight, next 0 of 2>
     """
 
     _remedy = "call array.chunks(...) again with other arguments"
 
     def __init__(
         self,
-        array: Array,
+        array: Array | Zip,
         rows: int | None,
         *,
         budget: int | str | None,
@@ -65,15 +69,24 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         prefetch: int,
         reuse: bool,
         with_rows: bool,
+        rank: Rank = None,
+        world_size: int | None = None,
     ) -> None:
-        if not array.shape:
-            raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to go through")
         rows = None if rows is None else whole("rows", rows, least=1)
         prefetch = whole("prefetch", prefetch, least=0)
         seed, epoch = whole("seed", seed), whole("epoch", epoch, least=0)
         kind = order_kind(order, shuffle)
-        passes = kind(array, seed if not epoch else key_of(seed, epoch))
-        self._plan = _Plan(array, rows, budget, passes, drop_last, prefetch, reuse, with_rows)
+        self._plan: Plan = array._pass(
+            kind,
+            seed if not epoch else key_of(seed, epoch),
+            rows,
+            budget=budget,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            reuse=reuse,
+            with_rows=with_rows,
+            ranks=_ranks(rank, world_size, rows),
+        )
         self._epoch = epoch
         self._settings: dict[str, Any] = {
             "rows": self._plan.rows,
@@ -81,9 +94,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
             "seed": seed,
             "epoch": epoch,
             "drop_last": bool(drop_last),
-            "shape": list(array.shape),
-            "dtype": str(array.dtype),
-            **passes.settings,
+            **self._plan.settings,
         }
         self._prefetch = prefetch
         self._reuse = bool(reuse)
@@ -111,16 +122,28 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         )
         state = ", closed" if self._closed else ", exhausted" if self._ended else ""
         return (
-            f"<lowtide.Chunks of {self._plan.array.path!r}, {settings}, "
+            f"<lowtide.Chunks of {self._plan.path!r}, {settings}, "
+            f"at most {format_size(self._plan.in_flight)} in flight, "
             f"next {self._source.position} of {self._plan.count}{state}>"
         )
+
+    def __getitem__(self, number: int) -> Any:
+        """Chunk ``number`` of the pass, whatever was read before: it depends on the settings alone.
+
+        It is read for itself, and the iterator stays where it is.
+        """
+        count = self._plan.count
+        number = operator.index(number)
+        if not -count <= number < count:
+            raise IndexingError(f"{self._plan.path}: chunk {number} is out of bounds for {count} chunks")
+        return self._plan.read(number % count)
 
     def __iter__(self) -> Chunks:
         # Not in another thread, which may have come too late to share a pass, and not to a consumer that has
         # come back again and again, such as a loop that takes four at a time by islice.
         if self._ended and not self._closed and get_ident() == self._thread and self._loops <= 1:
             raise ClosedError(
-                f"{self._plan.array.path}: these chunks are exhausted (all {self._plan.count} were given); "
+                f"{self._plan.path}: these chunks are exhausted (all {self._plan.count} were given); "
                 f"call array.chunks(..., epoch={self._epoch + 1}) for another pass"
             )
         self._loops += not self._ended
@@ -133,13 +156,13 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
             self._check_consumer()
         if self._unchecked:
             self._unchecked = False
-            self._plan.array._check_file()
+            self._plan.check()
         try:
             return self._source.next_numbered()[1]
         except StopIteration:
             if not self._ended:
                 self._end()
-                self._plan.array._check_file()  # what was read may be newer than the last check
+                self._plan.check()  # what was read may be newer than the last check
             raise
 
     def _check_consumer(self) -> None:
@@ -149,7 +172,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
             self._consumer = consumer
         elif self._consumer != consumer:
             raise BusyError(
-                f"{self._plan.array.path}: another thread uses these chunks with reuse=True, and the next "
+                f"{self._plan.path}: another thread uses these chunks with reuse=True, and the next "
                 f"one would overwrite its chunk; share chunks with reuse=False, or give each thread its own"
             )
 
@@ -181,7 +204,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         ]
         if wrong:
             raise StateError(
-                f"{self._plan.array.path}: the state was saved with other settings: {'; '.join(wrong)}"
+                f"{self._plan.path}: the state was saved with other settings: {'; '.join(wrong)}"
             )
         position = state.get("position")
         if not isinstance(position, int) or not 0 <= position <= self._plan.count:
@@ -209,45 +232,63 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         self._plan.release()
 
 
-class _Plan:
+def _ranks(rank: Rank, world_size: int | None, rows: int | None) -> tuple[int, int]:
+    number, count = ranks(rank, world_size)
+    if count > 1 and (rows is None or rows < count):
+        raise ArgumentError(
+            f"rows are those of the global chunk, of which each rank reads its part: pass rows of at least "
+            f"{count} for {count} ranks, got {rows}"
+        )
+    return number, count
+
+
+class Plan:
     """How a pass is cut into chunks, and how one of them is read. Knows nothing of the iterator."""
 
     def __init__(
         self,
         array: Array,
+        kind: type[RowOrder],
+        key: int,
         rows: int | None,
+        *,
         budget: int | str | None,
-        order: RowOrder,
         drop_last: bool,
         prefetch: int,
         reuse: bool,
         with_rows: bool,
+        ranks: tuple[int, int],
+        arrays: int = 1,
     ) -> None:
+        if not array.shape:
+            raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to go through")
         self.array = array
-        self._order = order
+        self._order = order = kind(array, key)
+        self._rank, self._world_size = ranks
         self._total = total = len(array)
         # One chunk is in the caller's hands; without reuse the loop still holds it while the next is read.
         self._buffers = prefetch + (1 if reuse else 2)
         self._with_rows = with_rows
         # A row costs its bytes in every buffer; its number is in a new array for every chunk.
         self._row_cost = self._buffers * array.row_nbytes + (8 * (prefetch + 2) if with_rows else 0)
-        size = DEFAULT_BUDGET if budget is None else parse_size(budget)
+        # Arrays that are read together share the default.
+        size = DEFAULT_BUDGET // arrays if budget is None else parse_size(budget)
         ahead = self._ahead(size)
-        if self._fitting(size) < (rows or 1):
+        held = self._share(rows) if rows else 1
+        self.least = bisect_left(range(2**62), held, key=self._fitting)
+        """The smallest budget for these rows."""
+        if self._fitting(size) < held:
             if budget is not None or rows is None:
-                raise self._too_small(size, rows or 1)
-            size, ahead = AHEAD + rows * self._row_cost, AHEAD  # chunks of that size were asked for
-        spare: int | None = None
-        if rows is None:  # chunks get half of the budget, and the rest is there to look ahead
-            spare = (size - ahead) // 2
-        elif budget is not None:
-            spare = size - ahead - min(rows, total) * self._row_cost
-        window = order.window_nbytes(spare)
+                raise self._too_small(size, held)
+            size, ahead = AHEAD + held * self._row_cost, AHEAD  # chunks of that size were asked for
+        # Without a number of rows, chunks get half of the budget, and the rest is there to look ahead.
+        spare = (size - ahead) // 2 if rows is None else size - ahead - min(held, total) * self._row_cost
+        window = order.window_nbytes(spare, bounded=budget is not None or rows is None)
         rows = rows or max(1, min(self._fitting(size, window), total))
         order.limit(ahead, window)
         self.rows = rows
         self.count = total // self.rows if drop_last else -(-total // self.rows)
-        held = min(self.rows, total)
+        self._held = held = min(self._share(self.rows), total)
         self.in_flight = held * self._row_cost + window + ahead
         self.buffers = Buffers(held * array.row_nbytes, most=self._buffers)
         self._ring: list[npt.NDArray[Any]] = []
@@ -271,17 +312,43 @@ class _Plan:
         return (budget - self._ahead(budget) - window) // max(1, self._row_cost)
 
     def _too_small(self, size: int, rows: int) -> BudgetError:
-        least = bisect_left(range(2**62), rows, key=self._fitting)
         what = "one row" if rows == 1 else f"chunks of {rows} rows"
         return BudgetError(
             f"{self.array.path}: a budget of {format_size(size)} ({size} bytes) is too small for {what} of "
             f"{self.array.row_nbytes} bytes in {self._buffers} buffers; the smallest that works is "
-            f"{least} bytes ({format_size(least)}), or less with a lower prefetch"
+            f"{self.least} bytes ({format_size(self.least)}), or less with a lower prefetch"
         )
+
+    @property
+    def path(self) -> str:
+        return self.array.path
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a saved state is compared with."""
+        return {"shape": list(self.array.shape), "dtype": str(self.array.dtype), **self._order.settings}
+
+    def check(self) -> None:
+        """Raise if the file was replaced or written to."""
+        self.array._check_file()
+
+    def _share(self, rows: int) -> int:
+        """Rows that a rank has at most of so many of all ranks."""
+        return -(-rows // self._world_size)
+
+    def _places(self, number: int) -> tuple[int, int]:
+        """Where this rank's rows of a chunk are in the order of all rows."""
+        start, stop = number * self.rows, min(self._total, (number + 1) * self.rows)
+        count, rank, ranks = stop - start, self._rank, self._world_size
+        return start + count * rank // ranks, start + count * (rank + 1) // ranks
+
+    def row_numbers(self, number: int) -> npt.NDArray[Any]:
+        """The numbers of the rows of a chunk."""
+        return self._order.rows(*self._places(number))
 
     def submit(self, number: int) -> Pending[Any]:
         """Start to read a chunk. Called by one thread at a time, mostly in order."""
-        start, stop = number * self.rows, min(self._total, (number + 1) * self.rows)
+        start, stop = self._places(number)
         out = self._buffer(number, stop - start)
         pending = self._order.submit(start, stop, out)
         if self._with_rows:
@@ -291,11 +358,16 @@ class _Plan:
             return Pending.of(out)
         return pending.then(lambda _: out)
 
+    def read(self, number: int) -> Any:
+        """Read a chunk for itself: by the numbers of its rows, and without what others have read."""
+        rows = self.row_numbers(number)
+        chunk = self.array.take(rows)
+        return (rows, chunk) if self._with_rows else chunk
+
     def _buffer(self, number: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, *self.array.shape[1:])
         if not self._reuse:
             return self.buffers.empty(shape, self.array.dtype)
         while len(self._ring) < self._buffers:
-            rows_held = min(self.rows, self._total)
-            self._ring.append(self.buffers.empty((rows_held, *shape[1:]), self.array.dtype))
+            self._ring.append(self.buffers.empty((self._held, *shape[1:]), self.array.dtype))
         return self._ring[number % self._buffers][:rows]

@@ -33,23 +33,25 @@ def run_of(
     Single rows and elements are asked for in loops: for them ``Selection`` takes longer than the read.
     """
     items = index if type(index) is tuple else (index,)
-    axis = start = 0
-    if len(items) > len(shape):
+    axes = len(items)
+    if not 0 < axes <= len(shape) or (in_columns and axes < len(shape)):
         return None
-    for item in items:
-        number = item if type(item) is int else int(item) if isinstance(item, np.integer) else None
-        size = shape[axis]
-        if number is None or not -size <= number < size:
-            return None  # something else, or for Selection to say what is wrong
-        start += (number if number >= 0 else number + size) * strides[axis]
-        axis += 1
-    if not axis or (in_columns and axis < len(shape)):
-        return None
-    return start, min(strides) if in_columns else strides[axis - 1], shape[axis:]
+    start = 0
+    for number, size, stride in zip(items, shape, strides, strict=False):
+        if type(number) is not int:
+            if not isinstance(number, np.integer):
+                return None
+            number = int(number)
+        if number < 0:
+            number += size
+        if not 0 <= number < size:
+            return None  # for Selection to say what is wrong
+        start += number * stride
+    return start, min(strides) if in_columns else strides[axes - 1], shape[axes:]
 
 
 @dataclass(slots=True)
-class _Axis:
+class Axis:
     """An axis of the result: ``count`` steps of ``stride`` bytes, or bytes given one by one."""
 
     count: int
@@ -67,7 +69,7 @@ class Selection:
     """What an index selects: a first byte, and the axes of the result from there."""
 
     start: int
-    axes: list[_Axis]
+    axes: list[Axis]
     itemsize: int
     is_scalar: bool
     """Whether NumPy gives a scalar and not an array: all axes are gone, and there is no ``...``."""
@@ -79,10 +81,10 @@ class Selection:
     @classmethod
     def of(cls, index: Any, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Selection:
         """Apply an index to an array of that shape and those strides (in bytes)."""
-        items = _expand(index, shape)
+        items = items_of(index, shape)
         advanced = any(isinstance(item, np.ndarray) for item in items)
         start = 0
-        axes: list[_Axis] = []
+        axes: list[Axis] = []
         arrays: list[npt.NDArray[np.intp]] = []  # with the stride already multiplied in
         seat: int | None = None  # where the advanced axes stand in the result
         apart = False  # something stands between two advanced indices: NumPy then puts them first
@@ -92,11 +94,11 @@ class Selection:
             if item is Ellipsis:
                 continue
             if item is None:
-                axes.append(_Axis(1))
+                axes.append(Axis(1))
             elif isinstance(item, slice):
                 first, stop, step = item.indices(shape[axis])
                 start += first * strides[axis] if shape[axis] else 0
-                axes.append(_Axis(len(range(first, stop, step)), step * strides[axis]))
+                axes.append(Axis(len(range(first, stop, step)), step * strides[axis]))
                 axis += 1
             elif isinstance(item, int) and not advanced:
                 start += _wrap(item, axis, shape[axis]) * strides[axis]
@@ -119,7 +121,7 @@ class Selection:
             places = np.zeros(together[0].shape, np.int64)
             for array in together:
                 places += array
-            gathered = _Axis(places.size, places=places.ravel(), shape=places.shape)
+            gathered = Axis(places.size, places=places.ravel(), shape=places.shape)
             axes.insert(0 if apart or seat is None else seat, gathered)
         dotted = index is Ellipsis or (isinstance(index, tuple) and any(item is Ellipsis for item in index))
         return cls(start, axes, itemsize, is_scalar=not axes and not dotted)
@@ -129,19 +131,8 @@ class Selection:
         shape = self.shape
         if not math.prod(shape) or not self.itemsize:
             return np.zeros(shape, dtype)
-        moving = [i for i, axis in enumerate(self.axes) if axis.count > 1]
-        order = sorted(moving, key=self._disk_order)
-        start = offset + self.start
-        on_disk: list[_Axis] = []
-        for i in range(len(self.axes)):
-            if i not in moving:
-                start += int(self.axes[i].offsets(np.zeros(1, np.int64))[0])
-        for axis in (self.axes[i] for i in order):
-            if axis.stride < 0:  # read upwards, turn round in memory
-                start += (axis.count - 1) * axis.stride
-                axis = _Axis(axis.count, -axis.stride)
-            on_disk.append(axis)
-        flips = [self.axes[i].stride < 0 for i in order]
+        start, on_disk, order, flips = self.on_disk()
+        start, moving = start + offset, sorted(order)
         if order == moving and not any(flips):
             result: npt.NDArray[Any] = np.empty(shape, dtype)
             _read_records(reader, start, on_disk, self.itemsize, result.reshape(-1).view(np.uint8))
@@ -155,22 +146,35 @@ class Selection:
         upright = buffer[tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
         return upright.transpose(np.argsort(order)).reshape(shape)
 
+    def on_disk(self) -> tuple[int, list[Axis], list[int], list[bool]]:
+        """The axes longer than 1 as they are on disk, slowest first and all of them upwards.
+
+        Returns the first byte, those axes, the numbers that they have in the result, and which of them the
+        result has the other way round.
+        """
+        start = self.start
+        order = sorted((i for i, axis in enumerate(self.axes) if axis.count > 1), key=self._disk_order)
+        on_disk: list[Axis] = []
+        for i, axis in enumerate(self.axes):
+            if i not in order:
+                start += int(axis.offsets(np.zeros(1, np.int64))[0])
+        for axis in (self.axes[i] for i in order):
+            if axis.stride < 0:  # read upwards, turn round in memory
+                start += (axis.count - 1) * axis.stride
+                axis = Axis(axis.count, -axis.stride)
+            on_disk.append(axis)
+        return start, on_disk, order, [self.axes[i].stride < 0 for i in order]
+
     def _disk_order(self, i: int) -> tuple[bool, int]:
         axis = self.axes[i]
         return axis.places is None, -abs(axis.stride)
 
 
 def _read_records(
-    reader: Reader, start: int, axes: Sequence[_Axis], width: int, out: npt.NDArray[np.uint8]
+    reader: Reader, start: int, axes: Sequence[Axis], width: int, out: npt.NDArray[np.uint8]
 ) -> None:
     """Read the records at ``start`` plus one step of each axis, slowest axis first, into ``out``."""
-    outer = list(axes)
-    while outer and outer[-1].places is None and outer[-1].stride == width:
-        width *= outer.pop().count
-    for i in reversed(range(len(outer) - 1)):
-        slow, fast = outer[i], outer[i + 1]
-        if slow.places is None and fast.places is None and slow.stride == fast.stride * fast.count:
-            outer[i : i + 2] = [_Axis(slow.count * fast.count, fast.stride)]
+    outer, width = merged(axes, width)
     inner = outer[-1] if outer and outer[-1].places is None else None
     # Only where several records share a span: else it would be a copy of each record for nothing.
     if inner is not None and inner.stride - width <= _GAP and 2 * inner.stride <= _SPAN:
@@ -179,12 +183,24 @@ def _read_records(
     total = math.prod(axis.count for axis in outer)
     for first in range(0, total, _RECORDS):
         last = min(total, first + _RECORDS)
-        offsets = start + _offsets(outer, first, last)
+        offsets = start + offsets_of(outer, first, last)
         reader.submit(of_records(offsets, width), out[first * width : last * width]).wait()
 
 
+def merged(axes: Sequence[Axis], width: int) -> tuple[list[Axis], int]:
+    """The same records with fewer axes and as wide as possible."""
+    outer = list(axes)
+    while outer and outer[-1].places is None and outer[-1].stride == width:
+        width *= outer.pop().count
+    for i in reversed(range(len(outer) - 1)):
+        slow, fast = outer[i], outer[i + 1]
+        if slow.places is None and fast.places is None and slow.stride == fast.stride * fast.count:
+            outer[i : i + 2] = [Axis(slow.count * fast.count, fast.stride)]
+    return outer, width
+
+
 def _read_through(
-    reader: Reader, start: int, outer: list[_Axis], inner: _Axis, width: int, out: npt.NDArray[np.uint8]
+    reader: Reader, start: int, outer: list[Axis], inner: Axis, width: int, out: npt.NDArray[np.uint8]
 ) -> None:
     """Read whole spans along ``inner``, gaps included, and pick the records out in memory."""
     records = out.reshape(-1, inner.count, width)
@@ -194,21 +210,21 @@ def _read_through(
         if begin == end:
             continue
         span = (step - 1) * inner.stride + width
-        spans = [*outer, _Axis((end - begin) // step, step * inner.stride)]
+        spans = [*outer, Axis((end - begin) // step, step * inner.stride)]
         targets = records[:, begin:end].reshape(len(records), (end - begin) // step, step, width)
         total = math.prod(axis.count for axis in spans)
         at_once = max(1, _THROUGH // span)
         buffer = np.empty((min(at_once, total), span), np.uint8)
         for first in range(0, total, at_once):
             last = min(total, first + at_once)
-            offsets = start + begin * inner.stride + _offsets(spans, first, last)
+            offsets = start + begin * inner.stride + offsets_of(spans, first, last)
             read = buffer[: last - first]
             reader.submit(of_records(offsets, span), read.reshape(-1)).wait()
             picked = np.lib.stride_tricks.as_strided(read, (len(read), step, width), (span, inner.stride, 1))
             targets[np.unravel_index(np.arange(first, last), targets.shape[:2])] = picked
 
 
-def _offsets(axes: Sequence[_Axis], first: int, last: int) -> Ints:
+def offsets_of(axes: Sequence[Axis], first: int, last: int) -> Ints:
     """Offsets of records ``first`` to ``last``, counted with the last axis fastest."""
     rest = np.arange(first, last, dtype=np.int64)
     offsets = np.zeros(last - first, np.int64)
@@ -218,7 +234,7 @@ def _offsets(axes: Sequence[_Axis], first: int, last: int) -> Ints:
     return offsets
 
 
-def _expand(index: Any, shape: tuple[int, ...]) -> list[Any]:
+def items_of(index: Any, shape: tuple[int, ...]) -> list[Any]:
     """The index as a list of int, slice, None, arrays and ``...`` (for no axis) that covers every axis."""
     items = [_item(item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_used(item) for item in items)
@@ -241,9 +257,7 @@ def _item(item: Any) -> Any:
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(x, str) for x in item)):
-        raise IndexingError(
-            f"fields are not selected on disk: read the rows first, as in array[...][{item!r}]"
-        )
+        raise IndexingError(f"a field is selected alone, and then its rows: array[{item!r}][...]")
     if not isinstance(item, bool | np.bool_):
         try:
             return operator.index(item)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from lowtide._arrays.stored import Stored
+from lowtide._arrays.rows import Rows
 
 
-class ArrayOperators(Stored, NDArrayOperatorsMixin):
+class ArrayOperators(Rows, NDArrayOperatorsMixin):
     """Operators and ufuncs of an ``Array``, by way of its ``__array__`` and the limit that it has.
 
     >>> a == 4
@@ -57,7 +57,7 @@ class ArrayOperators(Stored, NDArrayOperatorsMixin):
     def _not_written(self, what: str) -> TypeError:
         return TypeError(
             f"{self.path}: {what} would write to an array on disk, which is read-only; "
-            f"load it first, as in array[:], or write a new file with lowtide.create"
+            f"load it first, as in array[:], or open it with mode='r+' and assign elements"
         )
 
     # For PyTorch, which otherwise would ask for every single element.

@@ -5,6 +5,7 @@ To add one, write a class with a name and a permutation, and a line in ``ORDERS`
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ from lowtide._arrays.lookahead import Lookahead
 from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Outcome, Pending, combined
-from lowtide._permutation import BlockShuffled, Ints, Order, Sequential, Shuffled
+from lowtide._permutation import BlockShuffled, Ints, Kept, Order, Sequential, Shuffled
 from lowtide.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ Shuffle = bool | Literal["blocks"]
 _BLOCK = 256  # rows read in one go
 _HINTS = 4 * 2**20
 _WINDOW = 16 * 2**20  # blocks: a window up to this size is held in memory
+_TRIALS = 4  # chunks of one read per row, before anything else is tried on what is cached
+_PATIENCE = 1.0  # seconds
 _SHORTEST = 4 * 2**20  # a lookahead of less finds hardly any neighbours
 _BLOCKS_PER_WINDOW = 16  # what is shuffled together; with fewer, neighbours would stay neighbours
 
@@ -53,8 +56,11 @@ class RowOrder:
         """What the order depends on besides rows, seed and epoch."""
         return {}
 
-    def window_nbytes(self, spare: int | None) -> int:
-        """How much of ``spare`` bytes of memory it can use besides the chunks; None if there is no budget."""
+    def window_nbytes(self, spare: int, *, bounded: bool) -> int:
+        """How much of ``spare`` bytes of memory it uses besides the chunks.
+
+        If it is not ``bounded``, nobody gave a budget, and what an order cannot do without may be more.
+        """
         return 0
 
     def limit(self, ahead: int, window: int) -> None:
@@ -85,17 +91,16 @@ class RowOrder:
         outcomes, started = [], time.perf_counter()
         for first in range(start, stop, self._piece):
             last = min(stop, first + self._piece)
-            outcomes.append(self._read_piece(first, last, out[first - start : last - start]))
-        self._learn(combined(outcomes), time.perf_counter() - started)
+            part = out[first - start : last - start]
+            # What is cached need not be read in the order of the file.
+            ordered = not self._cached
+            outcomes.append(
+                self.array._read_ordered(self.permutation, first, last, part, self._ahead, ordered=ordered)
+            )
+        self._learn(combined(outcomes), stop - start, time.perf_counter() - started)
 
-    def _learn(self, outcome: Outcome, seconds: float) -> None:
+    def _learn(self, outcome: Outcome, rows: int, seconds: float) -> None:
         self._cached = outcome.cached
-
-    def _read_piece(self, first: int, last: int, out: npt.NDArray[Any]) -> Outcome:
-        # What is cached need not be read in the order of the file.
-        return self.array._read_ordered(
-            self.permutation, first, last, out, self._ahead, ordered=not self._cached
-        )
 
 
 class SequentialOrder(RowOrder):
@@ -122,39 +127,60 @@ class ShuffledOrder(RowOrder):
 
     def __init__(self, array: Array, seed: int) -> None:
         super().__init__(array, seed)
-        self.permutation = Shuffled(len(array), seed)
+        self.permutation = Kept(Shuffled(len(array), seed))
         self._lookahead: Lookahead | None = None
+        # Seconds per row, one read each, from the device and from the page cache, and how often measured.
+        self._seconds = {False: math.inf, True: math.inf}
+        self._measured = {False: 0, True: 0}
 
-    def window_nbytes(self, spare: int | None) -> int:
+    def window_nbytes(self, spare: int, *, bounded: bool) -> int:
         array = self.array
-        if spare is None:
-            return 0
         if array.nbytes <= spare:
             return array.nbytes
-        return 0 if array._in_columns or spare < _SHORTEST else spare
+        return 0 if not array._by_runs or spare < _SHORTEST else spare
 
     def limit(self, ahead: int, window: int) -> None:
-        # Hints are for single rows, and hundreds are enough: the rest is better spent on looking ahead.
-        hints = min(ahead, _HINTS) if window else ahead
-        super().limit(hints, window)
-        memory = window + ahead - hints
+        super().limit(ahead, window)
+        # Sweeps need few hints: the rest of their memory is better spent on rows, unless pages are mapped.
+        memory = window + (max(0, ahead - _HINTS) if self.array._parallel else 0)
         self._lookahead = Lookahead(self.array, self.permutation, memory) if window else None
 
     def release(self) -> None:
         if self._lookahead is not None:
             self._lookahead.release()
 
-    def _learn(self, outcome: Outcome, seconds: float) -> None:
-        super()._learn(outcome, seconds)
-        if self._lookahead is not None and outcome.late and not outcome.cached:
-            self._lookahead.costs.learn(outcome.late, outcome.late * self.array.row_nbytes, seconds)
+    def _learn(self, outcome: Outcome, rows: int, seconds: float) -> None:
+        super()._learn(outcome, rows, seconds)
+        cached = outcome.cached
+        self._seconds[cached] = min(self._seconds[cached], seconds / rows)
+        self._measured[cached] += 1
+        if self._lookahead is not None and outcome.late and not cached:
+            self._lookahead.device.learn(outcome.late, outcome.late * self.array.row_nbytes, seconds)
 
     def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        ahead = self._lookahead
-        if ahead is None or (self._cached and not ahead.whole):
+        ahead, cached = self._lookahead, self._cached
+        if ahead is None:
             return super().submit(start, stop, out)
-        # The first rows are read one by one: they tell what a read costs.
-        return Pending(ahead.read, start, stop, out, done=ahead.holds(start, stop))
+        if ahead.whole and ahead.holds(start, stop):
+            return Pending(ahead.read, start, stop, out, done=True)
+        # The first rows are read one by one: they tell what a read costs. In the page cache that is so little
+        # that one measurement is not enough.
+        known = self._measured[cached] >= (_TRIALS if cached else 1)
+        if ahead.whole or not ahead.due or (known and ahead.pays(self._seconds[cached], cached=cached)):
+            # A thread helps where there is a device to wait for, and more than once.
+            done = ahead.whole or cached
+            return Pending(self._read_ahead, ahead, start, stop, out, done=done)
+        ahead.release()
+        if not cached:
+            return Pending(self._read, start, stop, out)
+        self._read(start, stop, out)
+        return Pending.of(None)
+
+    def _read_ahead(self, ahead: Lookahead, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        # So long may a chunk wait while the first sweep fills memory.
+        alone = min(self._seconds.values()) * (stop - start)
+        cached = ahead.read(start, stop, out, max(alone, _PATIENCE))
+        self._cached = self._cached if cached is None else cached
 
 
 class BlockOrder(RowOrder):
@@ -176,9 +202,9 @@ class BlockOrder(RowOrder):
     def settings(self) -> dict[str, Any]:
         return {"block": self.permutation.block, "window": self.permutation.window}
 
-    def window_nbytes(self, spare: int | None) -> int:
+    def window_nbytes(self, spare: int, *, bounded: bool) -> int:
         nbytes = min(self.permutation.window_rows, len(self.array)) * self.array.row_nbytes
-        return nbytes if nbytes <= _WINDOW and (spare is None or nbytes <= spare) else 0
+        return nbytes if nbytes <= _WINDOW and (not bounded or nbytes <= spare) else 0
 
     def limit(self, ahead: int, window: int) -> None:
         super().limit(ahead, window)

@@ -18,7 +18,7 @@ from lowtide._io.extents import Ints
 from lowtide._io.pagecache import evict
 from lowtide._io.system import read_at, sync_data, write_at
 from lowtide._permutation import Shuffled
-from lowtide._sizes import format_size, parse_size
+from lowtide._sizes import format_size, parse_size, whole
 from lowtide.errors import ArgumentError, BudgetError
 
 _INDEX = 64  # bytes beside each row while it is being placed: its place, its number, sorts of both
@@ -71,12 +71,13 @@ def shuffle(
         )
     if not array.shape:
         raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to shuffle")
+    key = whole("seed", seed)
     target, is_npy = targets.resolve(path)
     header = npy.make_header(array.dtype, array.shape) if is_npy else b""
     targets.recover(target)
     partial = Partial(target)
     try:
-        job = _Shuffle(array, partial.fd, len(header), seed, parse_size(budget), progress)
+        job = _Shuffle(array, partial.fd, len(header), key, parse_size(budget), progress)
         write_at(partial.fd, memoryview(header), 0)
         if job.width and len(array):
             os.ftruncate(partial.fd, len(header) + array.nbytes)

@@ -1,105 +1,119 @@
-"""What an array on disk is, as its header reports it, and its rows by number."""
+"""An array in one file: where its header says that it is, and a reader of its rows."""
 
 from __future__ import annotations
 
-import math
 import weakref
-from functools import partial
-from itertools import pairwise
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.array import Array
+from lowtide._arrays.conversions import is_names
 from lowtide._arrays.formats.layout import Layout
-from lowtide._arrays.indexing import Selection
-from lowtide._io.extents import AHEAD, Extents, Ints, of_records
-from lowtide._io.pending import Outcome, Pending, combined
+from lowtide._arrays.indexing import Selection, run_of
+from lowtide._io.extents import AHEAD, LONGEST, Extents, Ints, of_records
+from lowtide._io.pending import Outcome, Pending
 from lowtide._io.reader import Cache, ReaderName, open_reader
-from lowtide._io.threads import in_threads, workers_for
-from lowtide._permutation import Order
-from lowtide._readonly import ReadOnly
-from lowtide.errors import ClosedError
+from lowtide.errors import ClosedError, IndexingError
 
 _TRANSPOSED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file
 
 
-class Stored(ReadOnly):
-    """Path, shape and dtype, by NumPy's names, and a reader of the rows."""
-
-    _remedy = "open the file again with other arguments, or load the array first, as in array[:]"
+class StoredArray(Array):
+    """The array that ``lowtide.open`` returns for one file."""
 
     def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
         self._layout = layout
-        self._shape = layout.shape
-        self._dtype: np.dtype[Any] = layout.dtype
+        self._describe(layout.shape, layout.dtype)
         self._settings = (reader, cache)
         self._reader = open_reader(layout.path, layout.file_size, reader, cache, layout.identity)
         self._finalizer = weakref.finalize(self, self._reader.close)
         self._finalizer.atexit = False
-        self._row_nbytes = math.prod(self.shape[1:]) * self.itemsize
-        self._in_columns = layout.fortran and self.ndim > 1  # a row then is not one run of bytes
+        self._in_columns = layout.fortran and self.ndim > 1
+        self._parallel = self._reader.parallel and not self._in_columns
+        self._by_runs = not self._in_columns
+        self._drops = cache == "drop"
         steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]
         strides = [int(step) * self.itemsize for step in steps[: self.ndim]]
         self._strides = tuple(strides if layout.fortran else strides[::-1])
+        # What a single row takes, for those who ask for one at a time.
+        is_run = bool(self._shape) and not self._in_columns and 0 < self._row_nbytes <= LONGEST
+        self._single_rows = self._shape[0] if is_run and _exports(self._dtype) else 0
+        self._row_shape = self._shape[1:]
+        self._offset = layout.offset
+        self._closed = False
 
     @property
     def path(self) -> str:
-        """The file, as an absolute path."""
         return self._layout.path
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
+    def reader(self) -> str:
+        return f"{self._reader.name} ({self._reader.how})"
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self._shape)
-
-    @property
-    def itemsize(self) -> int:
-        return self._dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.itemsize
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes per row."""
-        return self._row_nbytes
-
-    def __len__(self) -> int:
-        if not self._shape:
-            raise TypeError("len() of an array with no dimensions")
-        return self._shape[0]
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        order = ", order='F'" if self._layout.fortran else ""
+        return (
+            f"<lowtide.Array {self.path!r}, shape={self.shape}, dtype={str(self.dtype)!r}{order}, "
+            f"reader={self.reader}{state}>"
+        )
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return not self._finalizer.alive
+        return self._closed
 
     def close(self) -> None:
         """Release the descriptor; idempotent. Reading after it is an error."""
+        self._closed = True
         self._finalizer()
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError(f"{self.path}: the array was closed; open it again with lowtide.open")
+    def _inodes(self) -> set[tuple[int, int]]:
+        identity = self._layout.identity
+        return set() if identity is None else {(identity.device, identity.inode)}
 
-    # For those who have checked what they ask for: rows are in bounds and not negative, `out` is contiguous,
-    # and hints to the kernel take at most `ahead` bytes of page cache.
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
+        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
+        return _restore, (layout, *self._settings)
+
+    def __getitem__(self, index: Any) -> Any:
+        # Rows and elements are asked for one by one in loops: planning would take longer than reading them.
+        kind = type(index)
+        if kind is not int and kind is not tuple and isinstance(index, np.integer):
+            index, kind = int(index), int
+        if kind is int and not self._closed:
+            count = self._single_rows
+            if -count <= index < count:
+                row = np.empty(self._row_shape, self._dtype)
+                start = (index if index >= 0 else index + count) * self._row_nbytes
+                self._reader.read(self._offset + start, row)
+                return row if self._row_shape else row[()]
+        self._check_open()
+        run = run_of(index, self._shape, self._strides, self._in_columns)
+        if run is not None and 0 < run[1] <= LONGEST:
+            start, nbytes, shape = run
+            if self._single_rows:
+                selected = np.empty(shape, self._dtype)
+                self._reader.read(self._offset + start, selected)
+            else:
+                buffer = np.empty(nbytes, np.uint8)
+                self._reader.read(self._offset + start, buffer)
+                selected = np.ndarray(shape, self._dtype, buffer)
+            return selected if shape else selected[()]
+        if is_names(index):
+            return self._fields(index)
+        try:
+            selection = Selection.of(index, self.shape, self._strides, self.itemsize)
+        except IndexingError as error:
+            raise IndexingError(f"{self.path}: {error}") from None
+        selected = selection.read(self._reader, self._layout.offset, self.dtype)
+        return selected[()] if selection.is_scalar else selected
 
     def _submit_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Outcome]:
-        """Start to read rows ``start`` to ``stop`` into ``out``, as one of many such reads in order."""
         self._check_open()
         if not out.nbytes:
             return Pending.of(Outcome())
@@ -109,7 +123,6 @@ class Stored(ReadOnly):
         return self._reader.submit(extents, out.reshape(-1).view(np.uint8), sequential=True)
 
     def _read_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """``_submit_rows``, for those who would only wait for it."""
         if self._in_columns or not out.nbytes:
             self._submit_rows(start, stop, out).wait()
             return
@@ -120,10 +133,6 @@ class Stored(ReadOnly):
     def _read_runs(
         self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD, *, ordered: bool = True
     ) -> Outcome:
-        """Read ``run`` rows from each of ``starts`` on, one run after another, into ``out``.
-
-        With ``ordered=False`` the file is read in the order of the runs, not in its own.
-        """
         self._check_open()
         width = self._row_nbytes * run
         if not width or not len(starts):
@@ -133,38 +142,23 @@ class Stored(ReadOnly):
         extents = of_records(self._layout.offset + starts * self._row_nbytes, width, ordered=ordered)
         return self._reader.submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead).wait()
 
-    def _read_ordered(
-        self, order: Order, first: int, last: int, out: npt.NDArray[Any], ahead: int, *, ordered: bool = True
-    ) -> Outcome:
-        """Read the rows at places ``first`` to ``last`` of an order, as ``_read_runs`` does.
-
-        Each thread computes the order of its part: that takes a good part of the time of reading it.
-        """
-        count = last - first
-        single = self._in_columns or not self._reader.parallel
-        parts = 1 if single else workers_for(count, count * self._row_nbytes)
-
-        def read(start: int, stop: int) -> Outcome:
-            rows = order(first + start, first + stop)
-            return self._read_runs(rows, 1, out[start:stop], ahead // parts, ordered=ordered)
-
-        borders = [count * i // parts for i in range(parts + 1)]
-        return combined(in_threads([partial(read, start, stop) for start, stop in pairwise(borders)]))
+    def _fill(self, rows: Ints, out: npt.NDArray[Any], ahead: int, ordered: bool) -> Outcome:
+        width = self._row_nbytes
+        if self._in_columns or not out.nbytes:
+            return self._read_runs(rows, 1, out, ahead, ordered=ordered)
+        self._check_open()
+        extents = of_records(self._offset + rows * width, width, ordered=ordered)
+        return self._reader.fill(extents, out.reshape(-1).view(np.uint8), ahead)
 
     def _submit_runs(
         self, starts: Ints, targets: Ints, rows: Ints, out: npt.NDArray[Any]
     ) -> Pending[Outcome]:
-        """Start to read ``rows[i]`` rows from row ``starts[i]`` on to row ``targets[i]`` of ``out``.
-
-        The runs are in the order of the file and do not overlap. Not for arrays in columns.
-        """
         self._check_open()
         width = self._row_nbytes
         extents = Extents(self._layout.offset + starts * width, targets * width, rows * width).cut()
         return self._reader.submit(extents, out.reshape(-1).view(np.uint8))
 
     def _check_file(self) -> None:
-        """Raise if the file was replaced or written to since the array was opened."""
         self._check_open()
         self._reader.check()
 
@@ -182,3 +176,16 @@ class Stored(ReadOnly):
             selection = Selection.of(place, self._shape, self._strides, self.itemsize)
             out[..., first : first + step] = selection.read(self._reader, self._layout.offset, self._dtype)
         return Outcome(1, 1)
+
+
+def _restore(layout: tuple[Any, ...], reader: ReaderName, cache: Cache) -> StoredArray:
+    return StoredArray(Layout(*layout), reader=reader, cache=cache)
+
+
+def _exports(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this dtype are buffers: times are not."""
+    try:
+        memoryview(np.empty(1, dtype))  # type: ignore[arg-type]  # not for every dtype
+    except (ValueError, BufferError):
+        return False
+    return True

@@ -14,6 +14,7 @@ import numpy as np
 from lowtide import errors
 from lowtide._arrays import formats
 from lowtide._arrays.formats import npy
+from lowtide._arrays.formats.layout import Layout
 from lowtide._io import atomic, journal
 from lowtide._io.system import bytes_at, write_at
 from lowtide.errors import ArgumentError, LowtideError, UnsupportedError, WriteError
@@ -79,6 +80,27 @@ class Fresh(atomic.Partial):
         except OSError as error:
             raise errors.writing(self.path, error) from error
         self.publish()
+
+
+class Shaped(atomic.Partial):
+    """A new file of its final size, full of zeros that take no room on disk until they are written."""
+
+    def __init__(self, path: str, is_npy: bool, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        header = _header(is_npy, dtype, shape)
+        recover(path)
+        super().__init__(path)
+        size = len(header) + math.prod(shape) * dtype.itemsize
+        try:
+            write_at(self.fd, memoryview(header), 0)
+            os.ftruncate(self.fd, size)
+        except (OSError, OverflowError) as error:
+            self.abort()
+            if isinstance(error, OverflowError):
+                raise ArgumentError(f"{path}: {size} bytes are more than a file can have") from None
+            raise errors.writing(self.path, error) from error
+        self.layout = Layout(
+            self.temporary, "npy" if is_npy else "raw", len(header), dtype, shape, file_size=size
+        )
 
 
 class Appended(atomic.Held):

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import operator
 import os
-import sys
 import threading
-import warnings
-import weakref
-from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide import errors
 from lowtide._arrays import casting as _casting
-from lowtide._arrays import targets
+from lowtide._arrays import targets, unpublished
 from lowtide._arrays.casting import Casting
-from lowtide._io.atomic import Pace
+from lowtide._arrays.unpublished import State
+from lowtide._arrays.writable import WritableArray, create_shaped
+from lowtide._io.pace import Pace
 from lowtide._io.system import write_at
 from lowtide._readonly import ReadOnly
 from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
 
 _AT_ONCE = 4 * 2**20  # bytes converted and written at once
 
-_State = Literal["open", "closing", "closed", "aborted", "failed", "replaced", "forked"]
-_REASONS: dict[_State, str] = {
+_REASONS: dict[State, str] = {
     "closing": "the writer is being closed; lowtide.create(..., append=True) adds more",
     "closed": "the writer was closed; lowtide.create(..., append=True) adds more",
     "aborted": "the writer was aborted, and its rows were discarded; create the file again",
@@ -41,15 +37,40 @@ _REASONS: dict[_State, str] = {
 }
 
 
+@overload
 def create(
     path: str | os.PathLike[str],
     dtype: npt.DTypeLike | None = None,
     row_shape: int | tuple[int, ...] | None = None,
     *,
+    shape: None = None,
     append: bool = False,
     casting: Casting = "same_kind",
-) -> Writer:
-    """A writer of rows of ``row_shape``: to NPY when ``path`` ends in ``.npy``, else raw.
+) -> Writer: ...
+
+
+@overload
+def create(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None = None,
+    *,
+    shape: int | tuple[int, ...],
+    casting: Casting = "same_kind",
+) -> WritableArray: ...
+
+
+def create(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None = None,
+    row_shape: int | tuple[int, ...] | None = None,
+    *,
+    shape: int | tuple[int, ...] | None = None,
+    append: bool = False,
+    casting: Casting = "same_kind",
+) -> Writer | WritableArray:
+    """A writer of rows of ``row_shape``, or an array of ``shape`` whose elements can be assigned.
+
+    The file is NPY when ``path`` ends in ``.npy``, else raw.
 
     Use it as a context manager. The file appears under its name, complete and on disk, when the block ends
     well; when it fails, nothing appears and an older file of that name is untouched. Memory and dirty page
@@ -68,6 +89,9 @@ def create(
         The dtype of the file. With ``append=True`` it may be left out for an NPY file that is there.
     row_shape
         The shape of one row, ``()`` by default; of an NPY file that is appended to, that of its rows.
+    shape
+        The shape of an array that is filled in any order, as in ``out[rows] = values``; what is never
+        assigned is 0. See :class:`lowtide.WritableArray`. Without it, rows are appended.
     append
         Add rows to the file that is there (or to a new one). Readers see the rows that were there before
         until the block has ended well, and again if it fails or the machine dies.
@@ -87,37 +111,55 @@ def create(
     ...     out.append([7, 8])
     >>> lowtide.open(tmp / "out.npy").shape
     (4, 2)
+    >>> with lowtide.create(tmp / "scores.npy", "float32", shape=(5, 2)) as out:
+    ...     out[[3, 1]] = [[1, 2], [3, 4]]
+    ...     out[:, 0] += 1
+    >>> np.load(tmp / "scores.npy")[1:4].tolist()
+    [[4.0, 4.0], [1.0, 0.0], [2.0, 2.0]]
     """
     where, is_npy = targets.resolve(path)
     kind = None if dtype is None else _checked_dtype(where, dtype)
-    shape = None if row_shape is None else _checked_shape(where, row_shape)
+    row = None if row_shape is None else _checked_shape(where, row_shape)
     if casting not in ("same_kind", "unsafe"):
         raise ArgumentError(f"{where}: casting must be 'same_kind' or 'unsafe', got {casting!r}")
-    with _CREATING:
+    with unpublished.CREATING:
+        if shape is not None:
+            return _shaped(where, is_npy, kind, shape, casting, append or row_shape is not None)
         there = append and os.path.exists(where)
         if kind is None and not there:
             raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its rows")
-        old = _WRITERS.get(where)
-        if old is not None and old._discard("replaced"):
-            warnings.warn(
-                f"{where}: this process already had a writer of this path, which was never closed; "
-                f"its rows ({old.rows}) were discarded, and the new writer takes over",
-                ResourceWarning,
-                stacklevel=2,
-            )
+        unpublished.take_over(where)
         target: targets.Fresh | targets.Appended
         if kind is None or there:
-            target = targets.Appended(where, is_npy, kind, shape)
+            target = targets.Appended(where, is_npy, kind, row)
         else:
-            target = targets.Fresh(where, is_npy, kind, shape or ())
-        writer = _WRITERS[where] = Writer(target, casting)
+            target = targets.Fresh(where, is_npy, kind, row or ())
+        writer = Writer(target, casting)
+        unpublished.add(writer)
     return writer
+
+
+def _shaped(
+    where: str, is_npy: bool, kind: np.dtype[Any] | None, shape: Any, casting: Casting, rows_too: bool
+) -> WritableArray:
+    if rows_too:
+        raise ArgumentError(
+            f"{where}: shape was given together with append or row_shape; pass shape for an array whose "
+            f"elements are assigned, or row_shape for rows that are appended"
+        )
+    if kind is None:
+        raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its elements")
+    lengths = _checked_shape(where, shape, "shape")
+    unpublished.take_over(where)
+    array = create_shaped(where, is_npy, kind, lengths, casting)
+    unpublished.add(array)
+    return array
 
 
 class Writer(ReadOnly):
     """Takes rows, and publishes them when closed; see :func:`create`. Threads may share one."""
 
-    _state: _State = "aborted"  # until it is made
+    _state: State = "aborted"  # until it is made
     _remedy = "create the file with other arguments"
 
     def __init__(self, target: targets.Fresh | targets.Appended, casting: Casting) -> None:
@@ -224,13 +266,13 @@ class Writer(ReadOnly):
                 self._end("failed")
                 raise
             self._state = "closed"
-            _LOST.pop(self.path, None)
+            unpublished.published(self.path)
 
     def abort(self) -> None:
         """Forget what was appended; idempotent, and harmless after ``close``."""
         self._discard("aborted")
 
-    def _discard(self, state: _State) -> bool:
+    def _discard(self, state: State) -> bool:
         """End it without publishing; whether it was open."""
         if self._state == "closing" and self._target.held:
             with self._lock:  # another thread publishes it, and has the path until that is done
@@ -243,14 +285,14 @@ class Writer(ReadOnly):
             self._end(state)
         return True
 
-    def _end(self, state: _State) -> None:
+    def _end(self, state: State) -> None:
         self._state = state
         self._target.abort()
 
     def _is_open(self) -> bool:
         return self._state == "open" and self._target.held
 
-    def _ended(self) -> _State:
+    def _ended(self) -> State:
         """What it is while it is not open: only a fork takes a target away from an open writer."""
         return "forked" if self._state == "open" else self._state
 
@@ -288,55 +330,21 @@ class Writer(ReadOnly):
             f"create one file per process"
         )
 
+    def _loss(self) -> str:
+        return f"{self.rows} rows were"
+
     def __del__(self) -> None:
-        if self._discard("aborted"):
-            _LOST[self.path] = _unpublished(self)
-            warnings.warn(_LOST[self.path], ResourceWarning, stacklevel=2, source=self)
+        unpublished.collected(self)
 
 
-_WRITERS: weakref.WeakValueDictionary[str, Writer] = weakref.WeakValueDictionary()
-_CREATING = threading.RLock()
-_LOST: dict[str, str] = {}  # paths whose last writer was never closed, and what to say of them
-
-
-def _unpublished(writer: Writer) -> str:
-    return (
-        f"{writer.path}: {writer.rows} rows were not published, because the writer was never closed; write "
-        f"`with lowtide.create(...) as out:`, or call its close()"
-    )
-
-
-def _at_exit() -> None:
-    """A ResourceWarning is hidden by default, and the rows of hours may be at stake."""
-    unclosed = [writer for writer in list(_WRITERS.values()) if writer._discard("aborted")]
-    _LOST.update((writer.path, _unpublished(writer)) for writer in unclosed)
-    with suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
-        sys.stderr.writelines(f"lowtide: {lost}\n" for lost in _LOST.values())
-    for writer in unclosed:  # last, for a filter may turn it into an exception
-        warnings.warn(_LOST[writer.path], ResourceWarning, stacklevel=2, source=writer)
-
-
-def _after_fork() -> None:
-    global _CREATING
-    _CREATING = threading.RLock()  # another thread of the parent may have held it
-    _LOST.clear()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _checked_shape(path: str, row_shape: Any) -> tuple[int, ...]:
-    lengths = row_shape if isinstance(row_shape, (tuple, list)) else (row_shape,)
+def _checked_shape(path: str, given: Any, name: str = "row_shape") -> tuple[int, ...]:
+    lengths = given if isinstance(given, (tuple, list)) else (given,)
     try:
         shape = tuple(-1 if isinstance(length, bool) else operator.index(length) for length in lengths)
     except TypeError:
         shape = (-1,)
     if any(length < 0 for length in shape):
-        raise ArgumentError(
-            f"{path}: row_shape must be an integer >= 0 or a tuple of them, got {row_shape!r}"
-        )
+        raise ArgumentError(f"{path}: {name} must be an integer >= 0 or a tuple of them, got {given!r}")
     return shape
 
 

@@ -66,7 +66,7 @@ def _sum(chunks_of: tuple[lowtide.Array, int]) -> int:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes(array: lowtide.Array, method: str) -> None:
+def test_chunks_work_in_worker_processes(array: lowtide.Array, method: str) -> None:
     with array.chunks(10, prefetch=2) as chunks:
         next(chunks)
         with multiprocessing.get_context(method).Pool(2) as pool:

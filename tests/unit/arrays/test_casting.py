@@ -88,7 +88,7 @@ def test_unsafe_casting_takes_numpys_conversion(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match="row 1 cannot be converted to float32"):
             out.append(["1", "x"])
     with pytest.raises(ArgumentError, match="casting must be 'same_kind' or 'unsafe', got 'safe'"):
-        lowtide.create(tmp_path / "out.npy", "f4", casting="safe")  # type: ignore[arg-type]
+        lowtide.create(tmp_path / "out.npy", "f4", casting="safe")  # type: ignore[call-overload]
 
 
 def test_a_refused_append_leaves_none_of_its_rows(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""Windows of shuffled rows, read in the order of the file."""
+"""Shuffled rows, read in the order of the file."""
 
 from __future__ import annotations
 
 import pickle
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide._arrays import lookahead
-from lowtide._arrays.lookahead import Costs, Lookahead
+from lowtide._arrays.lookahead import Lookahead, RowCosts
 from lowtide._arrays.orders import ShuffledOrder
+from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Outcome
 from lowtide._permutation import Shuffled
 
@@ -38,7 +40,8 @@ def test_rows_are_those_of_the_order(
 ) -> None:
     array, order = lowtide.open(matrix), Shuffled(ROWS, 7)
     window = Lookahead(array, order, memory)
-    window.costs.per_read, window.costs.per_byte = gap * 1e-9, 1e-9
+    for costs in (window.device, window.cache):
+        costs.per_read, costs.per_byte = gap * 1e-9, 1e-9
     data = np.load(matrix)
     for place in places:
         start, stop = sorted(place)
@@ -75,8 +78,10 @@ def test_longer_windows_need_fewer_reads(matrix: Path) -> None:
     for memory in (20_000, 60_000):
         array = lowtide.open(matrix)
         window = Lookahead(array, Shuffled(ROWS, 7), memory)
-        window.costs.per_read, window.costs.per_byte = 1e-3, 1e-9
-        with mock.patch.object(array._reader, "submit", wraps=array._reader.submit) as submit:
+        with (
+            mock.patch.object(RowCosts, "gap", 10**6),
+            mock.patch.object(array._reader, "submit", wraps=array._reader.submit) as submit,
+        ):
             window.read(0, ROWS, np.empty((ROWS, WIDTH), np.uint8))
         reads[memory] = sum(len(call.args[0]) for call in submit.call_args_list)
     assert 2 * reads[60_000] < reads[20_000] < ROWS / 2
@@ -90,11 +95,87 @@ def test_file_that_fits_is_read_once(matrix: Path) -> None:
     assert sum(len(call.args[1]) for call in read.call_args_list) == ROWS * WIDTH
 
 
-def test_no_memory_is_used_without_a_budget(matrix: Path) -> None:
-    chunks = lowtide.open(matrix).chunks(100, shuffle=True)
+def lookahead_of(chunks: lowtide.Chunks) -> Lookahead | None:
     order = chunks._plan._order
     assert isinstance(order, ShuffledOrder)
-    assert order._lookahead is None
+    return order._lookahead
+
+
+def test_plain_pass_looks_ahead_within_64_mib(matrix: Path, tmp_path: Path) -> None:
+    small = lowtide.open(matrix).chunks(100, shuffle=True)
+    window = lookahead_of(small)
+    assert window is not None
+    assert window.whole
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**30)
+    large = lowtide.open(tmp_path / "sparse", dtype="u1", shape=(-1, 1024))
+    chunks = large.chunks(100, shuffle=True)
+    assert 60 * 2**20 < chunks.nbytes_in_flight <= 64 * 2**20
+    # Chunks that are larger than that are what was asked for: they get no lookahead.
+    chunks = large.chunks(2**15, shuffle=True)
+    assert lookahead_of(chunks) is None
+    assert chunks.nbytes_in_flight == 3 * 2**25 + AHEAD
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("faster", [True, False])
+def test_sweeps_are_made_only_if_they_are_faster(tmp_path: Path, cached: bool, faster: bool) -> None:
+    data = np.random.default_rng(0).integers(0, 255, (2**16, 128), np.uint8)
+    np.save(tmp_path / "x.npy", data)
+    array = lowtide.open(tmp_path / "x.npy")
+    measured = 0.0 if faster else 1.0
+    with (
+        mock.patch("lowtide._arrays.orders._SHORTEST", 1),
+        mock.patch.object(Outcome, "cached", cached),
+        mock.patch.object(RowCosts, "per_row", return_value=measured),
+        mock.patch.object(Lookahead, "_sweep", autospec=True, side_effect=Lookahead._sweep) as sweep,
+    ):
+        chunks = array.chunks(64, shuffle=True, budget="3 MiB", with_rows=True)
+        for rows, chunk in islice(chunks, 50):
+            assert (chunk == data[rows]).all()
+    assert bool(sweep.call_count) is faster
+
+
+def test_each_row_is_read_once_and_twice_as_many_are_known_as_fit(matrix: Path) -> None:
+    array, order = lowtide.open(matrix), Shuffled(ROWS, 7)
+    window = Lookahead(array, order, 40_000)
+    with (
+        mock.patch.object(RowCosts, "gap", 0),
+        mock.patch.object(array._reader, "submit", wraps=array._reader.submit) as submit,
+    ):
+        for start in range(0, ROWS, 50):
+            window.read(start, start + 50, np.empty((50, WIDTH), np.uint8))
+            assert window._idle == np.sum(window._slots < 0) - len(window._slots) + window.rows
+            if 2 * window.rows < start < ROWS - 2 * window.rows:
+                assert window._idle <= window.rows // 16 + 50
+                assert window._known - window._next > 1.7 * window.rows
+    assert sum(call.args[0].nbytes for call in submit.call_args_list) == ROWS * WIDTH
+
+
+def test_sweep_leaves_few_rows_to_be_read_alone(matrix: Path) -> None:
+    window = Lookahead(lowtide.open(matrix), Shuffled(ROWS, 7), 40_000)
+    alone: list[Outcome] = []
+    deal = window._deal
+
+    def counted(*arguments: Any) -> Outcome:
+        alone.append(deal(*arguments))
+        return alone[-1]
+
+    with mock.patch.object(window, "_deal", counted):
+        for start in range(0, ROWS, 50):
+            window.read(start, start + 50, np.empty((50, WIDTH), np.uint8))
+    assert sum(outcome.total for outcome in alone) < ROWS / 20
+
+
+def test_no_patience_reads_row_by_row(matrix: Path) -> None:
+    window = Lookahead(lowtide.open(matrix), order := Shuffled(ROWS, 7), 40_000)
+    data = np.load(matrix)
+    with mock.patch.object(window, "_sweep", side_effect=AssertionError):
+        for start in range(0, ROWS, 500):
+            out = np.empty((500, WIDTH), np.uint8)
+            window.read(start, start + 500, out, patience=0)
+            assert (out == data[order(start, start + 500)]).all()
+    assert not len(window._pending)
 
 
 def test_closing_releases_the_window(matrix: Path) -> None:
@@ -118,7 +199,7 @@ def test_failure_leaves_no_half_read_window(matrix: Path) -> None:
         pytest.raises(OSError, match="no"),
     ):
         window.read(4000, 4010, out)
-    assert not window.holds(0, 10)
+    assert not window.holds(10, 20)
     window.read(0, 10, out)
     assert (out == np.load(matrix)[order(0, 10)]).all()
 
@@ -132,25 +213,11 @@ def test_arrays_in_columns_are_not_read_by_runs(tmp_path: Path) -> None:
         assert all((chunk == data[rows]).all() for rows, chunk in chunks)
 
 
-class TestCosts:
-    def test_short_reads_say_what_a_read_costs(self) -> None:
-        costs = Costs()
-        costs.learn(reads=100, nbytes=100 * 1024, seconds=0.5)
-        assert costs.per_read == pytest.approx(0.005)
-
-    def test_long_reads_say_what_a_byte_costs(self) -> None:
-        costs = Costs()
-        costs.learn(reads=4, nbytes=4 * 2**20, seconds=4 * 2**20 / 1e8)
-        assert costs.per_byte == pytest.approx(1e-8)
-
-    def test_one_slow_moment_counts_for_half(self) -> None:
-        costs = Costs()
-        for seconds in (0.1, 10.0):
-            costs.learn(reads=100, nbytes=100, seconds=seconds)
-        assert costs.per_read == pytest.approx(0.01)
-
-    def test_reads_between_say_nothing(self) -> None:
-        costs = Costs()
-        before = costs.gap
-        costs.learn(reads=1, nbytes=(lookahead._SHORT + lookahead._LONG) // 2, seconds=9.0)
-        assert costs.gap == before
+def test_windows_pay_where_reads_are_expensive() -> None:
+    cloud, cache = RowCosts(1 / 3000, 1 / 125e6), RowCosts(1e-6, 2e-10)
+    assert cloud.per_row(1024, spacing=8) < cloud.per_read / 4
+    assert cloud.per_row(1024, spacing=2) < cloud.per_read / 12
+    assert cache.per_row(1024, spacing=64) > cache.per_read
+    assert cache.per_row(4, spacing=8) < cache.per_read
+    cache.measured = 5.0
+    assert cache.per_row(4, spacing=8) == 5.0

@@ -147,7 +147,7 @@ def test_in_place_operators_say_that_the_file_is_not_written(
     ids=["out", "in place", "at", "negative.at", "assignment"],
 )
 def test_writing_is_refused(array: lowtide.Array, write: Callable[[Any], object]) -> None:
-    with pytest.raises(TypeError, match=r"a\.npy: .*lowtide\.create"):
+    with pytest.raises(TypeError, match=r"a\.npy: .*mode='r"):
         write(array)
     assert_same(array[:], EXPECTED)
 
@@ -170,7 +170,7 @@ def test_ufuncs_and_their_methods(array: lowtide.Array) -> None:
         lambda array: -array,
         lambda array: np.ones(3) * array,
         lambda array: array @ np.ones(3),
-        lambda array: np.mean(array),
+        lambda array: np.median(array),
         lambda array: np.cbrt(array),
         lambda array: EXPECTED in array,
         lambda array: np.from_dlpack(array),

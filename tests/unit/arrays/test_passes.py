@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide._arrays import orders
 from lowtide._permutation import BlockShuffled, Shuffled, key_of
+from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, BusyError, ClosedError, StateError
 
 Shuffle = bool | Literal["blocks"]
@@ -282,6 +283,7 @@ def test_no_rows_are_no_chunks(tmp_path: Path) -> None:
 def test_the_repr_says_where_the_pass_is(array: lowtide.Array) -> None:
     chunks = array.chunks(300, shuffle="blocks", seed=7, epoch=2)
     about = f"<lowtide.Chunks of {array.path!r}, rows=300, order='blocks', seed=7, epoch=2, "
+    about += f"at most {format_size(chunks.nbytes_in_flight)} in flight, "
     assert repr(chunks) == about + "next 0 of 4>"
     next(chunks)
     assert repr(chunks) == about + "next 1 of 4>"

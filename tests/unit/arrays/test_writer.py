@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide._arrays import writer as writer_module
 from lowtide._io import atomic, system
+from lowtide._io.pace import Pace
 from lowtide.errors import (
     ArgumentError,
     BusyError,
@@ -166,7 +167,7 @@ def test_files_that_cannot_be_made_are_refused(
     tmp_path: Path, name: str, dtype: object, row_shape: tuple[int, ...], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        lowtide.create(tmp_path / name, dtype, row_shape)  # type: ignore[arg-type]
+        lowtide.create(tmp_path / name, dtype, row_shape)  # type: ignore[call-overload]
     assert os.listdir(tmp_path) == []
 
 
@@ -205,7 +206,7 @@ class TestUnclosed:
         path = tmp_path / "out.npy"
         first = lowtide.create(path, "f4")
         first.append([1.0, 2.0])
-        with pytest.warns(ResourceWarning, match=r"this process already had a writer.*\(2\)"):
+        with pytest.warns(ResourceWarning, match="this process already had a writer.* 2 rows were discarded"):
             second = lowtide.create(path, "f4")
         with pytest.raises(ClosedError, match=r"a newer lowtide\.create in this process took over"):
             first.append([3.0])
@@ -404,15 +405,15 @@ class TestAfterAFailure:
     ) -> None:
         with lowtide.create(tmp_path / "out.npy", "f8") as out:
             out.append([1.0])
-            real = atomic.Pace.wrote
+            real = Pace.wrote
 
-            def interrupt(pace: atomic.Pace, end: int) -> NoReturn:
+            def interrupt(pace: Pace, end: int) -> NoReturn:
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr(atomic.Pace, "wrote", interrupt)
+            monkeypatch.setattr(Pace, "wrote", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 out.append(np.zeros(2**20))
-            monkeypatch.setattr(atomic.Pace, "wrote", real)
+            monkeypatch.setattr(Pace, "wrote", real)
             out.append([2.0])
         assert np.load(tmp_path / "out.npy").tolist() == [1.0, 2.0]
 
@@ -568,3 +569,33 @@ def test_creating_a_path_waits_until_another_thread_has_closed_it(
         second.append([2, 3])
     closer.join()
     assert np.load(tmp_path / "x.npy").tolist() == [2, 3]
+
+
+def test_folder_is_complete_or_absent_and_locked_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "out"
+    with atomic.new_folder(str(path)) as partial:
+        Path(partial, "a").write_text("first")
+        assert not path.exists()
+        with pytest.raises(WriteError, match="is being written by another process"):
+            atomic.new_folder(str(path)).__enter__()
+    assert (path / "a").read_text() == "first"
+    with pytest.raises(ZeroDivisionError), atomic.new_folder(str(tmp_path / "bad")):
+        _ = 1 / 0
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["new"]
+
+
+def test_folder_of_a_killed_writer_is_emptied_first(tmp_path: Path) -> None:
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "half").write_text("left")
+    with atomic.new_folder(str(tmp_path / "out")) as partial:
+        Path(partial, "a").touch()
+    assert [str(entry.relative_to(tmp_path)) for entry in tmp_path.rglob("*")] == ["out", "out/a"]
+
+
+def test_link_in_the_place_of_a_partial_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "a").touch()
+    (tmp_path / ".out.partial").symlink_to("precious")
+    with pytest.raises(WriteError), atomic.new_folder(str(tmp_path / "out")):
+        pass
+    assert (tmp_path / "precious" / "a").exists()

@@ -45,24 +45,12 @@ def inspect(
 ) -> Layout:
     """Where the array of a file is: its offset, dtype, shape and order.
 
-    Parameters
-    ----------
-    path
-        The file.
-    dtype
-        Its dtype, if the file is raw. A file of a known format is not taken as raw unless ``offset`` is
-        given: its header is not data.
-    shape, offset, order
-        Of a raw file, as in np.memmap.
-    name
-        The member of an NPZ, safetensors or HDF5 file; may be left out when there is only one.
+    A file with a ``dtype`` is raw, and ``shape``, ``offset`` and ``order`` are those of np.memmap. One of a
+    known format is not taken as raw unless ``offset`` is given: its header is not data.
 
-    >>> import tempfile
-    >>> import numpy as np
-    >>> with tempfile.NamedTemporaryFile() as f:
-    ...     np.savez(f, x=np.zeros((3, 4), "f4"), y=np.arange(5)); f.flush()
-    ...     layout = inspect(f.name, name="x")
-    ...     layout.format, layout.dtype, layout.shape
+    >>> np.savez(tmp / "a.npz", x=np.zeros((3, 4), "f4"), y=np.arange(5))
+    >>> layout = inspect(tmp / "a.npz", name="x")
+    >>> layout.format, layout.dtype, layout.shape
     ('npz', dtype('float32'), (3, 4))
     """
     with opened(path) as store:
@@ -89,11 +77,8 @@ def inspect(
 def members(path: str | os.PathLike[str]) -> list[Member]:
     """Every array that a file lists, with its layout or with the reason why it cannot be read in place.
 
-    >>> import tempfile
-    >>> import numpy as np
-    >>> with tempfile.NamedTemporaryFile() as f:
-    ...     np.savez_compressed(f, x=np.zeros(3)); f.flush()
-    ...     [member] = members(f.name)
+    >>> np.savez_compressed(tmp / "a.npz", x=np.zeros(3))
+    >>> [member] = members(tmp / "a.npz")
     >>> member.name, member.layout, "np.savez instead" in member.reason
     ('x', None, True)
     """
@@ -108,15 +93,7 @@ def members(path: str | os.PathLike[str]) -> list[Member]:
 
 
 def detect(store: Store) -> Format:
-    """The format of a file; a ``FormatError`` that names what it is where it is of none.
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile(suffix=".bin") as f:
-    ...     _ = f.write(b"\\x93NUMPY"); f.flush()
-    ...     with opened(f.name) as store:
-    ...         detect(store).name
-    'npy'
-    """
+    """The format of a file; a ``FormatError`` that names what it is where it is of none."""
     if store.size == 0:
         raise TruncatedFileError(
             f"{store.path}: empty or not yet written (0 bytes, expected 10 or more); write it again"

@@ -11,7 +11,7 @@ from lowtide._io.store import Store
 LOOKED_AT = 512
 """First bytes that tell every kind: a tar file has its mark at byte 257."""
 
-_PREPARE = "tokenize its text with `lowtide prepare {path} OUT`"
+_PREPARE = "tokenize its text with `lowtide prepare {path} -o OUT`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ _TABLE = (
 )
 _COMPRESSED = (
     "decompress it first",
-    "decompress it first, or run `lowtide prepare {path} OUT` if it is compressed text",
+    "decompress it first, or run `lowtide prepare {path} -o OUT` if it is compressed text",
 )
 _TORCH = Kind(
     "a file of torch.save",

@@ -17,9 +17,10 @@ import numpy as np
 from lowtide import errors
 from lowtide._arrays.formats.format import Arrays, Container
 from lowtide._arrays.formats.layout import Layout, checked_shape, shown, size_error
+from lowtide._extras import library
 from lowtide._io.store import Store
 from lowtide._printable import brief
-from lowtide.errors import FormatError, LowtideError, MissingExtraError, UnsupportedError
+from lowtide.errors import FormatError, LowtideError, UnsupportedError
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 # Of the errors that the HDF5 library passes on, those of the system and not of the file.
@@ -27,27 +28,10 @@ _SYSTEM = (errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE, err
 
 
 class Datasets(Arrays):
-    """The datasets of one HDF5 file, by their full names; a context manager, since h5py holds the file open.
-
-    >>> import h5py, tempfile
-    >>> from lowtide._io.store import opened
-    >>> with tempfile.NamedTemporaryFile(suffix=".h5") as f:
-    ...     with h5py.File(f.name, "w") as h:
-    ...         h["train/x"] = np.zeros((3, 4))
-    ...     with opened(f.name) as store, Datasets(store) as datasets:
-    ...         datasets.names(), datasets.locate("train/x").shape
-    (['train/x'], (3, 4))
-    """
+    """The datasets of one HDF5 file, by their full names; h5py holds the file open until ``close``."""
 
     def __init__(self, store: Store) -> None:
-        try:
-            import h5py
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{store.path}: an HDF5 file needs h5py, which cannot be imported ({error}): "
-                f"pip install 'lowtide[hdf5]'"
-            ) from error
-        self._h5py: Any = h5py
+        h5py = self._h5py = library("h5py", f"{store.path}: reading HDF5", "hdf5")
         self.store = store
         with self._library_errors():
             # By its path, a writer's lock is honoured; where a file system has no locks, none is needed.

@@ -19,6 +19,7 @@ import numpy as np
 from lowtide._arrays.formats.format import Format
 from lowtide._arrays.formats.layout import Layout, checked_shape, differs, raw_call, shown, size_error
 from lowtide._io.journal import journal_size
+from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Store
 from lowtide._printable import brief
 from lowtide.errors import FormatError, MemberError, TruncatedFileError, UnsupportedError
@@ -56,19 +57,13 @@ class Header:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def layout(self, path: str, format: str, size: int, name: str | None = None) -> Layout:
+        """The array of a file of ``size`` bytes."""
+        return Layout(path, format, self.data_offset, self.dtype, self.shape, self.fortran, size, name)
+
 
 class NPY(Format):
-    """A file of ``np.save``.
-
-    >>> import tempfile
-    >>> from lowtide._io.store import opened
-    >>> with tempfile.NamedTemporaryFile(suffix=".npy") as f:
-    ...     np.save(f, np.zeros((3, 4), "<f4")); f.flush()
-    ...     with opened(f.name) as store:
-    ...         layout = NPY().inspect(store)
-    >>> layout.offset, layout.dtype, layout.shape
-    (128, dtype('float32'), (3, 4))
-    """
+    """A file of ``np.save``."""
 
     name = "npy"
     title = "an NPY"
@@ -95,29 +90,13 @@ class NPY(Format):
                 f"{store.size - end} bytes more than the {end} of its header); to read the first array as it "
                 f"is{order}: {raw_call(store.path, header.dtype, shape, header.data_offset)}"
             )
-        return Layout(
-            store.path,
-            self.name,
-            header.data_offset,
-            header.dtype,
-            header.shape,
-            header.fortran,
-            file_size=end,
-        )
+        return header.layout(store.path, self.name, end)
 
 
 def read_header(store: Store, base: int = 0, end: int | None = None, where: str | None = None) -> Header:
     """The header of the NPY data that starts at byte ``base`` and ends before ``end``.
 
     ``where`` is the array in errors, by default the path.
-
-    >>> import tempfile
-    >>> from lowtide._io.store import opened
-    >>> with tempfile.NamedTemporaryFile() as f:
-    ...     _ = f.write(b"prefix"); np.save(f, np.array(7, ">i8")); f.flush()
-    ...     with opened(f.name) as store:
-    ...         read_header(store, base=6)
-    Header(dtype=dtype('>i8'), shape=(), fortran=False, data_offset=134)
     """
     where = store.path if where is None else where
     end = store.size if end is None else end
@@ -203,18 +182,12 @@ def _parse(raw: bytes, version: tuple[int, int], where: str) -> tuple[object, bo
         ) from None
     if not isinstance(header, dict) or header.keys() != _KEYS:
         content = list(header) if isinstance(header, dict) else header
-        raise FormatError(
-            f"{where}: the NPY header must be a dict with the keys {sorted(_KEYS)}, found {brief(content)}"
-        )
+        raise invalid(f"{where}: the NPY header", content, f"a dict with the keys {sorted(_KEYS)}")
     fortran, shape = header["fortran_order"], header["shape"]
     if not isinstance(fortran, bool):
-        raise FormatError(
-            f"{where}: fortran_order in the NPY header must be True or False, found {brief(fortran)}"
-        )
+        raise invalid(f"{where}: fortran_order in the NPY header", fortran, "True or False")
     if not isinstance(shape, tuple):
-        raise FormatError(
-            f"{where}: shape in the NPY header must be a tuple of integers, found {brief(shape)}"
-        )
+        raise invalid(f"{where}: shape in the NPY header", shape, "a tuple of integers")
     return header["descr"], fortran, shape
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lowtide._arrays.formats import npy
 from lowtide._arrays.formats.foreign import in_zip
@@ -28,6 +28,7 @@ MAX_DIRECTORY = 4 * 2**20
 
 _SIGNATURE = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s2xHH16xHH")  # signature, flags, method, length of the name, of the extra field
+_Local = tuple[bytes, int, int, int, int]
 _ENCRYPTED = 0x1 | 0x40  # bit 0, and bit 6 for strong encryption
 _PATCHED = 0x20  # bit 5: the bytes are a patch to other bytes
 _UTF8 = 0x800
@@ -36,18 +37,7 @@ _METHODS = {8: "deflate", 9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 9
 
 
 class Archive(Arrays):
-    """The members of one NPZ file.
-
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from lowtide._io.store import opened
-    >>> with tempfile.NamedTemporaryFile(suffix=".npz") as f:
-    ...     np.savez(f, x=np.zeros((3, 4)), y=np.arange(5)); f.flush()
-    ...     with opened(f.name) as store:
-    ...         archive = Archive(store)
-    ...         archive.names(), archive.locate("x").shape
-    (['x', 'y'], (3, 4))
-    """
+    """The members of one NPZ file."""
 
     def __init__(self, store: Store) -> None:
         import zipfile  # which takes a while
@@ -108,16 +98,7 @@ class Archive(Arrays):
         if expected != entry.file_size:
             what = f"shape {header.shape} of {shown(header.dtype)}"
             raise size_error(where, entry.file_size, expected, what)
-        return Layout(
-            self.store.path,
-            NPZ.name,
-            header.data_offset,
-            header.dtype,
-            header.shape,
-            header.fortran,
-            self.store.size,
-            name,
-        )
+        return header.layout(self.store.path, NPZ.name, self.store.size, name)
 
     def _require_stored(self, entry: zipfile.ZipInfo, where: str) -> None:
         path = self.store.path
@@ -153,14 +134,8 @@ class Archive(Arrays):
                 f"{where}: its local header is at byte {offset} by the directory, expected between 0 and the "
                 f"zip's directory at {self._directory_start}: damaged; copy or write it again"
             )
-        signature: bytes
-        flags: int
-        method: int
-        name_length: int
-        extra_length: int
-        signature, flags, method, name_length, extra_length = _LOCAL.unpack(
-            self.store.read(offset, _LOCAL.size, "zip's local header")
-        )
+        local = self.store.read(offset, _LOCAL.size, "zip's local header")
+        signature, flags, method, name_length, extra_length = cast("_Local", _LOCAL.unpack(local))
         name = self.store.read(offset + _LOCAL.size, name_length, "zip's local header")
         encoding = "utf8" if entry.flag_bits & _UTF8 else "cp437"
         expected = (_SIGNATURE, entry.compress_type, entry.orig_filename.encode(encoding, "replace"))

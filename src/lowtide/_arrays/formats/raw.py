@@ -25,25 +25,8 @@ Order = Literal["C", "F"]
 class Raw(Format):
     """An array that the caller describes. Not in ``FORMATS``: nothing in a file tells that it is one.
 
-    Parameters
-    ----------
-    dtype
-        Of one element.
-    shape
-        May have one -1, as in reshape. Without a shape it is one axis to the end of the file; with one, bytes
-        after it are left alone.
-    offset
-        The first byte of the data.
-    order
-        With ``"F"`` the first axis varies fastest, as in Fortran and MATLAB.
-
-    >>> import tempfile
-    >>> from lowtide._io.store import opened
-    >>> with tempfile.NamedTemporaryFile() as f:
-    ...     np.arange(12, dtype="<u2").tofile(f); f.flush()
-    ...     with opened(f.name) as store:
-    ...         Raw("<u2").inspect(store).shape, Raw("<u2", (-1, 5), offset=4).inspect(store).shape
-    ((12,), (2, 5))
+    ``shape`` may have one -1, as in reshape. Without a shape it is one axis to the end of the file; with one,
+    bytes after it are left alone.
     """
 
     name = "raw"

@@ -63,18 +63,7 @@ class _Tensor:
 
 
 class Tensors(Arrays):
-    """The tensors of one safetensors file.
-
-    >>> import tempfile
-    >>> from lowtide._io.store import opened
-    >>> header = b'{"w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}'
-    >>> with tempfile.NamedTemporaryFile() as f:
-    ...     _ = f.write(len(header).to_bytes(8, "little") + header + bytes(24)); f.flush()
-    ...     with opened(f.name) as store:
-    ...         tensors = Tensors(store)
-    >>> tensors.names(), tensors.locate("w").shape, tensors.locate("w").offset
-    (['w'], (2, 3), 73)
-    """
+    """The tensors of one safetensors file."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -101,15 +90,8 @@ class Tensors(Arrays):
         if tensor.dtype not in DTYPES:
             raise UnsupportedError(self._no_numpy_dtype(name, tensor, offset))
         dtype: np.dtype[np.generic] = np.dtype(DTYPES[tensor.dtype])
-        return Layout(
-            self.store.path,
-            Safetensors.name,
-            offset,
-            dtype,
-            tensor.shape,
-            file_size=self.store.size,
-            name=name,
-        )
+        path, size = self.store.path, self.store.size
+        return Layout(path, Safetensors.name, offset, dtype, tensor.shape, file_size=size, name=name)
 
     def _where(self, name: str) -> str:
         return f"{self.store.path}[{brief(name)}]"
@@ -166,21 +148,19 @@ def _tensor(where: str, entry: object) -> _Tensor:
     """One entry of the header, checked on its own."""
     keys = ("dtype", "shape", "data_offsets")
     if not isinstance(entry, dict) or not all(key in entry for key in keys):
-        raise FormatError(f"{where}: a tensor needs {', '.join(keys)} in the header, found {brief(entry)}")
+        raise jsonfiles.invalid(where, entry, f"an object with {', '.join(keys)}")
     dtype, shape, offsets = (entry[key] for key in keys)
     if not isinstance(dtype, str):
-        raise FormatError(f"{where}: dtype must be a string such as 'F32', found {brief(dtype)}")
+        raise jsonfiles.invalid(f"{where}: dtype", dtype, "a string such as 'F32'")
     if not isinstance(shape, list):
-        raise FormatError(f"{where}: shape must be a list of integers, found {brief(shape)}")
+        raise jsonfiles.invalid(f"{where}: shape", shape, "a list of integers")
     if (
         not isinstance(offsets, list)
         or len(offsets) != 2
         or not all(type(offset) is int for offset in offsets)
         or not 0 <= offsets[0] <= offsets[1]
     ):
-        raise FormatError(
-            f"{where}: data_offsets must be two integers, 0 <= start <= stop, found {brief(offsets)}"
-        )
+        raise jsonfiles.invalid(f"{where}: data_offsets", offsets, "two integers, 0 <= start <= stop")
     start, stop = offsets
     bits = np.dtype(DTYPES[dtype]).itemsize * 8 if dtype in DTYPES else _OTHER_BITS.get(dtype)
     checked = checked_shape(shape, max((bits or 8) // 8, 1), f"{where}: shape")

@@ -115,7 +115,7 @@ def test_other_zips_raise(tmp_path: Path) -> None:
 
 def test_a_folder_of_text_is_sent_to_prepare(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("low tide")
-    with refused(FormatError, f"`lowtide prepare {tmp_path} OUT`"):
+    with refused(FormatError, f"`lowtide prepare {tmp_path} -o OUT`"):
         lowtide.corpus(tmp_path)
 
 

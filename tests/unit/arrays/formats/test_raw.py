@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_as_np_memmap(path: Path, dtype: Any, shape: Any, offset: int) -> None:
+def test_raw_file_reads_as_np_memmap_does(path: Path, dtype: Any, shape: Any, offset: int) -> None:
     expected = np.memmap(path, dtype, "r", offset, shape) if shape != (0,) else np.zeros(0, dtype)
     layout = inspect(path, dtype, shape, offset)
     result = read_in_place(layout)
@@ -87,25 +87,25 @@ def test_fortran_order_is_that_of_memmap(tmp_path: Path, shape: Any) -> None:
 
 def test_order_and_mode_are_checked(path: Path) -> None:
     with refused(ArgumentError, path, "order must be 'C' or 'F'", "'A'"):
-        lowtide.open(path, "<i4", order="A")  # type: ignore[arg-type]
+        lowtide.open(path, "<i4", order="A")  # type: ignore[call-overload]
     with refused(UnsupportedError, path, "base dtype"):
         lowtide.open(path, "(3,)<i4", order="F")
     with refused(ArgumentError, path, "order='F'", "dtype"):
         lowtide.open(path, order="F")
     assert lowtide.open(path, "<i4", mode="r").shape == (60,)
-    for mode in ("r+", "w+", "c", None):
+    for mode in ("w+", "c", None):
         with refused(ArgumentError, repr(mode), "lowtide.create", "append=True"):
-            lowtide.open(path, "<i4", mode=mode)  # type: ignore[arg-type]
+            lowtide.open(path, "<i4", mode=mode)  # type: ignore[call-overload]
 
 
 def test_mode_as_the_third_argument_raises(path: Path) -> None:
     with refused(ArgumentError, path, "'r'", "mode third", "by name"):
-        lowtide.open(path, "<i4", "r")  # type: ignore[arg-type]
+        lowtide.open(path, "<i4", "r")  # type: ignore[call-overload]
 
 
 def test_a_file_object_is_not_a_path(path: Path) -> None:
     with path.open("rb") as file, refused(ArgumentError, "file object", "pass its name"):
-        lowtide.open(file, "<i4")  # type: ignore[arg-type]
+        lowtide.open(file, "<i4")  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)

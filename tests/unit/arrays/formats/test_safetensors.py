@@ -213,11 +213,11 @@ def test_a_padded_header_and_fields_from_the_future(tmp_path: Path) -> None:
 
 
 def test_many_tensors_are_fast(tmp_path: Path) -> None:
-    count = 20_000
+    count = 5_000
     header = {f"layer.{i}": tensor("U8", (1,), i, i + 1) for i in range(count)}
     path = write(tmp_path / "w.safetensors", build(header, bytes(count)))
-    assert inspect(path, name="layer.19999").nbytes == 1
-    with refused(MemberError, path, "20000", "'layer.0'", "'layer.19'", "19980 more"):
+    assert inspect(path, name="layer.4999").nbytes == 1
+    with refused(MemberError, path, "5000", "'layer.0'", "'layer.19'", "4980 more"):
         inspect(path)
 
 

@@ -1,0 +1,318 @@
+"""Arrays that are read together: features with labels, row by row."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from lowtide._arrays.array import Array
+from lowtide._arrays.chunks import DEFAULT_BUDGET, Chunks, Plan
+from lowtide._arrays.orders import OrderName, RowOrder, Shuffle
+from lowtide._arrays.views import RowView
+from lowtide._io.pending import Pending, every
+from lowtide._ranks import Rank
+from lowtide._readonly import ReadOnly
+from lowtide._sizes import format_size, parse_size
+from lowtide.errors import ArgumentError, BudgetError
+
+if TYPE_CHECKING:
+    from lowtide._arrays.splits import Folds
+
+
+def zip(*arrays: Array, **named: Array) -> Zip:
+    """Arrays of equally many rows as one: one order, one budget, one state; a row is a tuple or a dict.
+
+    Parameters
+    ----------
+    *arrays : Array
+        Arrays or views of them: chunks are tuples.
+    **named : Array
+        Arrays by name: chunks are dicts. Positional ones before them are then called ``"0"``, ``"1"``, ….
+
+    Examples
+    --------
+    >>> for x, y in lowtide.zip(a, a.columns[0]).chunks(3, shuffle=True, seed=1):
+    ...     print(x.shape, bool((x[:, 0] == y).all()))
+    (3, 3) True
+    (1, 3) True
+    >>> lowtide.zip(x=a, y=a.columns[0])[1]
+    {'x': array([3, 4, 5]), 'y': np.int64(3)}
+    """
+    for array in (*arrays, *named.values()):
+        if not isinstance(array, Array):
+            raise ArgumentError(
+                f"lowtide.zip takes arrays of lowtide.open, got {type(array).__name__}; save it to a file, "
+                f"or index what you have in memory by rows of chunks(with_rows=True)"
+            )
+    names = [*map(str, range(len(arrays))), *named] if named else None
+    return Zip((*arrays, *named.values()), names)
+
+
+class Zip(ReadOnly):
+    """Arrays of equally many rows; :func:`lowtide.zip` makes them.
+
+    Indexing, ``take`` and chunks give a tuple or a dict with what each array gives. ``rows``, ``select``,
+    ``split`` and ``folds`` are those of :class:`Array`, and give zips of views.
+    """
+
+    _remedy = "zip other arrays"
+
+    def __init__(self, arrays: Sequence[Array], names: Sequence[str] | None = None) -> None:
+        self._arrays = tuple(arrays)
+        self._names = None if names is None else tuple(names)
+        if not arrays:
+            raise ArgumentError("lowtide.zip needs at least one array")
+        lengths = [array._row_count() for array in arrays]
+        if len(set(lengths)) > 1:
+            lengths_shown = ", ".join(
+                f"{array.path} has {n}" for array, n in builtins.zip(arrays, lengths, strict=True)
+            )
+            raise ArgumentError(f"arrays to zip must have equally many rows: {lengths_shown}")
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays."""
+        return self._arrays
+
+    @property
+    def path(self) -> str:
+        """The file of the first of them."""
+        return self._arrays[0].path
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes per row of all arrays."""
+        return sum(array.row_nbytes for array in self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    def __repr__(self) -> str:
+        names = [""] * len(self._arrays) if self._names is None else [f"{name}=" for name in self._names]
+        shown = (f"{name}{array!r}" for name, array in builtins.zip(names, self._arrays, strict=True))
+        return f"<lowtide.Zip {', '.join(shown)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Zip, (self._arrays, self._names)
+
+    def _wrap(self, parts: Sequence[Any]) -> Any:
+        return tuple(parts) if self._names is None else dict(builtins.zip(self._names, parts, strict=True))
+
+    def _views(self, view: Callable[[Array], Array]) -> Zip:
+        return Zip([view(array) for array in self._arrays], self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, tuple):
+            raise ArgumentError(f"{self.path}: a zip is indexed by rows alone, got {index!r}")
+        return self._wrap([array[index] for array in self._arrays])
+
+    def take(self, rows: npt.ArrayLike) -> Any:
+        """Rows by number, of each array.
+
+        Parameters
+        ----------
+        rows : array_like of int
+            As in :meth:`Array.take`.
+        """
+        return self._wrap([array.take(rows) for array in self._arrays])
+
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+        """Several rows in one read of each array, for PyTorch's ``DataLoader``."""
+        return [
+            self._wrap(row)
+            for row in builtins.zip(*(array.take(rows) for array in self._arrays), strict=True)
+        ]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._wrap(row) for row in builtins.zip(*self._arrays, strict=True))
+
+    def rows(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> Zip:
+        """A zip of views of some rows.
+
+        Parameters
+        ----------
+        start, stop, step
+            As in :meth:`Array.rows`.
+        """
+        return self._views(lambda array: array.rows(start, stop, step))
+
+    def select(self, rows: npt.ArrayLike | slice | range) -> Zip:
+        """A zip of views of the rows in a list or mask.
+
+        Parameters
+        ----------
+        rows
+            As in :meth:`Array.select`.
+        """
+        return self._views(lambda array: array.select(rows))
+
+    def split(
+        self, *fractions: float, seed: int = 0, shuffle: bool = True, stratify: Any = None
+    ) -> tuple[Zip, ...]:
+        """Zips of disjoint parts.
+
+        Parameters
+        ----------
+        *fractions, seed, shuffle, stratify
+            As in :meth:`Array.split`.
+        """
+        if not shuffle:
+            each = [array.split(*fractions, shuffle=False, stratify=stratify) for array in self._arrays]
+            return tuple(Zip(part, self._names) for part in builtins.zip(*each, strict=True))
+        parts = self._arrays[0].split(*fractions, seed=seed, shuffle=shuffle, stratify=stratify)
+        return tuple(self._like(part) for part in parts)
+
+    def _like(self, part: Array) -> Zip:
+        """Of every array the rows that ``part`` has of the first, so that labels are looked at once."""
+        assert isinstance(part, RowView)
+        first = self._arrays[0]
+        selections = part._selections
+        if isinstance(first, RowView):
+            selections = selections[len(first._selections) :]
+        return self._views(lambda array: array._rows_view(*selections))
+
+    def folds(self, folds: int, seed: int = 0, *, stratify: Any = None) -> Sequence[tuple[Zip, Zip]]:
+        """Zips of the parts of each fold.
+
+        Parameters
+        ----------
+        folds, seed, stratify
+            As in :meth:`Array.folds`.
+        """
+        return _ZipFolds(self, self._arrays[0].folds(folds, seed, stratify=stratify))
+
+    def chunks(
+        self,
+        rows: int | None = None,
+        *,
+        budget: int | str | None = None,
+        order: OrderName | None = None,
+        shuffle: Shuffle | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        drop_last: bool = False,
+        prefetch: int = 1,
+        reuse: bool = False,
+        with_rows: bool = False,
+        rank: Rank = None,
+        world_size: int | None = None,
+    ) -> Chunks:
+        """Go through all rows of all arrays once, in one order; each chunk is a tuple or a dict of ndarrays.
+
+        Parameters
+        ----------
+        rows, order, shuffle, seed, epoch, drop_last, prefetch, reuse, rank, world_size
+            As in :meth:`Array.chunks`.
+        budget
+            Memory for everything in flight, of all arrays together.
+        with_rows
+            Give pairs ``(rows, chunk)``.
+        """
+        return Chunks(
+            self,
+            rows,
+            budget=budget,
+            order=order,
+            shuffle=shuffle,
+            seed=seed,
+            epoch=epoch,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            reuse=reuse,
+            with_rows=with_rows,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def _pass(self, kind: type[RowOrder], key: int, rows: int | None, **options: Any) -> Any:
+        return JointPlan(self, kind, key, rows, **options)
+
+
+class _ZipFolds(Sequence[Any]):
+    def __init__(self, zipped: Zip, folds: Folds) -> None:
+        self._zip, self._folds = zipped, folds
+
+    def __len__(self) -> int:
+        return len(self._folds)
+
+    def __getitem__(self, number: Any) -> Any:
+        return tuple(self._zip._like(part) for part in self._folds[number])
+
+
+class JointPlan:
+    """The plans of several arrays, chunk by chunk together."""
+
+    def __init__(
+        self, zipped: Zip, kind: type[RowOrder], key: int, rows: int | None, *, budget: int | str | None,
+        with_rows: bool, **options: Any,
+    ) -> None:  # fmt: skip
+        self._zip = zipped
+        self._with_rows = with_rows
+        arrays = zipped.arrays
+        plan = partial(self._plan, kind, key, {**options, "arrays": len(arrays)})
+        if rows is not None and budget is None:
+            self.plans = [plan(array, rows, None) for array in arrays]
+        else:
+            total = DEFAULT_BUDGET if budget is None else parse_size(budget)
+            # A narrow array gets more than by its width: numbers and hints cost it as much as others.
+            weights = [array.row_nbytes + zipped.row_nbytes / (8 * len(arrays)) + 1 for array in arrays]
+            if rows is None:
+                shares = [int(total * weight / sum(weights)) for weight in weights]
+                parts = builtins.zip(arrays, shares, strict=True)
+                rows = min(plan(array, None, share).rows for array, share in parts)
+            else:
+                least = [plan(array, rows, None).least for array in arrays]
+                if sum(least) > total:
+                    raise BudgetError(
+                        f"{zipped.path}: a budget of {format_size(total)} is too small for chunks of {rows} "
+                        f"rows of {len(arrays)} arrays; the smallest that works is {sum(least)} bytes "
+                        f"({format_size(sum(least))})"
+                    )
+                spare = total - sum(least)
+                shares = [
+                    need + int(spare * weight / sum(weights))
+                    for need, weight in builtins.zip(least, weights, strict=True)
+                ]
+            parts = builtins.zip(arrays, shares, strict=True)
+            self.plans = [plan(array, rows, share) for array, share in parts]
+        self.rows, self.count = self.plans[0].rows, self.plans[0].count
+        self.in_flight = sum(each.in_flight for each in self.plans)
+
+    @staticmethod
+    def _plan(
+        kind: type[RowOrder], key: int, options: Any, array: Array, rows: int | None, budget: int | None
+    ) -> Plan:
+        return Plan(array, kind, key, rows, budget=budget, with_rows=False, **options)
+
+    @property
+    def path(self) -> str:
+        return self._zip.path
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        each = [plan.settings for plan in self.plans]
+        together = {name: [settings[name] for settings in each] for name in ("shape", "dtype")}
+        return {**each[0], **together, "names": None if self._zip._names is None else list(self._zip._names)}
+
+    def check(self) -> None:
+        for plan in self.plans:
+            plan.check()
+
+    def release(self) -> None:
+        for plan in self.plans:
+            plan.release()
+
+    def submit(self, number: int) -> Pending[Any]:
+        pending = every([plan.submit(number) for plan in self.plans])
+        return pending.then(partial(self._wrap, number))
+
+    def read(self, number: int) -> Any:
+        return self._wrap(number, [plan.read(number) for plan in self.plans])
+
+    def _wrap(self, number: int, parts: Sequence[Any]) -> Any:
+        chunk = self._zip._wrap(parts)
+        return (self.plans[0].row_numbers(number), chunk) if self._with_rows else chunk

@@ -1,0 +1,192 @@
+"""PyTorch data sets of arrays: rows by number, and chunks in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide._arrays.array import Array
+from lowtide._arrays.orders import OrderName, Shuffle
+from lowtide._arrays.together import Zip
+from lowtide._arrays.together import zip as zip_arrays
+from lowtide._ranks import Rank, ranks
+from lowtide._sizes import whole
+from lowtide._tensors import SharedEpoch, data, torch
+from lowtide.errors import ArgumentError, StateError
+
+
+class ArrayDataset(data.Dataset[Any]):
+    """Rows of arrays as tensors, for ``DataLoader`` and its samplers; a batch is one read per array.
+
+    An item is a tuple of tensors, as of ``TensorDataset``, or a dict if the arrays have names.
+
+    Parameters
+    ----------
+    *arrays : Array or Zip
+        Arrays with equally many rows, such as features and labels, or views; or one :class:`lowtide.Zip`.
+    **named : Array
+        Arrays by name, for items that are dicts.
+
+    Examples
+    --------
+    >>> dataset = ArrayDataset(a, a.columns[0])
+    >>> len(dataset), dataset[2]
+    (4, (tensor([6, 7, 8]), tensor(6)))
+    >>> loader = torch.utils.data.DataLoader(dataset, batch_size=3)
+    >>> [tuple(x.shape) for x, y in loader]
+    [(3, 3), (1, 3)]
+    """
+
+    def __init__(self, *arrays: Array | Zip, **named: Array) -> None:
+        self._zip = _zipped(arrays, named)
+
+    def __len__(self) -> int:
+        return len(self._zip)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+        """Several rows in one read of each array: PyTorch's ``DataLoader`` asks for its batches by this."""
+        parts = [_tensor(array.take(rows)) for array in self._zip.arrays]
+        return [self._zip._wrap(row) for row in zip(*parts, strict=True)]
+
+
+class ChunkDataset(data.IterableDataset[Any]):
+    """Chunks of arrays as batches of tensors, for ``DataLoader(dataset, batch_size=None)``.
+
+    Every chunk of the pass comes once, in the order of ``chunks``, with any number of workers: each reads
+    every n-th of them. ``state_dict`` is the position after the last one given; with workers save the state
+    of torchdata's ``StatefulDataLoader``.
+
+    Parameters
+    ----------
+    arrays
+        An array, or arrays together as :func:`lowtide.zip` makes them.
+    rows
+        Rows per batch, of all ranks together.
+    order, shuffle, seed, drop_last, rank, world_size
+        As in :meth:`lowtide.Array.chunks`.
+    epoch
+        The epoch to start with; :meth:`set_epoch` sets another.
+
+    Examples
+    --------
+    >>> dataset = ChunkDataset(lowtide.zip(a, a.columns[0]), 3, shuffle=True)
+    >>> [tuple(x.shape) for x, y in torch.utils.data.DataLoader(dataset, batch_size=None)]
+    [(3, 3), (1, 3)]
+    """
+
+    def __init__(
+        self,
+        arrays: Array | Zip,
+        rows: int,
+        *,
+        order: OrderName | None = None,
+        shuffle: Shuffle | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        drop_last: bool = False,
+        rank: Rank = None,
+        world_size: int | None = None,
+    ) -> None:
+        if not isinstance(arrays, Array | Zip):
+            raise ArgumentError(f"ChunkDataset takes an array or a lowtide.zip, got {type(arrays).__name__}")
+        self._arrays = arrays
+        self._options: dict[str, Any] = {"rows": whole("rows", rows, 1), "order": order, "shuffle": shuffle}
+        self._options |= {
+            "seed": seed,
+            "drop_last": drop_last,
+        }
+        self._options |= {"prefetch": 0}
+        self._options["rank"], self._options["world_size"] = ranks(rank, world_size)
+        self._epoch = SharedEpoch(epoch)
+        self._at = 0
+        """The next chunk of this process; of worker n it is n less, so that a state fits every worker."""
+        self._resume: int | None = None
+        len(self)  # what is wrong with the arguments is reported here
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter`` gives."""
+        return self._epoch.value
+
+    def _chunks(self) -> Any:
+        return self._arrays.chunks(epoch=self.epoch, **self._options)
+
+    def __len__(self) -> int:
+        return len(self._chunks())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next ``iter`` at another epoch.
+
+        Parameters
+        ----------
+        epoch
+            The number of the epoch.
+        """
+        if whole("epoch", epoch, 0) != self.epoch:
+            self._epoch.value, self._resume, self._at = epoch, None, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        # Not a generator: its body would run at the first `next`, and a state may be asked for before that.
+        self._at, self._resume = self._resume or 0, None
+        return self._walk(self._at)
+
+    def _walk(self, at: int) -> Iterator[Any]:
+        worker = data.get_worker_info()
+        number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        chunks = self._chunks()
+        count = len(chunks)
+        if worker is None:  # alone it may read ahead, as a pass does
+            chunks = self._arrays.chunks(epoch=self.epoch, **{**self._options, "prefetch": 1})
+            chunks.load_state_dict({**chunks.state_dict(), "position": min(at, count)})
+        while at + number < count:
+            chunk = chunks[at + number] if worker is not None else next(chunks)
+            at += stride
+            self._at = at
+            yield _tensors(chunk)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next chunk, the epoch and the settings."""
+        return {**self._chunks().state_dict(), "position": self._at}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Start the next ``iter`` at a state; an error lists what differs if it is of other data.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned, on any number of ranks and as many workers.
+        """
+        epoch, position = state.get("epoch"), state.get("position")
+        if not isinstance(epoch, int) or not isinstance(position, int):
+            raise StateError("not a state of a data set; pass what state_dict() returned")
+        before, self._epoch.value = self.epoch, epoch
+        try:
+            # The last state of a worker may be behind the end, by the chunks of the others.
+            self._chunks().load_state_dict({**state, "position": min(position, len(self))})
+        except StateError:
+            self._epoch.value = before
+            raise
+        self._at = self._resume = position
+
+
+def _zipped(arrays: Sequence[Array | Zip], named: Mapping[str, Array]) -> Zip:
+    if len(arrays) == 1 and isinstance(arrays[0], Zip) and not named:
+        return arrays[0]
+    return zip_arrays(*arrays, **named)  # type: ignore[arg-type]  # it checks what they are
+
+
+def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return torch.from_numpy(np.ascontiguousarray(native))
+
+
+def _tensors(chunk: Any) -> Any:
+    if isinstance(chunk, dict):
+        return {name: _tensor(part) for name, part in chunk.items()}
+    return tuple(map(_tensor, chunk)) if isinstance(chunk, tuple) else _tensor(chunk)

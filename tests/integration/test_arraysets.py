@@ -1,0 +1,98 @@
+"""Arrays in PyTorch's DataLoader and torchdata's StatefulDataLoader, with real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import lowtide
+from lowtide.errors import ArgumentError, StateError
+from lowtide.torch import ArrayDataset, ChunkDataset
+
+pytestmark = [
+    # torchdata 0.11 calls what PyTorch 2.13 asks not to call.
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Iterator[tuple[lowtide.Array, lowtide.Array]]:
+    np.save(tmp_path / "x.npy", np.repeat(np.arange(100, dtype=">f4")[:, None], 3, axis=1))
+    np.save(tmp_path / "y.npy", np.arange(100))
+    with lowtide.open(tmp_path / "x.npy") as x, lowtide.open(tmp_path / "y.npy") as y:
+        yield x, y
+
+
+def rows(batches: Any) -> list[int]:
+    numbers: list[int] = []
+    for x, y in batches:
+        assert (x[:, 0] == y).all()
+        numbers += y.tolist()
+    return numbers
+
+
+@pytest.mark.parametrize(("workers", "start"), WORKERS)
+def test_every_row_once_through_a_loader(arrays: Any, workers: int, start: Any) -> None:
+    train, _ = lowtide.zip(*arrays).split(0.8, seed=1)
+    expected = sorted(train[:][1].tolist())
+    loader = DataLoader(
+        ArrayDataset(train), 7, shuffle=True, num_workers=workers, multiprocessing_context=start
+    )
+    assert sorted(rows(loader)) == expected
+    dataset = ChunkDataset(train, 7, shuffle=True, seed=3)
+    chunks = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=start)
+    reference = rows(train.chunks(7, shuffle=True, seed=3))
+    assert rows(chunks) == reference
+    assert sorted(reference) == expected
+
+
+def test_a_batch_is_one_read_per_array(arrays: Any) -> None:
+    dataset = ArrayDataset(x=arrays[0], y=arrays[1])
+    with mock.patch.object(lowtide.Array, "take", autospec=True, side_effect=lowtide.Array.take) as take:
+        items = dataset.__getitems__([5, 3, 9])
+    assert take.call_count == 2
+    assert [int(item["y"]) for item in items] == [5, 3, 9]
+    assert dataset[7]["x"].tolist() == [7.0] * 3
+    assert isinstance(ArrayDataset(arrays[1])[0], tuple)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [1, 5])
+def test_a_stateful_loader_resumes_exactly(arrays: Any, workers: int, stop: int) -> None:
+    def loader() -> Any:
+        dataset = ChunkDataset(lowtide.zip(*arrays), 7, shuffle="blocks", seed=2, epoch=1)
+        return StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+    expected = rows(loader())
+    first = loader()
+    batches = iter(first)
+    seen = rows(next(batches) for _ in range(stop))
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert seen + rows(second) == expected
+
+
+def test_states_and_epochs(arrays: Any) -> None:
+    dataset = ChunkDataset(arrays[1], 10, shuffle=True)
+    first = torch.cat(list(dataset)).tolist()
+    dataset.set_epoch(1)
+    assert torch.cat(list(dataset)).tolist() != first
+    assert dataset.state_dict()["position"] == len(dataset) == 10
+    other = ChunkDataset(arrays[1], 10, shuffle=True, rank=1, world_size=2)
+    other.load_state_dict({**dataset.state_dict(), "position": 8})
+    assert [len(batch) for batch in other] == [5, 5]
+    for wrong in ({}, {**dataset.state_dict(), "seed": 9}):
+        with pytest.raises(StateError):
+            other.load_state_dict(wrong)
+    with pytest.raises(ArgumentError, match="takes an array or"):
+        ChunkDataset(np.zeros(3), 10)  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""Reductions beside NumPy's, in its dtypes and to more digits."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import lowtide
+from lowtide._arrays import array as array_module
+from lowtide._arrays import reductions
+from lowtide.errors import ArgumentError, BudgetError
+
+NAMES = ["sum", "mean", "var", "std", "min", "max"]
+
+
+@given(
+    shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=8),
+    dtype=st.sampled_from(["i2", "u8", "f2", "f4", ">f8", "c8", "?"]),
+    name=st.sampled_from(NAMES),
+    keepdims=st.booleans(),
+    piece=st.sampled_from([1, 5, 2**18]),
+    data=st.data(),
+)
+def test_reductions_are_numpys(
+    tmp_path_factory: pytest.TempPathFactory,
+    shape: tuple[int, ...],
+    dtype: str,
+    name: str,
+    keepdims: bool,
+    piece: int,
+    data: st.DataObject,
+) -> None:
+    rng = np.random.default_rng(0)
+    array = (rng.normal(size=shape) * 100).astype(dtype)
+    others = st.sets(st.integers(1, max(1, len(shape) - 1))) if len(shape) > 1 else st.just(set())
+    axis = data.draw(st.one_of(st.none(), st.just(0), others.map(lambda axes: (0, *sorted(axes)))))
+    path = tmp_path_factory.mktemp("reductions") / "x.npy"
+    np.save(path, array)
+    wide = array.astype({"f": "f8", "c": "c16"}.get(array.dtype.kind, array.dtype))
+    with lowtide.open(path) as a, mock.patch.object(reductions, "_PIECE", piece), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy warns of means of nothing
+        try:
+            exact = getattr(np, name)(wide, axis=axis, keepdims=keepdims)
+            kind = getattr(np, name)(array, axis=axis, keepdims=keepdims).dtype
+        except ValueError:
+            with pytest.raises(ValueError, match="no minimum"):
+                getattr(a, name)(axis=axis, keepdims=keepdims)
+            return
+        got = getattr(np, name)(a, axis=axis, keepdims=keepdims)
+        assert type(got) is type(exact.astype(kind)[()])
+        assert (got.shape, got.dtype) == (exact.shape, kind.newbyteorder("="))
+        tolerance = {"f2": 1e-3, "f4": 1e-6, "c8": 1e-6}.get(dtype, 1e-12)
+        np.testing.assert_allclose(got, exact.astype(kind), rtol=tolerance, atol=tolerance)
+
+
+@given(
+    bins=st.one_of(st.integers(1, 9), st.just([-1.0, 0.0, 0.5, 3.0])),
+    limits=st.sampled_from([None, (-1.0, 2.0)]),
+    rows=st.integers(0, 50),
+)
+def test_histograms_are_numpys(
+    tmp_path_factory: pytest.TempPathFactory, bins: Any, limits: Any, rows: int
+) -> None:
+    array = np.random.default_rng(rows).normal(size=(rows, 3))
+    path = tmp_path_factory.mktemp("histogram") / "x.npy"
+    np.save(path, array)
+    with lowtide.open(path) as a, mock.patch.object(reductions, "_PIECE", 7):
+        for got, expected in zip(a.histogram(bins, limits), np.histogram(array, bins, limits), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_small_spread_on_a_large_mean_keeps_its_digits(tmp_path: Path) -> None:
+    array = 1e8 + np.random.default_rng(0).normal(size=(20_000, 2))
+    np.save(tmp_path / "x.npy", array)
+    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reductions, "_PIECE", 100):
+        np.testing.assert_allclose(a.std(axis=0), array.std(axis=0), rtol=1e-9)
+        np.testing.assert_allclose(a.var(ddof=1), array.var(ddof=1), rtol=1e-9)
+
+
+def test_float32_sums_are_better_than_numpys(tmp_path: Path) -> None:
+    array = np.full((2**20, 1), 0.1, "f4")
+    np.save(tmp_path / "x.npy", array)
+    with lowtide.open(tmp_path / "x.npy") as a:
+        exact = float(array[0, 0]) * 2**20
+        assert float(a.sum(axis=0)[0]) == pytest.approx(exact, rel=1e-7)
+        assert a.sum(axis=0, dtype="f8")[0] == pytest.approx(exact, rel=1e-12)
+
+
+def test_what_is_too_large_to_load_is_reduced_and_names_it(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(12.0).reshape(4, 3))
+    with (
+        lowtide.open(tmp_path / "x.npy") as a,
+        mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", 10),
+    ):
+        assert np.mean(a) == 5.5
+        assert np.max(a.rows(0, 2).columns[1]) == 4
+        with pytest.raises(BudgetError, match=r"array.mean\(\)"):
+            np.median(a)
+
+
+def test_progress_adds_up(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5000, 100)))
+    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reductions, "_BUDGET", 2**17):
+        calls: list[int] = []
+        a.mean(axis=0, progress=calls.append)
+        assert sum(calls) == a.nbytes
+        assert len(calls) > 5
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda a: a.mean(axis=1), r"axis must be None, 0 .*chunk.mean\(axis=1\)"),
+        (lambda a: np.sum(a, axis=(1,)), "axis must be None"),
+        (lambda a: a.max(axis=5), "axis must be None"),
+        (lambda a: a.sum(out=np.zeros(())), "has no out="),
+        (lambda a: a.histogram(0), "bins must be"),
+    ],
+)
+def test_bad_reductions_raise(tmp_path: Path, use: Any, message: str) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    with lowtide.open(tmp_path / "x.npy") as a, pytest.raises(ArgumentError, match=message):
+        use(a)
+
+
+def test_records_and_text_have_no_mean(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3, [("x", "f4")]))
+    np.save(tmp_path / "s.npy", np.array(["a", "b"]))
+    with lowtide.open(tmp_path / "x.npy") as a, pytest.raises(ArgumentError, match="select a field"):
+        a.mean()
+    with lowtide.open(tmp_path / "s.npy") as a, pytest.raises(ArgumentError, match="not defined"):
+        a.max()
