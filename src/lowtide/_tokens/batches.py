@@ -6,24 +6,25 @@ prefetched by one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._closing import Closing
+from lowtide._io.buffers import Buffers
 from lowtide._io.extents import Ints
-from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
+from lowtide._ranks import Rank, ranks
 from lowtide._readonly import ReadOnly
-from lowtide._sizes import whole
+from lowtide._sizes import parse_size, whole
+from lowtide._tokens.ahead import Ahead
 from lowtide._tokens.blocks import Blocks
-from lowtide._tokens.documents import DocumentBatches, DocumentKind, Ids
+from lowtide._tokens.documents import DocumentBatches, DocumentKind
 from lowtide._tokens.packing import Packed
-from lowtide._tokens.sampling import DocumentStarts, Order, Random, Samples, Sequential, Shuffle
+from lowtide._tokens.sampling import DocumentStarts, Order, Random, Samples, Sequential, Shuffle, Windows
+from lowtide._tokens.steps import Check, Steps
 from lowtide.errors import ArgumentError, ClosedError, StateError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from lowtide.torch import TorchBatches
 
 Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-Check = Callable[[npt.NDArray[Any]], None]
 
 _FOREVER = 2**62
 
@@ -40,39 +40,12 @@ ORDERS: list[type[Order]] = [Shuffle, Random, Blocks, Sequential, DocumentStarts
 
 def samples_of(corpus: Corpus, length: int, order: str, seed: int) -> Samples:
     """The samples of a corpus in the order of that name."""
-    length = whole("length", length, 1)
+    length, seed = whole("length", length, 1), whole("seed", seed)
     for kind in ORDERS:
         if kind.name == order:
             return kind(corpus, length, seed)
     *names, last = [kind.name for kind in ORDERS]
     raise ArgumentError(f"order must be {', '.join(names)} or {last}, got {order!r}")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The rows of one rank at each step. It has no position, so that a thread can read from it."""
-
-    samples: Samples
-    batch_size: int
-    length: int
-    rows: tuple[int, int]
-    check: Check | None
-    """Called with the tokens of each batch once they are read; raises for those that must not be used."""
-
-    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
-        """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
-        first, last = self.rows
-        buffer = np.empty((last - first, self.length + 1), self.samples.dtype) if out is None else out
-        return self.samples.submit(step * self.batch_size + first, buffer).then(partial(self._finish, buffer))
-
-    def _finish(self, buffer: npt.NDArray[Any], _: object) -> npt.NDArray[Any]:
-        if self.check is not None:
-            self.check(buffer)
-        return buffer
-
-    def document_ids(self, step: int, x: npt.NDArray[Any]) -> Ids:
-        """The document of each token of a step's ``x``, counted within its row."""
-        return self.samples.document_ids(step * self.batch_size + self.rows[0], x)
 
 
 class Batches(ReadOnly, Closing, Iterator[Pair]):
@@ -97,25 +70,32 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         batch_size: int,
         length: int,
         *,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: Rank = None,
+        world_size: int | None = None,
         start: int = 0,
         prefetch: int = 2,
+        budget: int | str | None = None,
         check: Check | None = None,
     ) -> None:
         batch_size, length = whole("batch_size", batch_size, 1), whole("length", length, 1)
-        self._rank, self._world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
-        if self.rank >= self.world_size:
-            raise ArgumentError(f"rank must be below world_size, got rank {rank} of {world_size}")
+        self._rank, self._world_size = ranks(rank, world_size)
         if batch_size < self.world_size:
             raise ArgumentError(
                 f"batch_size is the global batch and must hold a row for each rank, got {batch_size} for "
-                f"{world_size} ranks"
+                f"{self.world_size} ranks"
             )
         self._prefetch = whole("prefetch", prefetch, 0)
         rows = (self.rank * batch_size // self.world_size, (self.rank + 1) * batch_size // self.world_size)
         self._samples = samples
-        self._steps = Steps(samples, batch_size, length, rows, check)
+        self._options: dict[str, Any] = {"prefetch": prefetch, "budget": budget, "check": check}
+        nbytes = (rows[1] - rows[0]) * (length + 1) * samples.dtype.itemsize
+        # One is in the consumer's hands, and the loop still holds it while it takes the next.
+        buffers = Buffers(nbytes, most=self._prefetch + 2)
+        memory = 0 if budget is None else parse_size(budget)
+        ahead = None
+        if isinstance(samples, Windows) and samples.reads_ahead and (memory or self._prefetch):
+            ahead = Ahead(samples, batch_size, rows, self._prefetch > 0, memory)
+        self._steps = Steps(samples, batch_size, length, rows, check, buffers, ahead)
         self._closed = False
         self._seek(whole("start", start, 0))
 
@@ -252,6 +232,11 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         """
         return DocumentBatches(self, kind)
 
+    def _for_rank(self, rank: int, world_size: int) -> Batches:
+        """The same batches, of which another rank reads its rows."""
+        options = {**self._options, "rank": rank, "world_size": world_size, "start": self.step}
+        return type(self)(self._samples, self.batch_size, self.length, **options)
+
     def __iter__(self) -> Batches:
         return self
 
@@ -326,19 +311,28 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
                 f"not a state of batches (expected 'step' and 'settings', got {sorted(map(str, state))}); "
                 f"pass what state_dict() returned"
             )
+        saved = _plain(saved)
         differences = [
             f"{name} was {saved.get(name)!r} and is {now.get(name)!r}"
             for name in sorted({*saved, *now})
             if saved.get(name) != now.get(name)
         ]
         if differences:
+            remedy, size = "", saved.get("batch_size")
+            if isinstance(size, int) and {**saved, "batch_size": self.batch_size} == now:
+                # Samples are numbered through all epochs, so their number is the place, whatever the batch.
+                start = -(-step * size // self.batch_size)
+                remedy = f"; to continue behind its {step * size} windows pass start={start} and no state"
             raise StateError(
-                f"the state was saved with another corpus or other settings: {'; '.join(differences)}"
+                f"the state was saved with another corpus or other settings: {'; '.join(differences)}{remedy}"
             )
         return step
 
     def _settings(self) -> dict[str, Any]:
-        return {"batch_size": self.batch_size, "length": self.length, **self._samples.settings()}
+        settings: dict[str, Any] = _plain(
+            {"batch_size": self.batch_size, "length": self.length, **self._samples.settings()}
+        )
+        return settings
 
     def _seek(self, step: int) -> None:
         if hasattr(self, "_ahead"):
@@ -360,6 +354,15 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         """End the prefetch thread; idempotent."""
         self._closed = True
         self._ahead.close()
+        if self._steps.ahead is not None:
+            self._steps.ahead.release()
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON would give it back: with strings as keys, and no integers of NumPy."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def pair(buffer: npt.NDArray[Any]) -> Pair:

@@ -28,6 +28,7 @@ class Blocks(Shuffle):
     """
 
     name = "blocks"
+    reads_ahead = False
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)

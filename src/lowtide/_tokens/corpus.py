@@ -6,6 +6,7 @@ import hashlib
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from lowtide._closing import Closing
 from lowtide._io.reader import Cache, ReaderName
+from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
@@ -99,6 +101,18 @@ class Corpus(ReadOnly, Closing):
         self._eos = layout.eos if eos is None else eos
         self._segments = Segments(layout.segments, layout.dtype, reader=reader, cache=cache)
         self._closed = False
+        if layout.usual_eos is not None:
+            self._find_marks(layout.usual_eos)
+
+    def _find_marks(self, usual: int) -> None:
+        """Which token marks documents, and where, for a format that records neither."""
+        first, last = int(self._slice(range(1))[0]), int(self._slice(range(len(self) - 1, len(self)))[0])
+        if self._eos is None and (usual in (first, last) or (self._spread(256, 1024) == usual).any()):
+            self._eos = usual
+        # A file that starts with the mark has it first in each document. One that starts within a document
+        # is a later shard, unless it ends with the mark: then it is the last token of each document.
+        at_end = self._eos is not None and last == self._eos != first
+        self._layout = replace(self._layout, marks="end" if at_end else "start")
 
     # Attributes
 
@@ -255,10 +269,11 @@ class Corpus(ReadOnly, Closing):
         *,
         order: str = "shuffle",
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: Rank = None,
+        world_size: int | None = None,
         start: int = 0,
         prefetch: int = 2,
+        budget: int | str | None = None,
     ) -> Batches:
         """Batches for training: ``batches[step]`` depends on the seed, the step and the corpus alone.
 
@@ -276,13 +291,18 @@ class Corpus(ReadOnly, Closing):
         seed
             Selects the permutation, or the random windows.
         rank
-            Which of the ``world_size`` ranks this is.
+            Which of the ``world_size`` ranks this is. ``"auto"`` takes both from ``torch.distributed`` or,
+            under ``torchrun``, from the environment.
         world_size
             Number of ranks that share the global batch.
         start
             The first step.
         prefetch
             Batches that a thread reads ahead; 0 reads each when it is needed, without a thread.
+        budget
+            Memory, such as ``"256 MiB"``, for the windows of many steps of files that are not in the page
+            cache. They are read together, in few long reads, and come in the same order. It pays where reads
+            are expensive, as on a cloud disk. Without it each step is read by itself.
 
         Examples
         --------
@@ -297,7 +317,14 @@ class Corpus(ReadOnly, Closing):
         self._check_ids()
         samples = samples_of(self, length, order, seed)
         return Batches(
-            samples, batch_size, length, rank=rank, world_size=world_size, start=start, prefetch=prefetch
+            samples,
+            batch_size,
+            length,
+            rank=rank,
+            world_size=world_size,
+            start=start,
+            prefetch=prefetch,
+            budget=budget,
         )
 
     def largest(self, *, scan: bool = False) -> int:

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending, every
 from lowtide._permutation import key_of
+from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
+from lowtide._sizes import whole
 from lowtide._tokens.batches import Batches, samples_of
 from lowtide._tokens.corpus import Corpus
 from lowtide._tokens.documents import Ids
@@ -65,6 +67,11 @@ class Mixture(ReadOnly):
     def __init__(self, corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights]) -> None:
         if not corpora:
             raise ArgumentError("a mixture needs at least one corpus")
+        if not isinstance(corpora, Mapping) or not all(isinstance(one, Corpus) for one in corpora.values()):
+            raise ArgumentError(
+                "a mixture takes a dict of corpora by name; open each, as in {'web': lowtide.corpus(path)}"
+            )
+        _check_tokenizers(corpora)
         kinds = {name: str(corpus.dtype) for name, corpus in corpora.items()}
         self._dtype: np.dtype[Any] = np.result_type(*[corpus.dtype for corpus in corpora.values()])
         if self.dtype.kind not in "iu":
@@ -101,8 +108,8 @@ class Mixture(ReadOnly):
         *,
         order: str = "shuffle",
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: Rank = None,
+        world_size: int | None = None,
         start: int = 0,
         prefetch: int = 2,
     ) -> MixedBatches:
@@ -119,7 +126,8 @@ class Mixture(ReadOnly):
         seed
             Selects the permutations, or the random windows.
         rank
-            Which of the ``world_size`` ranks this is.
+            Which of the ``world_size`` ranks this is. ``"auto"`` takes both from ``torch.distributed`` or,
+            under ``torchrun``, from the environment.
         world_size
             Number of ranks that share the global batch.
         start
@@ -162,10 +170,10 @@ class MixedSamples(Samples):
         self._names = list(mixture.corpora)
         # Each corpus has its own seed, or two copies of one corpus would come in the same order.
         self._parts = [
-            samples_of(corpus, length, order, key_of(seed, nth))
+            samples_of(corpus, length, order, key_of(whole("seed", seed), nth))
             for nth, corpus in enumerate(mixture.corpora.values())
         ]
-        self._seed = seed
+        self._seed = whole("seed", seed)
         self._weights = {
             step: {name: str(share) for name, share in shares.items()}
             for step, shares in mixture.weights.items()
@@ -264,6 +272,25 @@ class MixedBatches(Batches):
 
 def _place(out: npt.NDArray[Any], rows: Ints, tokens: npt.NDArray[Any], _: object) -> None:
     out[rows] = tokens
+
+
+def _check_tokenizers(corpora: Mapping[str, Corpus]) -> None:
+    """Refuse corpora whose ids have different meanings, as far as their formats record it."""
+    hashes, sizes = {}, {}
+    for name, corpus in corpora.items():
+        tokenizer = corpus.metadata.get("tokenizer")
+        if isinstance(tokenizer, Mapping) and tokenizer.get("sha256"):
+            hashes[name] = f"{tokenizer.get('name')}, sha256 {str(tokenizer['sha256'])[:8]}"
+        if corpus.vocab_size is not None:
+            sizes[name] = str(corpus.vocab_size)
+    remedy = "prepare them with one tokenizer, as in lowtide prepare --tokenizer"
+    for problem, values in (
+        ("have different tokenizers", hashes),
+        ("have vocabularies of different sizes", sizes),
+    ):
+        if len(set(values.values())) > 1:
+            listed = "; ".join(f"{name!r}: {value}" for name, value in values.items())
+            raise ArgumentError(f"the corpora of the mixture {problem} ({listed}); {remedy}")
 
 
 def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fraction]:

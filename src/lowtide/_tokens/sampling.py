@@ -17,6 +17,7 @@ from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, Shuffled, key_of, mix
 from lowtide._tokens.documents import Ids, ids_from_index, ids_from_marks
+from lowtide._tokens.segments import Places, Segments
 from lowtide.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ class Windows(Order):
     sets ``epoch_samples`` if it is not the number of windows that fit into the corpus.
     """
 
+    reads_ahead: ClassVar[bool] = True
+    """Whether windows are read one by one, so that those of several steps may be read together."""
+
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)
         if self.tokens < length + 1:
@@ -97,11 +101,21 @@ class Windows(Order):
                 f"target; use a length of at most {max(0, self.tokens - 1)}"
             )
         self.epoch_samples = self.tokens // length
-        self._plan: tuple[int, Ints] = (-1, np.empty(0, np.int64))
+        self._plan: tuple[int, Places | None] = (-1, None)
 
     @property
     def dropped_tokens(self) -> int:  # type: ignore[override]
         return max(0, self.tokens - self.epoch_samples * self._length)
+
+    @property
+    def length(self) -> int:
+        """Tokens in a window."""
+        return self._length
+
+    @property
+    def segments(self) -> Segments:
+        """The files that windows are read from."""
+        return self._corpus._segments
 
     @abstractmethod
     def starts_at(self, numbers: Ints) -> Ints:
@@ -112,7 +126,11 @@ class Windows(Order):
         return self.starts_at(np.arange(first, last, dtype=np.int64))
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        return self._corpus._segments.submit_windows(self._planned_starts(first, first + len(out)), out)
+        page, row = divmod(first, _PLANNED)
+        if row + len(out) > _PLANNED:
+            starts = self._planned_starts(first, first + len(out))
+            return self._corpus._segments.submit_windows(starts, out)
+        return self._corpus._segments.submit_places(self._planned(page), row, out)
 
     def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
         if len(numbers) and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and _ascending(numbers):
@@ -132,11 +150,16 @@ class Windows(Order):
         if row + last - first > _PLANNED:
             middle = (page + 1) * _PLANNED
             return np.concatenate((self._planned_starts(first, middle), self._planned_starts(middle, last)))
-        number, starts = self._plan  # both at once, since several threads may ask
-        if number != page:
+        return self._planned(page).starts[row : row + last - first]
+
+    def _planned(self, page: int) -> Places:
+        """Where the samples of a page are; that of the last page asked for is kept."""
+        number, places = self._plan  # both at once, since several threads may ask
+        if number != page or places is None:
             starts = self.starts(page * _PLANNED, (page + 1) * _PLANNED)
-            self._plan = (page, starts)
-        return starts[row : row + last - first]
+            places = self._corpus._segments.places(starts, self._length + 1)
+            self._plan = (page, places)
+        return places
 
 
 def _ascending(numbers: Ints) -> bool:
@@ -210,12 +233,12 @@ class Shuffle(Windows):
         return starts % self.tokens
 
     def containing(self, token: int, epoch: int) -> list[int]:
-        window, within = divmod((token - self.phase(epoch)) % self.tokens, self._length)
-        # The token may also be the last target of the window before, or of the last one.
-        windows = {window, (window - 1) % self.epoch_samples if within == 0 else -1}
-        if window == self.epoch_samples and within == 0:
-            windows.add(self.epoch_samples - 1)
-        inside = [window for window in windows if 0 <= window < self.epoch_samples]
+        place = (token - self.phase(epoch)) % self.tokens
+        window = place // self._length
+        # It is also the last target of the window that ends just before it, unless the gap does.
+        before, within = divmod((place - 1) % self.tokens, self._length)
+        windows = {window, before} if within == self._length - 1 else {window}
+        inside = [window for window in windows if window < self.epoch_samples]
         return self._epochs.numbers(np.array(inside, np.int64), epoch)
 
 

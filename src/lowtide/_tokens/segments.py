@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.extents import AHEAD, Extents, Ints
+from lowtide._io.extents import AHEAD, Bytes, Extents, Ints
 from lowtide._io.gather import gather
 from lowtide._io.pending import Outcome, Pending
 from lowtide._io.reader import Cache, Reader, ReaderName, open_reader
 from lowtide._tokens.formats.tokens import Segment
 
 _READERS = 1024  # readers kept; each is small, but there may be many shards
+
+
+class Places(NamedTuple):
+    """Windows of one length, and where they lie."""
+
+    starts: Ints
+    which: Ints | None
+    """The segment of each; None if there is one only."""
+    offsets: Ints
+    """Where each starts in its file, in bytes."""
+    whole: npt.NDArray[np.bool_] | None
+    """Which of them lie in one piece; None if all do."""
 
 
 class Segments:
@@ -41,16 +52,34 @@ class Segments:
     def __len__(self) -> int:
         return int(self.borders[-1])
 
+    def places(self, starts: Ints, length: int) -> Places:
+        """Where windows of ``length`` tokens lie, for many batches at once."""
+        item = self.dtype.itemsize
+        if self._plain:
+            offsets, whole = starts * item + self._segments[0].offset, starts + length <= len(self)
+            return Places(starts, None, offsets, None if whole.all() else whole)
+        which, offsets, room = self._position(starts % len(self))
+        return Places(starts, which, offsets, None if room.min(initial=length) >= length else room >= length)
+
+    def submit_places(self, places: Places, first: int, out: npt.NDArray[Any]) -> Pending[Outcome]:
+        """Start to fill each row of ``out`` with one of the windows at ``places``, from ``first`` on."""
+        rows = slice(first, first + len(out))
+        if places.whole is not None and not places.whole[rows].all():
+            return self.submit_windows(places.starts[rows], out)
+        extents = Extents.of_rows(places.offsets[rows], out.shape[1] * self.dtype.itemsize)
+        flat = out.reshape(-1).view(np.uint8)
+        if places.which is None:
+            return self._reader(0).submit(extents, flat)
+        return self._gather(places.which[rows], extents, flat)
+
     def submit_windows(self, starts: Ints, out: npt.NDArray[Any], ahead: int = AHEAD) -> Pending[Outcome]:
         """Start to fill each row of ``out`` with the tokens from one of ``starts`` on.
 
         A row that passes the end continues at the start, so that windows of any phase cover every token.
         """
-        item = self.dtype.itemsize
-        width = out.shape[1] * item
         if self._plain and int(starts.max(initial=0)) + out.shape[1] <= len(self):
-            targets, lengths = _rows(len(starts), width)
-            extents = Extents(starts * item + self._segments[0].offset, targets, lengths)
+            item = self.dtype.itemsize
+            extents = Extents.of_rows(starts * item + self._segments[0].offset, out.shape[1] * item)
             return self._reader(0).submit(extents, out.reshape(-1).view(np.uint8), ahead=ahead)
         targets = np.arange(len(starts), dtype=np.int64) * out.shape[1]
         lengths = np.full(len(starts), out.shape[1], np.int64)
@@ -63,8 +92,11 @@ class Segments:
         if not len(starts):
             return Pending.of(Outcome())
         which, extents = self._locate(starts, lengths, targets)
+        return self._gather(which, extents, out.reshape(-1).view(np.uint8), ahead)
+
+    def _gather(self, which: Ints, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Pending[Outcome]:
         readers = {number: self._reader(number) for number in set(which.tolist())}
-        return gather(readers, which, extents, out.reshape(-1).view(np.uint8), ahead)
+        return gather(readers, which, extents, out, ahead)
 
     def _locate(self, starts: Ints, lengths: Ints, targets: Ints) -> tuple[Ints, Extents]:
         """The segment of each part of each span, and the parts: a span may cross borders."""
@@ -73,19 +105,8 @@ class Segments:
         parts: list[tuple[Ints, Ints, Ints, Ints]] = []
         while len(position):
             position %= len(self)
-            which = np.searchsorted(self.borders, position, side="right") - 1
-            within = position - self.borders[which]
-            take = np.minimum(left, self.borders[which + 1] - position)
-            offset = self._offsets[which] + within * item
-            record = self._records[which]
-            if record.any():
-                # Tokens in records: the rest of one record, which starts `stride` bytes after the last.
-                size = np.maximum(record, 1)
-                in_records = (
-                    self._offsets[which] + within // size * self._strides[which] + within % size * item
-                )
-                offset = np.where(record > 0, in_records, offset)
-                take = np.where(record > 0, np.minimum(take, size - within % size), take)
+            which, offset, room = self._position(position)
+            take = np.minimum(left, room)
             parts.append((which, offset, target, take * item))
             more = left > take
             position, left, target = (
@@ -95,6 +116,22 @@ class Segments:
             )
         which, offsets, places, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         return which, Extents(offsets, places, sizes)
+
+    def _position(self, positions: Ints) -> tuple[Ints, Ints, Ints]:
+        """The segment of each position, its byte in the file, and the tokens that follow it there."""
+        item = self.dtype.itemsize
+        which = np.searchsorted(self.borders, positions, side="right") - 1
+        within = positions - self.borders[which]
+        room = self.borders[which + 1] - positions
+        offset = self._offsets[which] + within * item
+        record = self._records[which]
+        if record.any():
+            # Tokens in records: the rest of one record, which starts `stride` bytes after the last.
+            size = np.maximum(record, 1)
+            in_records = self._offsets[which] + within // size * self._strides[which] + within % size * item
+            offset = np.where(record > 0, in_records, offset)
+            room = np.where(record > 0, np.minimum(room, size - within % size), room)
+        return which, offset, room
 
     def stream(self, start: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""
@@ -117,11 +154,3 @@ class Segments:
         """Close every file; a later read would open it again."""
         while self._readers:
             self._readers.popitem()[1].close()
-
-
-@lru_cache(8)
-def _rows(count: int, width: int) -> tuple[Ints, Ints]:
-    """Targets and lengths of ``count`` rows of ``width`` bytes: the same for every batch."""
-    targets, lengths = np.arange(count, dtype=np.int64) * width, np.full(count, width, np.int64)
-    targets.flags.writeable = lengths.flags.writeable = False
-    return targets, lengths

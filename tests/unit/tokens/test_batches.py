@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import threading
@@ -41,7 +42,7 @@ def test_x_and_y_are_views_of_one_buffer_and_y_is_one_later(corpus: lowtide.Corp
 
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
-@pytest.mark.parametrize(("tokens", "length"), [(10_007, 32), (1024, 32), (33, 32), (500, 7)])
+@pytest.mark.parametrize(("tokens", "length"), [(3007, 32), (1024, 32), (33, 32), (500, 7)])
 def test_every_token_comes_once_an_epoch(tmp_path: Path, order: str, tokens: int, length: int) -> None:
     """All but the fewer than `length` that are left over, in each of several epochs."""
     batches = numbered(tmp_path, tokens, shards=3).batches(1, length, order=order, seed=1, prefetch=0)
@@ -156,7 +157,38 @@ def test_when_names_exactly_the_steps_that_hold_a_token(
         assert batches.when(token, epoch) == sorted(expected)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_when_is_exact_at_the_seam_of_the_ring(tmp_path: Path, seed: int) -> None:
+    """Every token of a corpus that is not a multiple of the length, so that the ring has a gap."""
+    batches = numbered(tmp_path, 503).batches(4, 16, seed=seed, prefetch=0)
+    windows = batches.read_samples(np.arange(batches.epoch_samples))
+    for token in range(503):
+        expected = {i // 4 for i in np.flatnonzero((windows == token).any(axis=1)).tolist()}
+        assert batches.when(token) == sorted(expected)
+
+
 # State
+
+
+def test_numpy_integers_become_plain_in_states(corpus: lowtide.Corpus) -> None:
+    state = corpus.batches(np.int64(4), np.int64(16), seed=np.int64(3)).state_dict()  # type: ignore[arg-type]
+    assert all(type(value) in (int, str) for value in state["settings"].values())
+    assert json.loads(json.dumps(state)) == state == corpus.batches(4, 16, seed=3).state_dict()
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "abc"])
+def test_seed_that_is_not_an_integer_raises(corpus: lowtide.Corpus, seed: Any, tmp_path: Path) -> None:
+    message = f"seed must be an integer, got {seed!r}"
+    with pytest.raises(ArgumentError, match=message):
+        corpus.batches(2, 8, seed=seed)
+    with pytest.raises(ArgumentError, match=message):
+        lowtide.mix({"a": corpus}, {"a": 1}).batches(2, 8, seed=seed)
+    np.save(tmp_path / "rows.npy", np.arange(12))
+    array = lowtide.open(tmp_path / "rows.npy")
+    with pytest.raises(ArgumentError, match=message):
+        array.chunks(3, shuffle=True, seed=seed)
+    with pytest.raises(ArgumentError, match=message):
+        lowtide.shuffle(array, tmp_path / "out.npy", seed=seed)
 
 
 def test_a_state_of_another_corpus_or_other_settings_says_what_differs(
@@ -174,6 +206,20 @@ def test_a_state_of_another_corpus_or_other_settings_says_what_differs(
     other.batches(4, 16, seed=1).load_state_dict(state)  # the same tokens in other shards are the same corpus
     with pytest.raises(StateError, match="expected 'step' and 'settings'"):
         other.batches(4, 16).load_state_dict({"epoch": 3})
+
+
+@pytest.mark.parametrize(("size", "start"), [(8, 5), (2, 20), (3, 14)])
+def test_state_of_another_batch_size_says_how_to_continue(
+    corpus: lowtide.Corpus, size: int, start: int
+) -> None:
+    state = {**corpus.batches(4, 16, seed=1).state_dict(), "step": 10}
+    other = corpus.batches(size, 16, seed=1)
+    message = (
+        f"batch_size was 4 and is {size}; to continue behind its 40 windows pass start={start} and no state"
+    )
+    with pytest.raises(StateError, match=message):
+        other.load_state_dict(state)
+    assert start * size >= 40 > (start - 1) * size
 
 
 # Prefetching

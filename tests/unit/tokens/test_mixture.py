@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,38 @@ def test_a_state_says_which_corpus_differs(corpora: dict[str, lowtide.Corpus]) -
     other = lowtide.mix({"a": corpora["a"], "b": corpora["c"]}, {"a": 1, "b": 1}).batches(8, 16)
     with pytest.raises(StateError, match=r"b\.corpus_tokens was 3100 and is 3200"):
         other.load_state_dict(state)
+
+
+def test_state_of_a_mixture_survives_json(corpora: dict[str, lowtide.Corpus]) -> None:
+    two = {name: corpora[name] for name in "ab"}
+    batches = lowtide.mix(two, {0: {"a": 1, "b": 1}, 10: {"a": 1, "b": 3}}).batches(8, 16)
+    state = {**batches.state_dict(), "step": 7}
+    batches.load_state_dict(json.loads(json.dumps(state)))
+    assert batches.step == 7
+    weights = {0: {"a": "1/2", "b": "1/2"}, 10: {"a": "1/4", "b": "3/4"}}  # as version 0.1 saved them
+    batches.load_state_dict({**state, "settings": {**state["settings"], "weights": weights}})
+
+
+def own(folder: Path, tokenizer: dict[str, Any]) -> lowtide.Corpus:
+    """A corpus that records its tokenizer."""
+    (folder.parent / f"{folder.name}.txt").write_text("some text " * 50)
+    lowtide.prepare([folder.parent / f"{folder.name}.txt"], folder, holdout="contiguous", **tokenizer)
+    return lowtide.corpus(folder)
+
+
+def test_corpora_with_different_tokenizers_are_refused(tmp_path: Path) -> None:
+    chars, octets = own(tmp_path / "a", {"tokenizer": "char"}), own(tmp_path / "b", {"tokenizer": "byte"})
+    with pytest.raises(
+        ArgumentError, match=r"different tokenizers \('a': char, sha256 .*; 'b': byte, sha256"
+    ):
+        lowtide.mix({"a": chars, "b": octets}, {"a": 1, "b": 1})
+    lowtide.mix({"a": chars, "again": own(tmp_path / "c", {"tokenizer": "char"})}, {"a": 1, "again": 1})
+
+
+@pytest.mark.parametrize("wrong", [{"a": "path"}, ["a"]])
+def test_mixture_of_something_else_says_what_it_takes(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match="takes a dict of corpora by name"):
+        lowtide.mix(wrong, {"a": 1})
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,8 @@ _LISTED = 5  # names that an error shows
 def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeLike | None = None) -> Tokens:
     """What ``path`` holds and where its tokens are.
 
-    Parameters
-    ----------
-    path
-        A folder, a file, a list of files or a glob.
-    split
-        Which split of a folder or a glob; a file or a list of files is taken as it is.
-    dtype
-        The dtype of the tokens, where no header and no index has it.
+    A file or a list of files is taken as it is, whatever ``split`` is; ``dtype`` is for tokens of which no
+    header and no index has it.
 
     >>> (tmp / "shakespeare").mkdir()
     >>> np.arange(1000, dtype="<u2").tofile(tmp / "shakespeare/train.bin")
@@ -142,7 +136,7 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = 
             return _folder(os.path.join(folder, split), split, dtype, named=True)
         step = "pass the files, and their dtype if they are raw"
         if any(name.endswith(foreign.PREPARED) for name in files):
-            step = f"tokenize text with `lowtide prepare {folder} OUT`, or {step}"
+            step = f"tokenize text with `lowtide prepare {folder} -o OUT`, or {step}"
         raise FormatError(
             f"{folder}: holds no token corpus (found {_some(in_order(files + folders)) or 'nothing'}, "
             f"expected {', '.join(_indexes())}, or files that end in {', '.join(_suffixes())}); {step}"
@@ -155,7 +149,8 @@ def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = 
             f"as in lowtide.corpus({os.path.join(folder, names[0])!r}), or a list to have them one after "
             "another"
         )
-    return _find([os.path.join(folder, name) for name in names], split, dtype, folder)
+    prefix = os.path.join(folder, "")
+    return _find([prefix + name for name in names], split, dtype, folder)
 
 
 def _indexes() -> list[str]:
@@ -174,7 +169,8 @@ def _groups(files: list[str]) -> dict[str, list[str]]:
     data = {second: first for first, second in partner.items()}
     groups: dict[str, list[str]] = {}
     for name in in_order(files):
-        stem, suffix = os.path.splitext(name)
+        stem, dot, end = name.rpartition(".")  # names that start with a dot are not here
+        suffix = dot + end
         if suffix not in suffixes or (suffix in data and stem + data[suffix] in present):
             continue
         paired = suffix in partner and stem + partner[suffix] in present
@@ -190,7 +186,7 @@ def _of_split(names: list[str], split: str, where: str, named: bool = False) -> 
     word = _SAME.get(split, split)
     groups: dict[str | None, list[str]] = {}
     for name in names:
-        match = _WORD.search(os.path.basename(name).lower())
+        match = _WORD.search(name.rpartition(os.sep)[2].lower())
         groups.setdefault(_SAME.get(match[1], match[1]) if match else None, []).append(name)
     if len(groups) == 1 and (named or (None in groups and word == "train")):
         return names

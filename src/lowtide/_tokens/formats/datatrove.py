@@ -6,8 +6,6 @@ a token, its second the number of tokens; a third is for people.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, size_error
@@ -18,24 +16,13 @@ from lowtide._tokens.formats.index import TokenDtype, agree, all_or_none, check_
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError
 
-if TYPE_CHECKING:
-    pass
-
 _WIDTHS: dict[str, TokenDtype] = {"2": np.dtype("<u2"), "4": np.dtype("<u4")}
 _END: np.dtype[np.generic] = np.dtype("<u8")
 _MAX_METADATA = 2**16
 
 
 class Datatrove(TokenFormat):
-    """Files in their order; documents if each has its index.
-
-    >>> np.arange(5, dtype="<u2").tofile(tmp / "x.ds")
-    >>> np.array([3, 5], "<u8").tofile(tmp / "x.ds.index")
-    >>> _ = (tmp / "x.ds.metadata").write_text("gpt2|2\\n5\\n5.00 T")
-    >>> tokens = Datatrove().find(Selection([peek(str(tmp / "x.ds"))]))
-    >>> tokens.count, tokens.documents.count, tokens.metadata["tokenizer"]
-    (5, 2, 'gpt2')
-    """
+    """Files in their order; documents if each has its index."""
 
     name = "datatrove"
     suffixes = (".ds",)

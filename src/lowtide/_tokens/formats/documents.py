@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +26,21 @@ _OPEN = 64  # index files that are kept open
 _VERIFY = 2**17  # ends that are checked at once
 
 
-class Part(Protocol):
+class Part:
     """The documents of one segment. Their ends are in tokens from the segment's first one."""
 
-    @property
-    def where(self) -> str:
-        """File and field, for errors."""
-
-    @property
-    def count(self) -> int: ...
+    __slots__ = ()
+    where: str
+    """File and field, for errors."""
+    count: int
 
     def ends(self, start: int, stop: int) -> Ints:
         """The ends of documents ``start`` to ``stop``."""
+        raise NotImplementedError
 
     def pick(self, which: Ints) -> Ints:
         """The ends of some documents, in ascending order."""
+        raise NotImplementedError
 
     def verify(self) -> None:
         """Check what was only sampled before; ``Documents.verify`` checks the ends itself."""
@@ -49,37 +49,25 @@ class Part(Protocol):
         """Release open files; they are opened again when needed."""
 
 
-class Column:
+class Column(Part):
     """Ends as an array on disk: ``(value - base) / scale``."""
 
     def __init__(self, layout: Layout, what: str, base: int = 0, scale: int = 1) -> None:
-        self.layout = layout
-        self.what = what
-        self.base = base
-        self.scale = scale
+        self.where = f"{layout.path}: {what}"
+        self.count = layout.shape[0]
+        self._layout, self._base, self._scale = layout, base, scale
         self._array: Any = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Column, (self.layout, self.what, self.base, self.scale)
-
-    @property
-    def where(self) -> str:
-        return f"{self.layout.path}: {self.what}"
-
-    @property
-    def count(self) -> int:
-        return self.layout.shape[0]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_array": None}
 
     def ends(self, start: int, stop: int) -> Ints:
-        values = np.empty(stop - start, self.layout.dtype)
+        values = np.empty(stop - start, self._layout.dtype)
         self._open()._read_rows(start, stop, values)  # several times as fast as indexing, for these few bytes
         return self._tokens(values)
 
     def pick(self, which: Ints) -> Ints:
         return self._tokens(self._open().take(which))
-
-    def verify(self) -> None:
-        pass
 
     def close(self) -> None:
         self._array = None
@@ -87,28 +75,28 @@ class Column:
     def _open(self) -> Any:
         array = self._array
         if array is None:
-            from lowtide._arrays.array import Array
+            from lowtide._arrays.stored import StoredArray
 
-            self._array = array = Array(self.layout)
+            self._array = array = StoredArray(self._layout)
         return array
 
     def _tokens(self, values: npt.NDArray[Any]) -> Ints:
         # What does not fit 63 bits becomes negative, and is refused as such.
         ends = values.astype(np.int64)
-        if self.base:
-            ends -= self.base
-        if self.scale > 1:
-            if (ends % self.scale).any():
+        if self._base:
+            ends -= self._base
+        if self._scale > 1:
+            if (ends % self._scale).any():
                 raise FormatError(
-                    f"{self.where} must be multiples of {self.scale} bytes from byte {self.base}, and one is "
-                    "not: damaged; write the file again"
+                    f"{self.where} must be multiples of {self._scale} bytes from byte {self._base}, and one "
+                    "is not: damaged; write the file again"
                 )
-            ends //= self.scale
+            ends //= self._scale
         return ends
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
+class Even(Part):
     """Documents of one size, without an index.
 
     >>> Even("shard", 3, 10).ends(1, 3)
@@ -125,22 +113,16 @@ class Even:
     def pick(self, which: Ints) -> Ints:
         return (which + 1) * self.size
 
-    def verify(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Part):
     """Ends that are in memory already, since the format has them where they cannot be read in place."""
 
     where: str
     values: Ints = field(repr=False)
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return len(self.values)
 
     def ends(self, start: int, stop: int) -> Ints:
@@ -148,12 +130,6 @@ class Listed:
 
     def pick(self, which: Ints) -> Ints:
         return self.values[which]
-
-    def verify(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class Documents:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide._io import jsonfiles, store
-from lowtide._io.identity import Identity, sample
-from lowtide._io.journal import SUFFIX, published_size
-from lowtide._io.store import Neighbours, Peek
+from lowtide._io.identity import Identity
+from lowtide._io.store import Neighbours
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, NotFoundError, UnsupportedError
 
@@ -31,22 +30,6 @@ TokenDtype = np.dtype[np.integer]
 _MAX_NAME = 1000  # characters of a path in an index
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 _NUMBERS = re.compile(r"(\d+)")
-
-
-def raw_segment(file: Peek, itemsize: int, beside: Neighbours) -> tuple[int, int, Identity]:
-    """Tokens in a file without a header, its bytes that count, and an identity that admits appending.
-
-    While lowtide's own writer appends, the bytes are those that it has published.
-    """
-    size = file.size
-    if file.link or beside.has(file.path + SUFFIX):
-        size = published_size(file.path, size)
-    if size % itemsize:
-        raise FormatError(
-            f"{file.path}: truncated, or of another dtype ({size} bytes, {size % itemsize} left over, "
-            f"expected a multiple of a token's {itemsize}); pass dtype=, or copy it again"
-        )
-    return size // itemsize, size, file.identity._replace(samples=(sample(0, file.head),))
 
 
 def token_dtype(dtype: npt.DTypeLike, where: str) -> TokenDtype:
@@ -125,14 +108,14 @@ def read_json(path: str) -> dict[str, object]:
     """The JSON object in an index file, or a ``FormatError`` that says why there is none."""
     content = jsonfiles.load(path, limit=MAX_INDEX, what="index")
     if not isinstance(content, dict):
-        raise FormatError(f"{path}: must be a JSON object, found {brief(content)}")
+        raise jsonfiles.invalid(f"{path}: the index", content, "a JSON object")
     return content
 
 
 def whole(value: object, where: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
     """``value`` if it is an integer within bounds; ``where`` names the file and the field."""
     if type(value) is not int or not least <= value <= most:  # a bool is an int too
-        raise FormatError(f"{where} must be an integer from {least} to {most}, found {brief(value)}")
+        raise jsonfiles.invalid(where, value, f"an integer from {least} to {most}")
     return value
 
 
@@ -154,10 +137,7 @@ class Inside:
         if not isinstance(name, str) or not _PLAIN.fullmatch(name):
             name = self._checked(name, field)
         if name in self._names:
-            raise FormatError(
-                f"{self.index}: {field} is the file {brief(name)}, which is listed before; list each file "
-                "once"
-            )
+            raise jsonfiles.invalid(f"{self.index}: {field}", name, "a file that is not listed before")
         self._names.add(name)
         path = f"{self._prefix}{name}"
         try:
@@ -166,7 +146,7 @@ class Inside:
                 self._check_place(path, name, field)
                 place = store.entry(path)
         except UnicodeEncodeError:  # a lone surrogate, which no file name has
-            raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}") from None
+            raise jsonfiles.invalid(f"{self.index}: {field}", name, "a file name") from None
         if place is None:
             raise NotFoundError(
                 errno.ENOENT, f"no such file, and {self.index} lists it as {field}; restore or copy it", path
@@ -179,7 +159,7 @@ class Inside:
     def _checked(self, name: object, field: str) -> str:
         """The slow way, for names that are not plain: in sub-folders, or wrong."""
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or "\0" in name:
-            raise FormatError(f"{self.index}: {field} must be a file name, found {brief(name)}")
+            raise jsonfiles.invalid(f"{self.index}: {field}", name, "a file name")
         *folders, _ = parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts) or "\\" in name or os.path.splitdrive(name)[0]:
             raise self._leads_outside(name, field)

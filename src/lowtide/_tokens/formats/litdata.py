@@ -7,11 +7,11 @@ them. Otherwise a sample is u32 size and then its tokens.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, size_error
+from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Neighbours, Peek, Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column
@@ -20,20 +20,12 @@ from lowtide._tokens.formats.records import Gatherer, SampleFile
 from lowtide._tokens.formats.tokens import IndexFile, Selection, TokenFormat, Tokens
 from lowtide.errors import FormatError, UnsupportedError
 
-if TYPE_CHECKING:
-    pass
-
+_TENSORS = ("u1", "i1", "i2", "i2", "i4", "i4", "i8", "i8")  # from 11 on
+_ARRAYS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 DTYPES = {
-    **{f"no_header_tensor:{code}": f"<{kind}" for code, kind in enumerate(("u1", "i1"), 11)},
-    **{
-        f"no_header_tensor:{code}": f"<{kind}"
-        for code, kind in enumerate(("i2", "i2", "i4", "i4", "i8", "i8"), 13)
-    },
+    **{f"no_header_tensor:{code}": f"<{kind}" for code, kind in enumerate(_TENSORS, 11)},
     "no_header_tensor:20": "<u2",
-    **{
-        f"no_header_numpy:{code}": f"<{kind}"
-        for code, kind in enumerate(("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
-    },
+    **{f"no_header_numpy:{code}": f"<{kind}" for code, kind in enumerate(_ARRAYS)},
 }
 """LitData numbers torch's dtypes with their aliases, and NumPy's; these are the integers among them."""
 
@@ -42,21 +34,7 @@ _OFFSET: np.dtype[np.generic] = np.dtype("<u4")
 
 
 class LitData(TokenFormat):
-    """The chunks that ``index.json`` lists, in its order.
-
-    >>> import json, struct
-    >>> from lowtide._io.store import peek
-    >>> chunk = struct.pack("<4I", 2, 16, 20, 22) + struct.pack("<3H", 7, 8, 9)
-    >>> _ = (tmp / "chunk-0-0.bin").write_bytes(chunk)
-    >>> index = {
-    ...     "chunks": [{"chunk_bytes": 22, "chunk_size": 2, "dim": 3, "filename": "chunk-0-0.bin"}],
-    ...     "config": {"compression": None, "data_format": ["no_header_tensor:20"]},
-    ... }
-    >>> _ = (tmp / "index.json").write_text(json.dumps(index))
-    >>> tokens = LitData().find(Selection([IndexFile.read(peek(str(tmp / "index.json")))]))
-    >>> tokens.count, str(tokens.dtype), tokens.documents.bounds(0, 2).tolist()
-    (3, 'uint16', [[0, 2], [2, 3]])
-    """
+    """The chunks that ``index.json`` lists, in its order."""
 
     name = "litdata"
     index = "index.json"
@@ -70,10 +48,8 @@ class LitData(TokenFormat):
         assert isinstance(index, IndexFile)
         path, config, chunks = index.path, index.content.get("config"), index.content.get("chunks")
         if not isinstance(config, dict) or not isinstance(chunks, list) or not chunks:
-            raise FormatError(
-                f"{path}: an index of LitData has an object 'config' and a list 'chunks' that is not empty, "
-                f"found {brief(config)} and {brief(chunks)}"
-            )
+            expected = "'config', an object, and 'chunks', a list that is not empty"
+            raise invalid(f"{path}: the index of LitData", [config, chunks], expected)
         for key in ("compression", "encryption"):
             if config.get(key) is not None:
                 raise UnsupportedError(
@@ -82,7 +58,7 @@ class LitData(TokenFormat):
                 )
         dtype = agree(np.dtype(_dtype(path, config.get("data_format"))), selection.dtype, path)
         if not all(isinstance(chunk, dict) for chunk in chunks):
-            raise FormatError(f"{path}: chunks must be objects, found {brief(chunks)}")
+            raise invalid(f"{path}: chunks", chunks, "objects")
         sizes = [
             whole(chunk.get("chunk_size"), f"{path}: chunks[{i}].chunk_size", least=1, most=2**32 - 2)
             for i, chunk in enumerate(chunks)
@@ -109,7 +85,7 @@ def _dtype(path: str, data_format: object) -> str:
         if data_format[0] in DTYPES:
             return DTYPES[data_format[0]]
         if _FORMAT.fullmatch(data_format[0]):
-            raise FormatError(f"{path}: tokens are integers, and config.data_format is {brief(data_format)}")
+            raise invalid(f"{path}: config.data_format", data_format, "integers, as tokens are")
     raise UnsupportedError(
         f"{path}: samples must be single arrays of token ids with one axis (config.data_format "
         f"['no_header_tensor:16'] or the like), found {brief(data_format)}; optimize the data again with a "

@@ -1,7 +1,8 @@
 """llm.c and modded-nanogpt: shards with a header of 256 int32.
 
 The header has magic, version and token count; the two magics stand for GPT-2's and Llama 3's tokenizer.
-Documents start with the end-of-text token and continue from one shard into the next.
+Documents start with the end-of-text token and continue from one shard into the next. Shards of other
+tokenizers have the same magics, so that their end of text is not known.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class LLMC(TokenFormat):
     >>> shard = tmp / "fineweb_train_000001.bin"
     >>> _ = shard.write_bytes(make_header("uint16", 3) + bytes(6))
     >>> tokens = LLMC().find(Selection([peek(str(shard))]))
-    >>> tokens.segments[0].offset, tokens.count, tokens.eos, tokens.marks
+    >>> tokens.segments[0].offset, tokens.count, tokens.usual_eos, tokens.marks
     (1024, 3, 50256, 'start')
     """
 
@@ -86,16 +87,19 @@ class LLMC(TokenFormat):
         segments = []
         for file in selection.files:
             count, kind = check(file)
-            check_same(
-                "dtype",
-                file.path,
-                f"{kind.dtype} of {kind.model}",
-                selection.path,
-                f"{first.dtype} of {first.model}",
-            )
+            if kind is not first:
+                check_same(
+                    "dtype",
+                    file.path,
+                    f"{kind.dtype} of {kind.model}",
+                    selection.path,
+                    f"{first.dtype} of {first.model}",
+                )
             segments.append(Segment.of(file, HEADER, count))
         metadata = {"model": first.model}
-        return Tokens(self.name, dtype, tuple(segments), eos=first.eos, marks="start", metadata=metadata)
+        return Tokens(
+            self.name, dtype, tuple(segments), usual_eos=first.eos, marks="start", metadata=metadata
+        )
 
 
 def read_kind(file: Peek) -> Kind:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowtide._arrays.formats.layout import size_error
+from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Neighbours, Peek, Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.index import Inside, TokenDtype, agree, token_dtype, whole
@@ -85,9 +86,7 @@ class Columns:
         if self.code is not None:
             code = store.read(at, min(1, nbytes), "dtype of a sample")
             if code != bytes([self.code]):
-                raise FormatError(
-                    f"{where} must have the dtype code {self.code} as the first, found {code!r}"
-                )
+                raise invalid(f"{where}, its dtype code", code, f"{bytes([self.code])!r} as in the first")
             skip = 1
         kind = int.from_bytes(store.read(at + skip, min(1, nbytes - skip), "shape of a sample"), "little")
         if kind >> 2 != 1:
@@ -107,22 +106,7 @@ class Columns:
 
 
 class MDS(TokenFormat):
-    """The shards that ``index.json`` lists, in its order.
-
-    >>> import json, struct
-    >>> from lowtide._io.store import peek
-    >>> entry = {
-    ...     "column_encodings": ["ndarray:uint16:2"], "column_names": ["tokens"], "column_sizes": [4],
-    ...     "compression": None, "format": "mds", "samples": 2, "version": 2, "zip_data": None,
-    ...     "raw_data": {"basename": "shard.00000.mds", "bytes": 26},
-    ... }
-    >>> shard = struct.pack("<4I", 2, 18, 22, 26) + b"{}" + struct.pack("<4H", 1, 2, 3, 4)
-    >>> _ = (tmp / "shard.00000.mds").write_bytes(shard)
-    >>> _ = (tmp / "index.json").write_text(json.dumps({"version": 2, "shards": [entry]}))
-    >>> tokens = MDS().find(Selection([IndexFile.read(peek(str(tmp / "index.json")))]))
-    >>> tokens.segments[0].offset, tokens.count, tokens.documents.count
-    (18, 4, 2)
-    """
+    """The shards that ``index.json`` lists, in its order."""
 
     name = "mds"
     index = "index.json"
@@ -136,10 +120,9 @@ class MDS(TokenFormat):
         assert isinstance(index, IndexFile)
         path, shards = index.path, index.content.get("shards")
         if index.content.get("version") != 2 or not isinstance(shards, list) or not shards:
-            raise FormatError(
-                f"{path}: an index of MDS has version 2 and a list 'shards' that is not empty, found version "
-                f"{brief(index.content.get('version'))} and {brief(shards)}"
-            )
+            values = [index.content.get("version"), shards]
+            expected = "'version' 2 and 'shards', a list that is not empty"
+            raise invalid(f"{path}: the index of MDS", values, expected)
         inside = Inside(path)
         files = [_entry(inside, i, shard) for i, shard in enumerate(shards)]
         names, columns, dtype = _columns(path, shards[0], files, selection.dtype)
@@ -147,9 +130,7 @@ class MDS(TokenFormat):
         for i, shard in enumerate(shards):
             described = [shard.get(key) for key in _DESCRIBE]
             if described != [shards[0].get(key) for key in _DESCRIBE]:
-                raise FormatError(
-                    f"{path}: shards[{i}] has other columns than shards[0], found {brief(described)}"
-                )
+                raise invalid(f"{path}: shards[{i}]", described, "the columns of shards[0]")
         gatherer = Gatherer(sum(count for _, _, count in files), dtype.itemsize)
         for name, size, count in files:
             if not count:
@@ -175,7 +156,7 @@ def _entry(inside: Inside, i: int, shard: object) -> tuple[str, int, int]:
     where = f"{inside.index}: shards[{i}]"
     raw = shard.get("raw_data") if isinstance(shard, dict) else None
     if not isinstance(shard, dict) or not isinstance(raw, dict):
-        raise FormatError(f"{where} must be an object with an object raw_data, found {brief(shard)}")
+        raise invalid(where, shard, "an object with an object raw_data")
     if shard.get("format") != "mds" or shard.get("version") != 2:
         raise UnsupportedError(
             f"{where} has format {brief(shard.get('format'))} and version {brief(shard.get('version'))}, and "
@@ -209,10 +190,8 @@ def _columns(
         or not all(isinstance(text, str) for text in (*names, *encodings))
         or names != sorted(set(names))
     ):
-        raise FormatError(
-            f"{path}: shards[0] must have column_names in order, column_encodings and column_sizes, one of "
-            f"each per column, found {brief([names, encodings, sizes])}"
-        )
+        expected = "column_names in order, column_encodings and column_sizes, one of each per column"
+        raise invalid(f"{path}: shards[0]", [names, encodings, sizes], expected)
     checked = [
         None if size is None else whole(size, f"{path}: shards[0].column_sizes", most=2**32 - 1)
         for size in sizes
@@ -234,7 +213,7 @@ def _columns(
     else:
         match = _NDARRAY.fullmatch(encoding)
         if match is None:
-            raise FormatError(f"{where} must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE")
+            raise invalid(where, encoding, "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE")
         if match[1] is None:
             code = _code(next((file for file in files if file[2]), None), checked, which, where)
         name = CODES[code] if code is not None else match[1]
@@ -265,7 +244,7 @@ def _check_shape(shape: str | None, size: int | None, itemsize: int, where: str)
         raise UnsupportedError(f"{where} has {len(lengths)} axes, and tokens have one; write flat arrays")
     expected = lengths[0] * itemsize if lengths else None
     if size != expected:
-        raise FormatError(f"{where} must have column_sizes {expected}, found {size}: damaged; write it again")
+        raise invalid(f"{where}, its column_sizes", size, str(expected))
 
 
 def _code(file: tuple[str, int, int] | None, sizes: list[int | None], which: int, where: str) -> int:
@@ -278,7 +257,5 @@ def _code(file: tuple[str, int, int] | None, sizes: list[int | None], which: int
         at, _ = Columns("bytes", tuple(sizes), which).place(store, samples.first, stop)
         code = store.read(at, 1, "dtype of a sample")[0]
     if code not in CODES:
-        raise FormatError(
-            f"{where} must hold integers to be tokens, found the dtype code {code} in {file[0]}"
-        )
+        raise invalid(f"{where}, its dtype code in {file[0]}", code, "one of integers, as tokens are")
     return code

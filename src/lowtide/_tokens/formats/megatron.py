@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, size_error
+from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Neighbours, Peek, Store, opened, peek
-from lowtide._tokens.formats.documents import Documents, Ints
+from lowtide._tokens.formats.documents import Documents, Ints, Part
 from lowtide._tokens.formats.index import agree, check_same
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import FormatError, UnsupportedError
@@ -37,11 +38,12 @@ _BLOCK = 2**16
 _RUNS = 64
 
 
-class Index:
+class Index(Part):
     """One ``.idx`` and its ``.bin``; also the documents in it, as a part of ``Documents``."""
 
     def __init__(self, store: Store, data: Peek) -> None:
         self.path, self._identity = store.path, store.identity
+        self.where = f"{self.path}: the documents by document_indices and offsets"
         self.data = data
         magic, version, code, sequences, documents = _HEADER.unpack(
             store.read(0, _HEADER.size, "Megatron index header")
@@ -52,11 +54,9 @@ class Index:
                 "again"
             )
         if version != 1:
-            raise FormatError(
-                f"{self.path}: version must be 1, found {version}: damaged, or a newer Megatron"
-            )
+            raise invalid(f"{self.path}: version", version, "1; a newer Megatron has another")
         if code not in DTYPES:
-            raise FormatError(f"{self.path}: the dtype code must be 1 to 8, found {code}: damaged")
+            raise invalid(f"{self.path}: the dtype code", code, "1 to 8")
         self.dtype: np.dtype[np.generic] = np.dtype(DTYPES[code])
         if self.dtype.kind == "f":
             raise UnsupportedError(
@@ -65,9 +65,7 @@ class Index:
         self.sequences = sequences
         """How many there are."""
         if not documents:
-            raise FormatError(
-                f"{self.path}: damaged (0 document indices, expected 1 or more); write it again"
-            )
+            raise invalid(f"{self.path}: the number of document indices", 0, "1 or more")
         expected = _HEADER.size + 12 * sequences + 8 * documents
         if store.size not in (expected, expected + sequences):
             modes = expected + sequences
@@ -94,10 +92,6 @@ class Index:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_arrays": None}
-
-    @property
-    def where(self) -> str:
-        return f"{self.path}: the documents by document_indices and offsets"
 
     def ends(self, start: int, stop: int) -> Ints:
         return self._starts(self._open()[0][start + 1 : stop + 1])
@@ -129,10 +123,13 @@ class Index:
     def _open(self) -> tuple[Any, Any]:
         arrays = self._arrays
         if arrays is None:
-            from lowtide._arrays.array import Array
+            from lowtide._arrays.stored import StoredArray
 
             places = (self._documents, self.count + 1), (self._offsets, self.sequences)
-            self._arrays = arrays = (Array(self._layout(*places[0])), Array(self._layout(*places[1])))
+            self._arrays = arrays = (
+                StoredArray(self._layout(*places[0])),
+                StoredArray(self._layout(*places[1])),
+            )
         return arrays
 
     def _layout(self, offset: int, count: int) -> Layout:
@@ -158,10 +155,7 @@ class Index:
             raise size_error(self.data.path, self.data.size, end, what, "copy or write both again")
         ends = [int(self._read(store, self._documents, "<i8", i)[0]) for i in (0, self.count)]
         if self.count and ends != [0, self.sequences]:
-            raise FormatError(
-                f"{self.path}: document_indices must go from 0 to the {self.sequences} sequences, found "
-                f"{ends[0]} to {ends[1]}: damaged; write the index again"
-            )
+            raise invalid(f"{self.path}: document_indices", ends, f"from 0 to the {self.sequences} sequences")
 
     def _check_order(self, store: Store, start: int, stop: int) -> None:
         """Each of these sequences starts where the one before it ends, the first of all at byte 0."""
@@ -189,15 +183,7 @@ class Index:
 
 
 class Megatron(TokenFormat):
-    """Data sets in their order, each given by its ``.bin``, its ``.idx`` or what they have in common.
-
-    >>> np.arange(5, dtype="<u2").tofile(tmp / "x.bin")
-    >>> index = _HEADER.pack(MAGIC, 1, 8, 2, 3) + struct.pack("<2i2q3q", 3, 2, 0, 6, 0, 1, 2)
-    >>> _ = (tmp / "x.idx").write_bytes(index)
-    >>> tokens = Megatron().find(Selection([peek(str(tmp / "x.idx"))]))
-    >>> str(tokens.dtype), tokens.count, tokens.documents.bounds(0, 2).tolist()
-    ('uint16', 5, [[0, 3], [3, 5]])
-    """
+    """Data sets in their order, each given by its ``.bin``, its ``.idx`` or what they have in common."""
 
     name = "megatron"
     suffixes = (".bin", ".idx")

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowtide._io.store import Neighbours, Peek, opened
 from lowtide._printable import brief
-from lowtide._tokens.formats.index import raw_segment, token_dtype, whole
+from lowtide._tokens.formats.index import token_dtype, whole
 from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    pass
 
 NAMES = ("train.bin", "val.bin")
 MAX_META = 4 * 2**20
 """Bytes of the largest ``meta.pkl`` that is read: a vocabulary of some 150,000 entries."""
 MAX_DICTS = 50
 """Dicts in it, of which nanoGPT's has three."""
+_LOOKED_AT = 2**16  # bytes whose dtype is looked at
 
 # What str, int and dict need, as pickle protocols 2 to 5 write them. Of these none calls, imports or copies.
 _PLAIN = {
@@ -55,19 +53,26 @@ class Raw(TokenFormat):
                 f"lowtide knows); pass it, as in lowtide.corpus({other.path!r}, dtype='uint16') if it is as "
                 "nanoGPT's, 'uint32' for vocabularies beyond 65,536"
             )
+        if selection.dtype is None:
+            _refuse_wide(files[0])
         dtype = token_dtype("<u2" if selection.dtype is None else selection.dtype, selection.path)
-        segments = []
-        for file in files:
-            count, size, identity = raw_segment(file, dtype.itemsize, beside)
-            segments.append(Segment(file.path, 0, count, file_size=size, identity=identity))
-        tokens = Tokens("nanogpt" if other is None else "raw", dtype, tuple(segments))
-        if (
-            other is None
-            and selection.folder
-            and beside.has(meta := os.path.join(selection.folder, "meta.pkl"))
-        ):
-            return with_meta(tokens, meta)
-        return tokens
+        segments = tuple(Segment.raw(file, dtype.itemsize, beside) for file in files)
+        tokens = Tokens("nanogpt" if other is None else "raw", dtype, segments)
+        meta = os.path.join(selection.folder or "", "meta.pkl")
+        return with_meta(tokens, meta) if other is None and selection.folder and beside.has(meta) else tokens
+
+
+def _refuse_wide(file: Peek) -> None:
+    """Raise for tokens of four or eight bytes, whose upper halves would be read as tokens of a low id."""
+    with opened(file.path) as store:
+        pairs = np.frombuffer(store.read_some(0, min(store.size, _LOOKED_AT) // 4 * 4), "<u2").reshape(-1, 2)
+    lower, upper = (set(column) for column in pairs.T.tolist())
+    if len(pairs) < 16 or max(upper) >= 16 or len(lower) <= 4 * len(upper):
+        return
+    raise ArgumentError(
+        f"{file.path}: looks like tokens of uint32 (of the first {2 * len(pairs)} uint16 every second one is "
+        f"below {max(upper) + 1}, expected any id); pass dtype='uint32', or dtype='uint16' if it is right"
+    )
 
 
 def _is_nanogpt(path: str, beside: Neighbours) -> bool:
@@ -101,7 +106,8 @@ def read_meta(path: str) -> dict[str, object]:
     """
     import pickletools  # few corpora need it
 
-    remedy = f"if you do not need it, move it away or pass the file of tokens: {_beside(path)!r}"
+    tokens = os.path.join(os.path.dirname(path), NAMES[0])
+    remedy = f"if you do not need it, move it away or pass the file of tokens: {tokens!r}"
     with opened(path) as store:
         if store.size > MAX_META:
             raise FormatError(
@@ -150,10 +156,6 @@ def _check_tree(meta: object) -> None:
                 raise ValueError("the same dict is in it twice")
             seen.add(id(value))
             waiting += [*value.keys(), *value.values()]
-
-
-def _beside(path: str) -> str:
-    return os.path.join(os.path.dirname(path), NAMES[0])
 
 
 def _unpickled(data: bytes) -> object:

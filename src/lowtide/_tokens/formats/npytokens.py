@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 class NPYTokens(TokenFormat):
-    """Arrays in their order, all of one dtype.
-
-    >>> import numpy as np
-    >>> from lowtide._io.store import peek
-    >>> np.save(tmp / "ids.npy", np.arange(5, dtype="u2"))
-    >>> NPYTokens().find(Selection([peek(str(tmp / "ids.npy"))])).segments[0].offset
-    128
-    """
+    """Arrays in their order, all of one dtype."""
 
     name = "npy"
     suffixes = (".npy",)

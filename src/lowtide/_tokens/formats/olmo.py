@@ -14,7 +14,7 @@ import numpy as np
 
 from lowtide._io.store import Neighbours, Peek, opened
 from lowtide._printable import brief
-from lowtide._tokens.formats.index import all_or_none, raw_segment, token_dtype
+from lowtide._tokens.formats.index import all_or_none, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
@@ -27,17 +27,7 @@ _MAX_EMPTY = 1000  # lines beyond one for each token
 
 
 class OLMo(TokenFormat):
-    """Files in their order; ``index`` of the tokens is set if each has its list of documents.
-
-    >>> import gzip
-    >>> from lowtide._io.store import peek
-    >>> np.arange(7, dtype="<u2").tofile(tmp / "part-0.npy")
-    >>> with gzip.open(tmp / "part-0.csv.gz", "wt") as file:
-    ...     _ = file.write("0,3,id-1,a.jsonl,1\\n3,7,id-2,a.jsonl,2\\n")
-    >>> tokens = OLMo().find(Selection([peek(str(tmp / "part-0.npy"))], dtype="uint16"))
-    >>> tokens.count, [ends.tolist() for ends in tokens.index()]
-    (7, [[3, 7]])
-    """
+    """Files in their order; ``index`` of the tokens is set if each has its list of documents."""
 
     name = "olmo"
     suffixes = (".npy",)
@@ -55,10 +45,7 @@ class OLMo(TokenFormat):
                 f"lowtide.corpus({path!r}, dtype='uint16') or 'uint32'"
             )
         dtype = token_dtype(selection.dtype, path)
-        segments = []
-        for file in selection.files:
-            count, size, identity = raw_segment(file, dtype.itemsize, selection.beside)
-            segments.append(Segment(file.path, 0, count, file_size=size, identity=identity))
+        segments = [Segment.raw(file, dtype.itemsize, selection.beside) for file in selection.files]
         tables = [file.path[: -len(".npy")] + ".csv.gz" for file in selection.files]
         index = None
         if all_or_none(tables, selection.beside):

@@ -28,14 +28,16 @@ import dataclasses
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, size_error
 from lowtide._io import jsonfiles
+from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Neighbours, Peek, absolute, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats import llmc
@@ -43,9 +45,6 @@ from lowtide._tokens.formats.documents import Column, Documents
 from lowtide._tokens.formats.index import MAX_INDEX, Inside, agree, read_json, whole
 from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "corpus.json"
 FORMAT = "lowtide corpus"
@@ -61,6 +60,8 @@ _DTYPES: dict[str, np.dtype[np.uint16] | np.dtype[np.uint32]] = {
 _END = np.dtype("<u8")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_UNPLAIN = re.compile(r"[/\\\0:\ud800-\udfff]")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class Shard:
     documents: int | None = None
     ends: str | None = None
     ends_sha256: str | None = None
+
+    @property
+    def files(self) -> list[tuple[str, str | None]]:
+        """Its files, each with its digest."""
+        return [(self.file, self.sha256), *([] if self.ends is None else [(self.ends, self.ends_sha256)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +132,28 @@ class Manifest:
     def from_json(cls, content: Mapping[str, object], where: str) -> Manifest:
         """Check every field; ``where`` is the file, for errors."""
         if content.get("format") != FORMAT:
-            raise FormatError(f"{where}: format must be {FORMAT!r}, found {brief(content.get('format'))}")
+            raise invalid(f"{where}: format", content.get("format"), repr(FORMAT))
         if content.get("version") != VERSION:
             raise FormatError(
                 f"{where}: version {brief(content.get('version'))} is not known, {VERSION} is; written by a "
                 "newer lowtide: update this one"
             )
-        _keys(content, {"format", "version", *cls.__dataclass_fields__}, where)
+        _check_keys(content, {"format", "version", *cls.__dataclass_fields__}, where)
         dtype = _one_of(content["dtype"], tuple(_DTYPES), f"{where}: dtype")
         most = int(np.iinfo(_DTYPES[dtype]).max) + 1
-        vocab_size, eos = content["vocab_size"], content["eos"]
+        vocab_size, eos, tokenizer = content["vocab_size"], content["eos"], content["tokenizer"]
         if vocab_size is not None:
             vocab_size = most = whole(vocab_size, f"{where}: vocab_size", least=1, most=most)
         if eos is not None:
             eos = whole(eos, f"{where}: eos", most=most - 1)
         splits = content["splits"]
         if not isinstance(splits, dict) or not all(_SPLIT.fullmatch(name) for name in splits):
-            raise FormatError(
-                f"{where}: splits must be an object of names such as 'train', found {brief(splits)}"
-            )
+            raise invalid(f"{where}: splits", splits, "an object of names such as 'train'")
         sources, settings = content["sources"], content["settings"]
-        if not isinstance(sources, list) or not isinstance(settings, dict):
-            raise FormatError(
-                f"{where}: sources must be a list and settings an object, found {brief(sources)}"
-            )
+        if not isinstance(sources, list):
+            raise invalid(f"{where}: sources", sources, "a list")
+        if not isinstance(settings, dict):
+            raise invalid(f"{where}: settings", settings, "an object")
         layout = cast("LayoutName", _one_of(content["layout"], _LAYOUTS, f"{where}: layout"))
         manifest = cls(
             dtype=dtype,
@@ -157,24 +161,25 @@ class Manifest:
             layout=layout,
             vocab_size=vocab_size,
             eos=eos,
-            tokenizer=_tokenizer(content["tokenizer"], f"{where}: tokenizer"),
+            tokenizer=None if tokenizer is None else _record(Tokenizer, tokenizer, f"{where}: tokenizer"),
             sources=sources,
             settings=settings,
         )
-        names = [
-            name
-            for shards in manifest.splits.values()
-            for shard in shards
-            for name in (shard.file, shard.ends)
-        ]
+        names = [name for shards in manifest.splits.values() for shard in shards for name, _ in shard.files]
         if layout == "nanogpt" and any(len(shards) != 1 for shards in manifest.splits.values()):
             raise FormatError(f"{where}: the layout 'nanogpt' has one file a split, found {brief(names)}")
-        seen: set[str | None] = set()
-        for name in names:
-            if name is not None and name in seen:
-                raise FormatError(f"{where}: splits list the file {brief(name)} twice; each may come once")
-            seen.add(name)
+        if len(set(names)) < len(names):
+            [(twice, _)] = Counter(names).most_common(1)
+            raise FormatError(f"{where}: splits list the file {brief(twice)} twice; each may come once")
         return manifest
+
+    @property
+    def files(self) -> list[tuple[str, str | None]]:
+        """Every file except the index, each with its digest; None for one that is not known."""
+        files = [file for shards in self.splits.values() for shard in shards for file in shard.files]
+        if self.tokenizer is not None and self.tokenizer.file is not None:
+            files.append((self.tokenizer.file, self.tokenizer.sha256))
+        return files
 
 
 def write(folder: str | os.PathLike[str], manifest: Manifest) -> None:
@@ -275,50 +280,31 @@ def _check_size(path: str, size: int, expected: int, what: str, index: str) -> N
 
 def _shards(content: object, where: str) -> list[Shard]:
     if not isinstance(content, list):
-        raise FormatError(f"{where} must be a list of shards, found {brief(content)}")
-    shards = [_shard(entry, f"{where}[{i}]") for i, entry in enumerate(content)]
+        raise invalid(where, content, "a list of shards")
+    shards = [_record(Shard, entry, f"{where}[{i}]") for i, entry in enumerate(content)]
+    for i, shard in enumerate(shards):
+        if len({value is None for value in (shard.documents, shard.ends, shard.ends_sha256)}) > 1:
+            raise invalid(f"{where}[{i}]", content[i], "documents, ends and ends_sha256, or none of them")
     if len({shard.ends is None for shard in shards}) > 1:
-        raise FormatError(f"{where} must have ends for all shards or for none, found both")
+        raise invalid(where, "both", "ends for all shards or for none")
     return shards
 
 
-def _shard(entry: object, where: str) -> Shard:
-    if not isinstance(entry, dict):
-        raise FormatError(f"{where} must be an object, found {brief(entry)}")
-    _keys(entry, _SHARD_KEYS, where)
-    documents, ends, ends_sha256 = entry["documents"], entry["ends"], entry["ends_sha256"]
-    known = [value is not None for value in (documents, ends, ends_sha256)]
-    if any(known) and not all(known):
-        raise FormatError(
-            f"{where} must have documents, ends and ends_sha256 or none of them, found {brief(entry)}"
-        )
-    return Shard(
-        file=_name(entry["file"], where, "file"),
-        tokens=whole(entry["tokens"], f"{where}.tokens", most=2**60),
-        sha256=_digest(entry["sha256"], where, "sha256"),
-        documents=None if documents is None else whole(documents, f"{where}.documents", most=2**60),
-        ends=None if ends is None else _name(ends, where, "ends"),
-        ends_sha256=None if ends is None else _digest(ends_sha256, where, "ends_sha256"),
-    )
-
-
-def _tokenizer(content: object, where: str) -> Tokenizer | None:
-    if content is None:
-        return None
+def _record(kind: type[_T], content: object, where: str) -> _T:
+    """A ``Shard`` or ``Tokenizer`` whose every field was checked."""
     if not isinstance(content, dict):
-        raise FormatError(f"{where} must be an object or null, found {brief(content)}")
-    _keys(content, set(Tokenizer.__dataclass_fields__), where)
-    name, sha256, file = content["name"], content["sha256"], content["file"]
-    if not isinstance(name, str) or not name:
-        raise FormatError(f"{where}.name must be a name, found {brief(name)}")
-    return Tokenizer(
-        name,
-        None if sha256 is None else _digest(sha256, where, "sha256"),
-        None if file is None else _name(file, where, "file"),
-    )
+        raise invalid(where, content, "an object")
+    defaults = {one.name: one.default for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    _check_keys(content, set(defaults), where)
+    for name, value in content.items():
+        if value is not None or defaults[name] is not None:  # null where None is the default
+            holds, expected = _CHECKS[name]
+            if not holds(value):
+                raise invalid(f"{where}.{name}", value, expected)
+    return kind(**content)
 
 
-def _keys(content: Mapping[str, object], expected: set[str], where: str) -> None:
+def _check_keys(content: Mapping[str, object], expected: set[str], where: str) -> None:
     if content.keys() != expected:
         missing, unknown = expected - content.keys(), content.keys() - expected
         raise FormatError(
@@ -329,28 +315,33 @@ def _keys(content: Mapping[str, object], expected: set[str], where: str) -> None
 
 def _one_of(value: object, known: tuple[str, ...], where: str) -> str:
     if not isinstance(value, str) or value not in known:
-        raise FormatError(f"{where} must be {' or '.join(map(repr, known))}, found {brief(value)}")
+        raise invalid(where, value, " or ".join(map(repr, known)))
     return value
 
 
-def _name(value: object, where: str, key: str) -> str:
+def _is_plain(name: object) -> bool:
     # Plain names only: a corpus is one folder, which may be copied as it is.
-    if (
-        not isinstance(value, str)
-        or not value
-        or len(value) > 255
-        or value in (".", "..")
-        or _UNPLAIN.search(value)
-    ):
-        raise FormatError(f"{where}.{key} must be a plain file name, found {brief(value)}")
-    return value
+    plain = isinstance(name, str) and 0 < len(name) <= 255 and not _UNPLAIN.search(name)
+    return plain and name not in (".", "..")
 
 
-def _digest(value: object, where: str, key: str) -> str:
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise FormatError(f"{where}.{key} must be 64 hexadecimal digits in lower case, found {brief(value)}")
-    return value
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
-_SHARD_KEYS = set(Shard.__dataclass_fields__)
-_UNPLAIN = re.compile(r"[/\\\0:\ud800-\udfff]")
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 2**60
+
+
+_FILE = _is_plain, "a plain file name"
+_SUM = _is_digest, "64 hexadecimal digits in lower case"
+_COUNT = _is_count, "an integer from 0 to 2**60"
+_CHECKS = {
+    "file": _FILE,
+    "tokens": _COUNT,
+    "sha256": _SUM,
+    "ends": _FILE,
+    "documents": _COUNT,
+    "ends_sha256": _SUM,
+    "name": (lambda name: isinstance(name, str) and name != "", "a name"),
+}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,8 +73,9 @@ class SampleFile:
         stride, left = divmod(self.size - self.first, self.count)
         if left or not stride:
             return None
-        runs = [(0, self.count + 1)] if exact else _runs(self.count + 1)
-        for start, stop in runs:
+        count = self.count + 1
+        some = ((at, min(at + _RUN, count)) for at in (0, count // 2, max(0, count - _RUN)))
+        for start, stop in [(0, count)] if exact else some:
             for first in range(start, stop, _BLOCK):
                 last = min(first + _BLOCK, stop)
                 if (self.offsets(store, first, last) != self.first + np.arange(first, last) * stride).any():
@@ -83,21 +83,9 @@ class SampleFile:
         return stride
 
 
-def _runs(count: int) -> list[tuple[int, int]]:
-    return [(at, min(at + _RUN, count)) for at in (0, count // 2, max(0, count - _RUN))]
-
-
+@dataclass(frozen=True, slots=True)
 class Samples(Even):
     """Documents of one size, as far as some of the offsets show."""
-
-    __slots__ = ("file",)
-
-    def __init__(self, file: SampleFile, size: int) -> None:
-        super().__init__(f"{file.path}: samples", file.count, size)
-        object.__setattr__(self, "file", file)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Samples, (self.file, self.size)
 
     file: SampleFile
 
@@ -139,7 +127,7 @@ class Gatherer:
         [(offset, nbytes)] = places
         record = self._tokens(file, nbytes)
         one = (0, 0) if stride == nbytes or not record else (record, stride)
-        self._add(Samples(file, record), record * file.count)
+        self._add(Samples(f"{file.path}: samples", file.count, record, file), record * file.count)
         at = file.first + offset
         self.segments.append(Segment(file.path, at, record * file.count, *one, file.size, file.identity))
         return True
@@ -159,9 +147,7 @@ class Gatherer:
             at, nbytes = place(store, start, stop)
             self._check_place(file, start, stop, at, nbytes)
             counts[i] = self._tokens(file, nbytes)
-            self.segments.append(
-                Segment(file.path, at, int(counts[i]), file_size=file.size, identity=file.identity)
-            )
+            self.segments.append(Segment.of(file, at, int(counts[i])))
         ends = np.cumsum(counts)
         self._add(Listed(f"{file.path}: samples", ends), int(ends[-1]) if len(ends) else 0)
 
@@ -169,9 +155,7 @@ class Gatherer:
         """Take everything from the first sample on as tokens, one after another."""
         count = self._tokens(file, file.size - file.first)
         self._add(part, count)
-        self.segments.append(
-            Segment(file.path, file.first, count, file_size=file.size, identity=file.identity)
-        )
+        self.segments.append(Segment.of(file, file.first, count))
 
     def documents(self) -> Documents:
         return Documents("records", self._parts, self._sizes, whole=True)

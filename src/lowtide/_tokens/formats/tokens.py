@@ -7,20 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lowtide._io.identity import Identity
+from lowtide._io.identity import Identity, sample
+from lowtide._io.journal import SUFFIX, published_size
 from lowtide._io.store import Neighbours, Peek
 from lowtide._tokens.formats.index import TokenDtype, read_json
+from lowtide.errors import FormatError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from lowtide._tokens.formats.documents import Documents, Ints
+    from lowtide._tokens.formats.records import SampleFile
 
 UNFINISHED = ".prepare"
 """What ``lowtide prepare`` keeps in the output folder until the corpus is complete."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes several times as long, for each of ten thousand shards
 class Segment:
     """A run of tokens in one file."""
 
@@ -39,9 +42,26 @@ class Segment:
     """The file when it was inspected, to notice that it was replaced or written to since."""
 
     @classmethod
-    def of(cls, file: Peek, offset: int, count: int) -> Segment:
-        """``count`` tokens from byte ``offset`` to the end of a file."""
+    def of(cls, file: Peek | SampleFile, offset: int, count: int) -> Segment:
+        """``count`` tokens from byte ``offset`` on in a file."""
         return cls(file.path, offset, count, file_size=file.size, identity=file.identity)
+
+    @classmethod
+    def raw(cls, file: Peek, itemsize: int, beside: Neighbours) -> Segment:
+        """All tokens of a file without a header, with an identity that admits appending.
+
+        While lowtide's own writer appends, they are those that it has published.
+        """
+        size = file.size
+        if file.link or beside.has(file.path + SUFFIX):
+            size = published_size(file.path, size)
+        if size % itemsize:
+            raise FormatError(
+                f"{file.path}: truncated, or of another dtype ({size} bytes, {size % itemsize} left over, "
+                f"expected a multiple of a token's {itemsize}); pass dtype=, or copy it again"
+            )
+        growing = file.identity._replace(samples=(sample(0, file.head),))
+        return cls(file.path, 0, size // itemsize, file_size=size, identity=growing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +76,9 @@ class Tokens:
     documents: Documents | None = None
     """None where they must be found by a scan: for ``index`` if that is set, else for ``eos``."""
     eos: int | None = None
+    usual_eos: int | None = None
+    """The token that marks documents unless the caller passes another, and if it occurs: the format does not
+    record it. Whether it is the first or the last of a document is seen from the tokens."""
     vocab_size: int | None = None
     marks: Literal["end", "start"] = "end"
     """Whether ``eos`` is the last token of a document or the first; a document may cross segments."""

@@ -276,7 +276,7 @@ LIES: dict[str, Lie] = {
     "version": (
         {**EVEN, "index.json": b'{"version": 3, "shards": [7]}'},
         FormatError,
-        ("version 2", "found version 3"),
+        ("version", "found [3,"),
     ),
     "none": ({**EVEN, "index.json": b'{"version": 2, "shards": []}'}, FormatError, ("not empty",)),
     "shard": (
@@ -293,14 +293,25 @@ LIES: dict[str, Lie] = {
     "raw": (changed(EVEN, raw_data=None), FormatError, ("raw_data",)),
     "columns": (changed(EVEN, column_names=["a", "b"]), FormatError, ("one of each", "['a', 'b']")),
     "column-sizes": (changed(EVEN, column_sizes=[-1]), FormatError, ("column_sizes", "-1")),
-    "fixed-size": (changed(EVEN, column_sizes=[16]), FormatError, ("column_sizes None", "found 16")),
+    "fixed-size": (
+        changed(EVEN, column_sizes=[16]),
+        FormatError,
+        ("found 16, expected None",),
+    ),
     "float": (changed(EVEN, column_encodings=["ndarray:float32"]), FormatError, ("integers",)),
     "encoding": (changed(EVEN, column_encodings=["ndarray:"]), FormatError, ("ndarray:DTYPE",)),
     "size": (with_bytes(FIRST, struct.pack("<I", 17)), FormatError, ("byte 210 to 232", "[17]")),
     "axes": (with_bytes(FIRST + 4, b"\x08"), UnsupportedError, ("2 axes",)),
     "length": (with_bytes(FIRST + 5, b"\x07"), FormatError, ("7 values of 2 bytes", "16 bytes")),
     "offset": (with_bytes(4, struct.pack("<I", 8)), FormatError, ("from byte 8", "from byte 28 on")),
-    "dtype-code": (with_bytes(203 + 4, b"\x22", build(*CASES["dynamic"])), FormatError, ("dtype code 34",)),
+    "dtype-code": (
+        with_bytes(203 + 4, b"\x22", build(*CASES["dynamic"])),
+        FormatError,
+        (
+            "dtype code",
+            "found 34",
+        ),
+    ),
 }
 
 
@@ -314,7 +325,9 @@ def test_an_index_or_a_shard_that_lies_is_refused(tmp_path: Path, name: str) -> 
 
 def test_shards_of_other_columns(tmp_path: Path) -> None:
     files = build({"tokens": "ndarray:uint16"}, [{"tokens": ids(2)}], [{"tokens": ids(2)}])
-    with refused(FormatError, tmp_path / "index.json", "shards[1] has other columns"):
+    with refused(
+        FormatError, tmp_path / "index.json", "shards[1] is invalid", "expected the columns of shards[0]"
+    ):
         find(put(tmp_path, changed(files, column_names=["input_ids"])))
 
 

@@ -151,7 +151,7 @@ def lie(idx: bytes, kind: type[LowtideError], *says: object, tokens: bytes = dat
 
 LIES: dict[str, Lie] = {
     "magic": lie(index([6], [0, 1], magic=b"TNTIDX\0\0\0"), FormatError, "x.idx", "MMIDIDX", "TNTIDX"),
-    "version": lie(index([6], [0, 1], version=2), FormatError, "version must be 1", "found 2"),
+    "version": lie(index([6], [0, 1], version=2), FormatError, "found 2, expected 1"),
     "code": lie(index([6], [0, 1], code=9), FormatError, "1 to 8", "found 9"),
     "float": lie(index([6], [0, 1], code=7), UnsupportedError, "float32", "integers"),
     "header": lie(index([6], [0, 1])[:20], TruncatedFileError, "34 bytes", "ends at byte 20"),
@@ -172,8 +172,8 @@ LIES: dict[str, Lie] = {
         index([2, 2, 1], [0, 3], offsets=[0, 4, 10]), UnsupportedError, "sequence 2", "byte 10", "expected 8"
     ),
     "negative": lie(index([4, -2, 4], [0, 3]), UnsupportedError, "sequence 1", "length -2"),
-    "first": lie(index([3, 3], [1, 2]), FormatError, "from 0 to the 2 sequences", "1 to 2"),
-    "last": lie(index([3, 3], [0, 1]), FormatError, "from 0 to the 2 sequences", "0 to 1"),
+    "first": lie(index([3, 3], [1, 2]), FormatError, "from 0 to the 2 sequences", "[1, 2]"),
+    "last": lie(index([3, 3], [0, 1]), FormatError, "from 0 to the 2 sequences", "[0, 1]"),
 }
 
 

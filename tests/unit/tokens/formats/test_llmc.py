@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lowtide
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.llmc import make_header
 from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
@@ -30,7 +31,12 @@ def test_gpt2_shards(tmp_path: Path) -> None:
         "fineweb_train_000002.bin": shard([3, 50256]),
     }
     tokens = find(put(tmp_path, files))
-    assert (tokens.format, str(tokens.dtype), tokens.eos, tokens.marks) == ("llm.c", "uint16", 50256, "start")
+    assert (tokens.format, str(tokens.dtype), tokens.usual_eos, tokens.marks) == (
+        "llm.c",
+        "uint16",
+        50256,
+        "start",
+    )
     assert (tokens.documents, tokens.vocab_size, tokens.metadata) == (None, None, {"model": "gpt-2"})
     assert [(segment.offset, segment.count) for segment in tokens.segments] == [(1024, 3), (1024, 2)]
     assert read_tokens(tokens).tolist() == [50256, 1, 2, 3, 50256]
@@ -39,7 +45,7 @@ def test_gpt2_shards(tmp_path: Path) -> None:
 def test_llama3_shards(tmp_path: Path) -> None:
     path = write(tmp_path / "data.bin", shard([128000, 5], 20240801, 7))
     tokens = find(path)
-    assert (str(tokens.dtype), tokens.eos, tokens.metadata) == ("uint32", 128000, {"model": "llama-3"})
+    assert (str(tokens.dtype), tokens.usual_eos, tokens.metadata) == ("uint32", 128000, {"model": "llama-3"})
     assert read_tokens(tokens).tolist() == [128000, 5]
 
 
@@ -98,3 +104,25 @@ def test_damaged_shards_give_no_other_exception(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-llmc"
     assert_honest_corpus(put(folder, {"a_train_1.bin": shard([7]), "a_train_2.bin": data}), split=split)
+
+
+def test_shards_of_another_tokenizer_take_their_own_end_of_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "train_000.bin", shard([5, 7, 0, 9, 0, 4, 4, 0]))
+    with lowtide.corpus(path) as corpus:
+        assert (corpus.eos, corpus.has_documents) == (None, False)
+    with lowtide.corpus(path, eos=0) as corpus:
+        assert [corpus.document(n).tolist() for n in range(corpus.documents.count)] == [
+            [5, 7, 0],
+            [9, 0],
+            [4, 4, 0],
+        ]
+
+
+def test_marks_are_first_tokens_where_the_first_shard_starts_with_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "train_000.bin", shard([50256, 1, 2, 50256, 3]))
+    with lowtide.corpus(path) as corpus:
+        assert (corpus.eos, corpus.documents.count) == (50256, 2)
+        assert corpus.document(1).tolist() == [50256, 3]
+    later = write(tmp_path / "train_001.bin", shard([1, 2, 50256, 3]))
+    with lowtide.corpus(later) as corpus:
+        assert corpus.document(0).tolist() == [1, 2]

@@ -69,7 +69,7 @@ def test_a_raw_file_by_itself_needs_its_dtype_unless_its_name_is_nanogpts(
     assert (tokens.format, read_tokens(tokens).tolist()) == ("raw", [5])
 
 
-def test_half_a_token(folder: Path) -> None:
+def test_half_a_token_at_the_end_is_refused(folder: Path) -> None:
     (folder / "train.bin").write_bytes(bytes(7))
     with refused(FormatError, folder / "train.bin", "7 bytes", "token's 2", "1 left over"):
         find(folder)
@@ -189,3 +189,18 @@ def test_any_bytes_in_a_bin_give_no_other_exception(
 ) -> None:
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-bin", {"train.bin": magic + data})
     assert_honest_corpus(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["<u4", "<i4", "<i8"])
+def test_wide_tokens_are_not_read_as_uint16(tmp_path: Path, dtype: str) -> None:
+    ids = np.random.default_rng(0).integers(0, 50257, 1000)
+    write(tmp_path / "train.bin", ids.astype(dtype).tobytes())
+    with refused(ArgumentError, "train.bin", "looks like tokens of uint32", "dtype='uint32'"):
+        find(tmp_path)
+    assert find(tmp_path, dtype="uint16").count == 1000 * np.dtype(dtype).itemsize // 2
+
+
+def test_narrow_tokens_are_not_taken_for_wide_ones(tmp_path: Path) -> None:
+    for ids in (np.zeros(100), np.arange(100) % 2, np.arange(100) % 12, np.arange(1000)):
+        write(tmp_path / "train.bin", ids.astype("<u2").tobytes())
+        assert find(tmp_path).count == len(ids)

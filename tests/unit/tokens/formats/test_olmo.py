@@ -21,7 +21,7 @@ RAW = np.arange(7, dtype="<u2").tobytes()
 TABLE = gzip.compress(b'0,3,id-1,s3://a/b.jsonl.gz,1\n3,3,"x,y",,2\n3,7,id-3\n')
 
 
-def test_numpys_own(tmp_path: Path) -> None:
+def test_shards_of_np_save_are_read(tmp_path: Path) -> None:
     for i in range(3):
         np.save(tmp_path / f"edufineweb_train_{i:06}.npy", np.arange(i, i + 2 + i, dtype="u2"))
     np.save(tmp_path / "edufineweb_val_000000.npy", np.array([9], "u2"))
@@ -32,7 +32,7 @@ def test_numpys_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "i8", "u8"])
-def test_every_integer(tmp_path: Path, dtype: str) -> None:
+def test_tokens_of_every_integer_type(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "x.npy", np.array([1, 2], dtype))
     assert find(tmp_path / "x.npy", dtype=dtype).dtype == np.dtype(dtype)
 
@@ -88,7 +88,7 @@ def test_documents_come_as_a_stream(tmp_path: Path) -> None:
 
 
 def test_a_table_of_many_documents_is_never_in_memory(tmp_path: Path) -> None:
-    count = 100_000
+    count = 40_000
     table = b"".join(b"%d,%d,some-id,some/path.jsonl.gz,%d\n" % (i, i + 1, i) for i in range(count))
     put(tmp_path, {"a.npy": bytes(2 * count), "a.csv.gz": gzip.compress(table, 1)})
     index = find(tmp_path, dtype="uint16").index
@@ -97,7 +97,7 @@ def test_a_table_of_many_documents_is_never_in_memory(tmp_path: Path) -> None:
     assert sum(len(block) for block in index()) == count
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 6 * 2**20
+    assert peak < 2.5 * 2**20  # a list of all lines takes 3.2
 
 
 LIES: dict[str, tuple[bytes, type[LowtideError], tuple[str, ...]]] = {

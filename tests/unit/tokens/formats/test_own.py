@@ -75,12 +75,13 @@ def test_a_manifest_that_could_not_be_read_is_not_written(monkeypatch: pytest.Mo
         MANIFEST.to_json()
 
 
+@pytest.mark.timeout(30)  # to count each name in the list of all takes more than a minute
 def test_a_file_that_is_listed_twice_among_many() -> None:
-    names = [*map(str, range(100_000)), "99999"]  # to count each name in the list of all took hours
+    names = [*map(str, range(50_000)), "49999"]
     content = json.loads(MANIFEST.to_json())
     entry = {"tokens": 1, "sha256": DIGEST, "documents": None, "ends": None, "ends_sha256": None}
     content["splits"] = {"train": [{"file": name, **entry} for name in names]}
-    with refused(FormatError, "'99999' twice"):
+    with refused(FormatError, "'49999' twice"):
         Manifest.from_json(content, "corpus.json")
 
 
@@ -197,8 +198,8 @@ LIES: dict[str, Lie] = {
     "name-twice": (changed(TRAIN + "file", "train-00001.bin"), FormatError, ("'train-00001.bin' twice",)),
     "tokenizer": (changed("tokenizer/file", "a/b"), FormatError, ("tokenizer.file", "plain file name")),
     "tokenizer-name": (changed("tokenizer/name", ""), FormatError, ("tokenizer.name",)),
-    "tokenizer-kind": (changed("tokenizer", []), FormatError, ("tokenizer", "object or null")),
-    "settings": (changed("settings", []), FormatError, ("settings an object",)),
+    "tokenizer-kind": (changed("tokenizer", []), FormatError, ("tokenizer", "expected an object")),
+    "settings": (changed("settings", []), FormatError, ("settings is invalid",)),
     "ends-half": (changed(TRAIN + "ends", None), FormatError, ("splits.train[0]", "or none of them")),
     "tokens": (
         changed(TRAIN + "tokens", 6),

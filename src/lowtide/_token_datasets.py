@@ -1,0 +1,294 @@
+"""PyTorch data sets of token batches: windows by number, and whole batches in order."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lowtide._io.pending import Pending
+from lowtide._ranks import Rank, ranks
+from lowtide._sizes import whole
+from lowtide._tensors import Destination, SharedEpoch, data, torch
+from lowtide._tokens.batches import Batches
+from lowtide.errors import IndexingError, StateError
+
+_FOREVER = 2**62
+
+
+class MapDataset(data.Dataset[Any]):
+    """One epoch of single windows by number, for samplers and the Hugging Face ``Trainer``.
+
+    ``DataLoader`` asks for whole batches, and each is one read. The loader decides about batches, ranks and
+    order, so ``batch_size`` and ``rank`` of ``batches`` do not matter here.
+
+    Parameters
+    ----------
+    batches
+        The windows.
+    as_dict
+        Give ``input_ids`` and equal ``labels``, which the models of Hugging Face shift themselves, instead of
+        ``(x, y)``.
+    epoch
+        The epoch of the windows.
+
+    Examples
+    --------
+    >>> windows = MapDataset(corpus.batches(batch_size=1, length=4, order="sequential"))
+    >>> len(windows), windows[2]
+    (249, (tensor([ 8,  9, 10, 11]), tensor([ 9, 10, 11, 12])))
+    """
+
+    def __init__(self, batches: Batches, *, as_dict: bool = False, epoch: int = 0) -> None:
+        self._batches = _private_copy(batches)
+        self._to = Destination("cpu", None, batches.dtype, batches.length)
+        self._as_dict = as_dict
+        self._epoch = SharedEpoch(epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the windows."""
+        return self._epoch.value
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the windows of another epoch: another order, and windows that start elsewhere.
+
+        Accelerate and the Hugging Face ``Trainer`` call it. It reaches workers that are already running.
+
+        Parameters
+        ----------
+        epoch
+            The number of the epoch.
+
+        Examples
+        --------
+        >>> windows = MapDataset(corpus.batches(batch_size=1, length=4))
+        >>> windows.set_epoch(1)
+        >>> windows.epoch
+        1
+        """
+        self._epoch.value = epoch
+
+    def __len__(self) -> int:
+        return self._batches.epoch_samples
+
+    def __getitem__(self, number: int) -> Any:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """Several windows in one read."""
+        chosen = np.asarray(numbers, np.int64)
+        for number in chosen[(chosen < 0) | (chosen >= len(self))].tolist():
+            raise IndexingError(f"window {number} is out of bounds for the {len(self)} of an epoch")
+        read = partial(self._batches.read_samples, chosen + self.epoch * len(self))
+        x, y = self._to.take(self._to.submit(len(chosen), partial(Pending, read)).wait())
+        if self._as_dict:
+            return [_named(row) for row in x]
+        return list(zip(x, y, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and a fingerprint; the position within the epoch is the loader's sampler's.
+
+        Examples
+        --------
+        >>> MapDataset(corpus.batches(batch_size=1, length=4), epoch=3).state_dict()["epoch"]
+        3
+        """
+        return {**self._batches.state_dict(), "epoch": self.epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume at a state's epoch; an error lists what differs if it is of other data or settings.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned.
+
+        Examples
+        --------
+        >>> windows = MapDataset(corpus.batches(batch_size=1, length=4))
+        >>> windows.load_state_dict({**windows.state_dict(), "epoch": 3})
+        >>> windows.epoch
+        3
+        """
+        self._batches._check_state(state)
+        self._epoch.value = _epoch(state)
+
+
+class IterableDataset(data.IterableDataset[Any]):
+    """Whole batches in the order of their steps, for ``DataLoader(dataset, batch_size=None)``.
+
+    They start at the step of ``batches``, and every ``iter`` starts there again. With several workers each
+    prepares every n-th step, and the loader takes turns among them, so the order is that of a single process.
+
+    With workers only torchdata's ``StatefulDataLoader`` knows where they are: save its state. Without
+    them ``state_dict`` is the position after the last batch given.
+
+    Parameters
+    ----------
+    batches
+        The batches.
+    steps
+        Batches in an epoch, of which epoch n has the n-th; without end by default. With it the data set has a
+        length, without which Lightning fetches a batch ahead and cannot resume exactly.
+    as_dict
+        Give ``input_ids`` and equal ``labels`` instead of ``(x, y)``, as in ``MapDataset``.
+    single
+        Give one window at a time, for loaders that make batches themselves, such as that of the Hugging Face
+        ``Trainer``; by default if ``as_dict`` is set. The windows of a step come one after another, and every
+        worker has those of every n-th step.
+    epoch
+        The epoch to start with.
+    rank, world_size
+        Read the rows of this rank instead of that of ``batches``. ``"auto"`` asks ``torch.distributed`` or
+        the environment of ``torchrun`` each time an ``iter`` starts, so that it may be given before
+        Lightning, for example, starts its processes.
+
+    Examples
+    --------
+    >>> loader = torch.utils.data.DataLoader(
+    ...     IterableDataset(corpus.batches(batch_size=2, length=4, seed=1), steps=3), batch_size=None
+    ... )
+    >>> len(loader), [tuple(x.shape) for x, y in loader]
+    (3, [(2, 4), (2, 4), (2, 4)])
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        steps: int | None = None,
+        as_dict: bool = False,
+        single: bool | None = None,
+        epoch: int = 0,
+        rank: Rank = None,
+        world_size: int | None = None,
+    ) -> None:
+        self._batches = _private_copy(batches)
+        self._to = Destination("cpu", None, batches.dtype, batches.length)
+        self._steps = None if steps is None else whole("steps", steps, 1)
+        self._as_dict, self._single = as_dict, as_dict if single is None else single
+        self._rank, self._world_size = rank, world_size
+        if rank != "auto" and not (rank is None and world_size is None):
+            ranks(rank, world_size)  # what is wrong with them is reported here
+        self._resume: tuple[int, int] | None = None
+        self._epoch = SharedEpoch(epoch)
+        self._at, self._row = self._first, 0
+        """The next step of this process and row of it; of worker n the step is n less: a state fits all."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter`` gives."""
+        return self._epoch.value
+
+    @property
+    def _first(self) -> int:
+        return self._batches.step + self.epoch * (self._steps or 0)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, or windows if they are single; ``TypeError`` without ``steps``."""
+        if self._steps is None:
+            raise TypeError("an IterableDataset without steps= has no end, so it has no len()")
+        return self._steps * (self._ranked().shape[0] if self._single else 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next ``iter`` at another epoch. Accelerate calls it; it reaches workers that stay.
+
+        Parameters
+        ----------
+        epoch
+            The number of the epoch.
+
+        Examples
+        --------
+        >>> dataset = IterableDataset(corpus.batches(batch_size=2, length=4), steps=100)
+        >>> dataset.set_epoch(2)
+        >>> dataset.state_dict()["step"]
+        200
+        """
+        if whole("epoch", epoch, 0) != self.epoch:
+            self._epoch.value, self._resume = epoch, None
+            self._at, self._row = self._first, 0
+
+    def _ranked(self) -> Batches:
+        if self._rank is None and self._world_size is None:
+            return self._batches
+        return self._batches._for_rank(*ranks(self._rank, self._world_size))
+
+    def __iter__(self) -> Iterator[Any]:
+        # Not a generator: its body would run at the first `next`, and a state may be asked for before that.
+        (self._at, self._row), self._resume = self._resume or (self._first, 0), None
+        end = _FOREVER if self._steps is None else self._first + self._steps
+        return self._walk(self._ranked(), self._at, self._row, end)
+
+    def _walk(self, batches: Batches, at: int, row: int, end: int) -> Iterator[Any]:
+        worker = data.get_worker_info()
+        number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        while at + number < end:
+            x, y = self._to.take(self._to.submit_step(batches._steps, at + number).wait())
+            if self._single:
+                for nth in range(row, len(x)):
+                    last = nth + 1 == len(x)
+                    self._at, self._row = (at + stride, 0) if last else (at, nth + 1)
+                    yield _named(x[nth]) if self._as_dict else (x[nth], y[nth])
+                at, row = at + stride, 0
+            else:
+                at += stride
+                self._at = at
+                yield _named(x) if self._as_dict else (x, y)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next step, the epoch and a fingerprint.
+
+        Examples
+        --------
+        >>> dataset = IterableDataset(corpus.batches(batch_size=2, length=4), steps=100)
+        >>> _ = next(iter(dataset))
+        >>> dataset.state_dict()["step"]
+        1
+        """
+        row = {"row": self._row} if self._single else {}
+        return {**self._batches.state_dict(), "step": self._at, "epoch": self.epoch, **row}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Start the next ``iter`` at a state; an error lists what differs if it is of other data.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned.
+
+        Examples
+        --------
+        >>> dataset = IterableDataset(corpus.batches(batch_size=2, length=4), steps=100)
+        >>> dataset.load_state_dict({**dataset.state_dict(), "step": 42})
+        >>> len(list(dataset))
+        58
+        """
+        step = self._batches._check_state(state)
+        self._epoch.value = _epoch(state)
+        self._at, self._row = step, whole("row", state.get("row", 0), 0) if self._single else 0
+        self._resume = self._at, self._row
+
+
+def _private_copy(batches: Batches) -> Batches:
+    """Batches that nobody else uses: a fork must not find their locks held by a thread of the caller's."""
+    return copy.deepcopy(batches)
+
+
+def _named(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    # A copy: who masks labels in place must not change the input.
+    return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+def _epoch(state: Mapping[str, Any]) -> int:
+    epoch = state.get("epoch")
+    if not isinstance(epoch, int) or epoch < 0:
+        raise StateError(
+            f"not a state of a data set (expected an 'epoch', got {sorted(map(str, state))}); "
+            f"pass what state_dict() returned"
+        )
+    return epoch
