@@ -15,9 +15,9 @@ import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lowtide._prepare import library
+from lowtide._extras import library
 from lowtide.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -29,13 +29,20 @@ _CONNECT = 5  # seconds in which a scheduler must answer
 _JOIN = 20  # seconds in which it must have a worker
 
 
-class Executor(Protocol):
-    """The executor that a run needs."""
+class Executor:
+    """Runs each task in ``submit``: one worker needs no other process."""
 
-    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]: ...
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def slots(self) -> int:
         """How many tasks run at the same time."""
+        return 1
 
     def renew(self) -> None:
         """Restart after a worker died; every running future is lost too."""
@@ -48,31 +55,10 @@ def open_executor(workers: int, dask: str | None, *, isolated: bool = False) -> 
     """The executor for ``workers`` processes or a cluster; ``isolated`` tasks never run in this process."""
     if dask is not None:
         return DaskCluster(dask)
-    return Processes(workers) if workers > 1 or isolated else ThisProcess()
+    return Processes(workers) if workers > 1 or isolated else Executor()
 
 
-class ThisProcess:
-    """Runs each task in ``submit``: one worker needs no other process."""
-
-    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        future: Future[T] = Future()
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def slots(self) -> int:
-        return 1
-
-    def renew(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Processes:
+class Processes(Executor):
     """A pool of processes that end when this one does, even if it is killed."""
 
     def __init__(self, workers: int) -> None:
@@ -107,7 +93,7 @@ class Processes:
         self._receiver.close()
 
 
-class DaskCluster:
+class DaskCluster(Executor):
     """A running cluster. Its workers import lowtide and see the same files under the same paths."""
 
     def __init__(self, address: str) -> None:
@@ -148,9 +134,6 @@ class DaskCluster:
                 "same command again",
                 self._address,
             ) from error
-
-    def renew(self) -> None:
-        pass
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)

@@ -176,40 +176,32 @@ def _failed(task: Task, error: BaseException, times: int) -> Exception:
     return failure
 
 
+@dataclass(frozen=True)
 class InputTexts(Texts):
     """The texts of the inputs, to train a tokenizer on; ``map`` reports bytes to ``tick``."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        options: ReadOptions,
-        executor: Callable[[], Executor],
-        *,
-        skip: bool,
-        tick: Callable[[int], object] = lambda weight: None,
-    ) -> None:
-        self._tasks = tasks
-        self._options = options
-        self._executor = executor
-        self._skip = skip
-        self._tick = tick
+    tasks: Sequence[Task]
+    options: ReadOptions
+    executor: Callable[[], Executor]
+    skip: bool
+    tick: Callable[[int], object] = lambda weight: None
 
     def sample(self) -> Iterator[str]:
         """Text from places spread evenly over the inputs. It depends on the plan alone."""
-        count = min(_PLACES, len(self._tasks))
+        count = min(_PLACES, len(self.tasks))
         for place in range(count):
             remaining = SAMPLE // count
-            for text in _texts(self._tasks[place * len(self._tasks) // count], self._options, self._skip):
+            for text in _texts(self.tasks[place * len(self.tasks) // count], self.options, self.skip):
                 yield text[:remaining]
                 remaining -= len(text)
                 if remaining <= 0:
                     break
 
     def map(self, function: Callable[[Iterable[str]], T]) -> Iterator[T]:
-        call = partial(_apply, function=function, options=self._options, skip=self._skip)
-        for task, result in run(self._tasks, call, self._executor()):
+        call = partial(_apply, function=function, options=self.options, skip=self.skip)
+        for task, result in run(self.tasks, call, self.executor()):
             yield result
-            self._tick(task.weight)
+            self.tick(task.weight)
 
 
 def _apply(task: Task, function: Callable[[Iterable[str]], T], options: ReadOptions, skip: bool) -> T:

@@ -198,10 +198,7 @@ class Merger:
 
     def _remove_others(self) -> None:
         """Remove shards that were started after the last commit, or by another run."""
-        names: set[str | None] = set()
-        for writer in self.writers.values():
-            names.update(writer.open_names())
-            names.update(name for shard in writer.shards for name in (shard.file, shard.ends))
+        names = set[str]().union(*(writer.names() for writer in self.writers.values()))
         for name in os.listdir(self._work.shards):
             if name not in names:
                 os.unlink(os.path.join(self._work.shards, name))

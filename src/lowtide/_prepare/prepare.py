@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Literal
 
 from lowtide._prepare import inputs
@@ -24,8 +25,8 @@ def prepare(
     out: str | os.PathLike[str],
     *,
     tokenizer: str = "byte",
-    val_fraction: float = 0.0005,
-    holdout: Holdout = "documents",
+    val_fraction: float | None = None,
+    holdout: Holdout = "auto",
     seed: int = 0,
     text_field: str = "text",
     split_on: str | None = None,
@@ -59,10 +60,12 @@ def prepare(
         ``byte``, ``char``, ``bpe:VOCAB`` (trained on a sample of the sources), the path of a
         ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
     val_fraction
-        The fraction of the data that goes to the split ``val``, from 0 to below 1.
+        The fraction of the data that goes to the split ``val``, from 0 to below 1. By default that of 4 MiB
+        in the sources, from 0.0005 to 0.1.
     holdout
         What goes to ``val``: ``documents`` that a hash of ``seed`` and their position selects, or the
-        ``contiguous`` end of all tokens.
+        ``contiguous`` end of all tokens. ``auto`` is contiguous for up to 100 text files of one
+        document each, and documents for all other sources.
     seed
         Selects the documents for ``val``.
     text_field
@@ -133,12 +136,10 @@ def prepare(
         raise ArgumentError("workers and dask cannot be combined; a Dask cluster has its own workers")
     processes = _cores() if workers is None else whole("workers", workers, least=1)
     names = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    work = Workdir(os.fspath(out))
-    try:
+    with closing(Workdir(os.fspath(out))) as work:
         files = _find([os.fspath(name) for name in names], glob, work)
-        return Run(work, files, settings, processes, dask, progress).run(overwrite=overwrite)
-    finally:
-        work.close()
+        run = Run(work, files, settings, processes, dask, progress or (lambda _: None))
+        return run.run(overwrite=overwrite)
 
 
 def _cores() -> int:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+from lowtide import errors
 from lowtide._io.atomic import write_file
 from lowtide._io.store import is_file
-from lowtide._prepare import inputs, tokenizers
+from lowtide._prepare import inputs, sealed, tokenizers
 from lowtide._prepare.executors import Executor, open_executor
 from lowtide._prepare.inputs.kind import File, ReadOptions
 from lowtide._prepare.jobs import InputTexts, Record, group, run
@@ -23,15 +24,20 @@ from lowtide._prepare.tokenizers import Tokenizer
 from lowtide._prepare.tokenizers.char import meta_pkl
 from lowtide._prepare.workdir import Workdir, sha256_of
 from lowtide._prepare.worker import TRAIN, VAL, Job, encode
-from lowtide._tokens.formats import llmc, own
+from lowtide._tokens.formats import find, llmc, own
 from lowtide.errors import ArgumentError
 
 STDIN = "-"
 
+_FEW = 100  # whole files up to which a hash of documents would give no validation split, or a strange one
+_VALIDATION = 4 * 2**20  # bytes of the sources that a validation split should have
+_PLAN = ".prepared.json"  # next to corpus.json: the digest of the plan, which the same command has again
+_SMALL = 4096  # tokens of a validation split whose loss says little
+
 UNIT = 8 * 2**20
 """Bytes of an input in a unit: few enough that all workers finish at about the same time."""
 
-Holdout = Literal["documents", "contiguous"]
+Holdout = Literal["auto", "documents", "contiguous"]
 OnError = Literal["raise", "skip", "replace", "replace-or-skip"]
 
 
@@ -40,7 +46,7 @@ class Settings:
     """What determines the bytes, together with the inputs."""
 
     tokenizer: str
-    val_fraction: float
+    val_fraction: float | None
     holdout: Holdout
     seed: int
     eos: bool
@@ -55,7 +61,8 @@ class Settings:
         check_choice("holdout", self.holdout, get_args(Holdout))
         check_choice("layout", self.layout, get_args(own.LayoutName))
         check_choice("on_error", self.on_error, get_args(OnError))
-        if not 0 <= self.val_fraction < 1 or math.isnan(self.val_fraction):
+        fraction = self.val_fraction or 0.0
+        if not 0 <= fraction < 1 or math.isnan(fraction):
             raise ArgumentError(f"val_fraction must be from 0 to below 1, got {self.val_fraction!r}")
         if self.meta_pkl and self.tokenizer != "char":
             raise ArgumentError(
@@ -70,38 +77,51 @@ class Settings:
     def skips(self) -> bool:
         return self.on_error.endswith("skip")
 
+    def resolved(self, files: Sequence[File]) -> Settings:
+        """With the fraction and the holdout that suit the files, where they were left open."""
+        fraction, holdout = self.val_fraction, self.holdout
+        if fraction is None:
+            fraction = validation_fraction(sum(file.size for file in files))
+        if holdout == "auto":
+            whole = self.split_on is None and all(file.kind.name == "text" for file in files)
+            holdout = "contiguous" if whole and len(files) <= _FEW else "documents"
+        return dataclasses.replace(self, val_fraction=fraction, holdout=holdout)
+
     def options(self) -> ReadOptions:
         replace = self.on_error.startswith("replace")
         return ReadOptions(self.text_field, self.split_on, replace=replace, unit_size=UNIT)
 
 
+@dataclasses.dataclass
 class Run:
     """One call of ``prepare``, after its arguments were validated."""
 
-    def __init__(
-        self,
-        work: Workdir,
-        files: Sequence[File],
-        settings: Settings,
-        workers: int,
-        dask: str | None,
-        progress: Callable[[Progress], object] | None,
-    ) -> None:
-        self._work = work
-        self._files = files
-        self._settings = settings
-        self._options = settings.options()
-        self._workers = workers
-        self._dask = dask
-        self._progress = progress or (lambda progress: None)
-        self._isolated = _isolated(files)
-        units = inputs.plan(files, self._options, isolated=self._isolated)
-        self._tasks = group(units, [file.size for file in files])
+    work: Workdir
+    files: Sequence[File]
+    settings: Settings
+    workers: int
+    dask: str | None
+    progress: Callable[[Progress], object]
+
+    def __post_init__(self) -> None:
+        self.settings = self.settings.resolved(self.files)
+        self._options = self.settings.options()
+        self._isolated = _isolated(self.files)
+        units = inputs.plan(self.files, self._options, isolated=self._isolated)
+        self._tasks = group(units, [file.size for file in self.files])
         self._total = sum(task.weight for task in self._tasks)
         self._executor: Executor | None = None
 
+    @property
+    def _fraction(self) -> float:
+        return self.settings.val_fraction or 0.0
+
     def run(self, *, overwrite: bool) -> Summary:
-        self._work.start(self._plan(), overwrite=overwrite)
+        plan = self._plan()
+        self._digest = sealed.digest_of(plan)
+        if not overwrite and (summary := self._finished()) is not None:
+            return summary
+        self.work.start(plan, overwrite=overwrite)
         try:
             tokenizer = self._tokenizer()
             merger = self._encode(tokenizer)
@@ -110,75 +130,101 @@ class Run:
                 self._executor.close()
         return self._publish(tokenizer, merger)
 
+    def _finished(self) -> Summary | None:
+        """The corpus that an earlier run of the same plan has published, if all of its files are there."""
+        record = sealed.read(os.path.join(self.work.out, _PLAN))
+        if record is None or record.get("plan") != self._digest:
+            return None
+        try:
+            manifest = own.read(os.path.join(self.work.out, own.NAME))
+            for split in manifest.splits:
+                find(self.work.out, split=split)  # which checks the size of each file
+        except errors.LowtideError:
+            return None
+        if not all(is_file(os.path.join(self.work.out, name)) for name, _ in manifest.files):
+            return None
+        self.work.discard()  # what a run leaves that is killed after it has published
+        shards = [shard for split in manifest.splits.values() for shard in split]
+        return Summary(
+            folder=self.work.out,
+            manifest=manifest,
+            tokens=sum(shard.tokens for shard in shards),
+            documents=sum(shard.documents or 0 for shard in shards),
+            lengths=(),
+            skipped=0,
+            complaints=(),
+            notes=["was prepared before, from the same sources with the same settings; nothing was written"],
+        )
+
     def _plan(self) -> dict[str, Any]:
         """Everything that determines the bytes, as JSON."""
-        settings = dataclasses.asdict(self._settings)
-        for path in (self._settings.tokenizer, os.path.join(self._settings.tokenizer, "tokenizer.json")):
+        settings = dataclasses.asdict(self.settings)
+        for path in (self.settings.tokenizer, os.path.join(self.settings.tokenizer, "tokenizer.json")):
             if is_file(path):
                 settings["tokenizer_sha256"] = sha256_of(path)
         return {
-            "version": 3,
+            "version": 4,
             "settings": settings,
             "unit": self._options.unit_size,
-            "sources": [_identity(file) for file in self._files],
+            "sources": [_identity(file) for file in self.files],
         }
 
     def _pool(self) -> Executor:
         """The executor, started when it is first needed: at most as many processes as tasks."""
         if self._executor is None:
-            workers = min(self._workers, len(self._tasks))
-            self._executor = open_executor(workers, self._dask, isolated=self._isolated)
+            workers = min(self.workers, len(self._tasks))
+            self._executor = open_executor(workers, self.dask, isolated=self._isolated)
         return self._executor
 
     def _tokenizer(self) -> Tokenizer:
         """The tokenizer, created once; later runs of the same plan load its file."""
-        if not self._work.has_tokenizer():
-            counter = ProgressCounter(self._total, 0, self._progress)
+        if not self.work.has_tokenizer():
+            counter = ProgressCounter(self._total, 0, self.progress)
 
             def tick(weight: int) -> None:
                 counter.add(0, 0, weight)
                 counter.tick("alphabet")
 
-            texts = InputTexts(self._tasks, self._options, self._pool, skip=self._settings.skips, tick=tick)
-            tokenizer = tokenizers.make(self._settings.tokenizer, texts)
-            self._work.write_tokenizer(tokenizer.to_json().encode())
-        return tokenizers.load(self._work.tokenizer, name=self._settings.tokenizer, trusted=True)
+            texts = InputTexts(self._tasks, self._options, self._pool, skip=self.settings.skips, tick=tick)
+            tokenizer = tokenizers.make(self.settings.tokenizer, texts)
+            self.work.write_tokenizer(tokenizer.to_json().encode())
+        return tokenizers.load(self.work.tokenizer, name=self.settings.tokenizer, trusted=True)
 
     def _encode(self, tokenizer: Tokenizer) -> Merger:
         """Encode the remaining tasks, and merge them as they complete."""
-        settings = self._settings
+        settings = self.settings
         by_document = settings.holdout == "documents"
         job = Job(
-            folder=self._work.tasks,
-            tokenizer=self._work.tokenizer,
-            key=self._work.key,
+            folder=self.work.tasks,
+            tokenizer=self.work.tokenizer,
+            key=self.work.key,
             eos=tokenizer.eos if settings.eos else None,
             dtype=tokenizers.narrow_dtype_for(tokenizer.vocab_size).str,
             options=self._options,
-            val_fraction=settings.val_fraction if by_document else 0.0,
+            val_fraction=self._fraction if by_document else 0.0,
             seed=settings.seed,
             skip=settings.skips,
         )
         merge = partial(
             Merger,
-            self._work,
+            self.work,
             narrow=job.dtype,
             dtype=tokenizers.dtype_for(tokenizer.vocab_size).str,
             layout=settings.layout,
             shard_tokens=settings.shard_tokens,
         )
         merger: Merger | None = None
-        if (state := self._work.read_state()) is not None:
+        if (state := self.work.read_state()) is not None:
             try:
                 merger = merge(state=state)
             except DamagedError as error:
-                self._work.forget_state(str(error))
+                self.work.forget_state(str(error))
         # Where a contiguous validation part starts is known when all tokens are there, not before.
         if merger is None and by_document:
             merger = merge()
         try:
             consumed = merger.consumed if merger else 0
-            records = self._work.records(consumed, len(self._tasks))
+            records = self.work.records(consumed, len(self._tasks))
             remaining = [task for task in self._tasks[consumed:] if task.index not in records]
             counter = self._counter(merger, records, sum(task.weight for task in remaining))
             counter.tick()
@@ -192,7 +238,7 @@ class Run:
             counter.tick()
             if merger is None:
                 total = sum(record.tokens[TRAIN] for record in records.values())
-                merger = merge(train_tokens=int(total * (1 - settings.val_fraction)))
+                merger = merge(train_tokens=int(total * (1 - self._fraction)))
             _consume(merger, records)
             merger.finish()
         finally:
@@ -202,7 +248,7 @@ class Run:
 
     def _counter(self, merger: Merger | None, records: dict[int, Record], remaining: int) -> ProgressCounter:
         """The progress of earlier runs."""
-        counter = ProgressCounter(self._total, self._total - remaining, self._progress)
+        counter = ProgressCounter(self._total, self._total - remaining, self.progress)
         for writer in merger.writers.values() if merger else ():
             counter.add(writer.documents, writer.tokens)
         for record in records.values():
@@ -210,15 +256,16 @@ class Run:
         return counter
 
     def _publish(self, tokenizer: Tokenizer, merger: Merger) -> Summary:
-        settings = self._settings
-        for file in self._files:
+        settings = self.settings
+        for file in self.files:
             file.check()
         train, val = merger.writers[TRAIN], merger.writers[VAL]
         notes = self._notes(train.tokens, val.tokens, merger.skipped)
+        notes += self._vocabulary_notes(tokenizer)
         data = tokenizer.to_json().encode()
-        write_file(os.path.join(self._work.shards, "tokenizer.json"), data)
+        write_file(os.path.join(self.work.shards, "tokenizer.json"), data)
         if settings.meta_pkl:
-            write_file(os.path.join(self._work.shards, "meta.pkl"), meta_pkl(tokenizer))
+            write_file(os.path.join(self.work.shards, "meta.pkl"), meta_pkl(tokenizer))
         recorded = {**dataclasses.asdict(settings), "skipped": merger.skipped}
         del recorded["tokenizer"], recorded["layout"]
         manifest = own.Manifest(
@@ -231,13 +278,14 @@ class Run:
             # A name may contain bytes that are not UTF-8, which JSON cannot represent.
             sources=[
                 {"name": file.name.encode("utf8", "backslashreplace").decode(), "bytes": file.size}
-                for file in self._files
+                for file in self.files
             ],
             settings=recorded,
         )
-        self._work.publish(manifest)
+        sealed.write(os.path.join(self.work.shards, _PLAN), {"plan": self._digest})
+        self.work.publish(manifest)
         return Summary(
-            folder=self._work.out,
+            folder=self.work.out,
             manifest=manifest,
             tokens=train.tokens + val.tokens,
             documents=train.documents + val.documents,
@@ -247,19 +295,47 @@ class Run:
             notes=notes,
         )
 
+    def _vocabulary_notes(self, tokenizer: Tokenizer) -> list[str]:
+        size = self.settings.tokenizer.removeprefix("bpe:")
+        if not size.isdecimal() or tokenizer.vocab_size >= int(size):
+            return []
+        return [
+            f"the vocabulary has {tokenizer.vocab_size:,} ids instead of {int(size):,}: the text has no more "
+            "pairs to merge"
+        ]
+
     def _notes(self, train: int, val: int, skipped: int) -> list[str]:
-        fraction = self._settings.val_fraction
-        notes = self._work.notes()
+        fraction = self._fraction
+        notes = self.work.notes()
         if not train:
-            self._work.discard()
+            self.work.discard()
             raise ArgumentError(
-                f"{self._files[0].path}: the split 'train' would be empty ({val} tokens for 'val', {skipped} "
-                f"documents skipped, val_fraction {fraction}); pass a smaller val_fraction, another seed, or "
-                "more text"
+                f"{self.files[0].path}: the split 'train' would be empty ({val} tokens for 'val', {skipped} "
+                f"documents skipped, val_fraction {fraction}); pass a smaller val_fraction, or "
+                "holdout='contiguous' to cut by tokens"
             )
         if fraction and not val:
-            notes.append("no validation split: no document was selected for it; pass a larger val_fraction")
+            notes.append(
+                "no validation split: no document was selected for it; pass a larger val_fraction, or "
+                "holdout='contiguous' to take the end of the tokens"
+            )
+        elif fraction and val < _SMALL:
+            notes.append(f"val is small: a loss on {val:,} tokens says little; pass a larger val_fraction")
+        elif fraction and not 0.5 < val / (train + val) / fraction < 2:
+            notes.append(
+                f"val has {100 * val / (train + val):.2g} % of the tokens: documents are few, or of very "
+                "different lengths; pass holdout='contiguous' for an exact fraction"
+            )
         return notes
+
+
+def validation_fraction(size: int) -> float:
+    """The fraction of sources of ``size`` bytes that is worth holding out: 4 MiB, from 0.05 % to 10 %.
+
+    >>> [validation_fraction(size) for size in (10**6, 2**30, 10**12)]
+    [0.1, 0.00390625, 0.0005]
+    """
+    return min(0.1, max(0.0005, _VALIDATION / max(1, size)))
 
 
 def _consume(merger: Merger, records: dict[int, Record]) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide import errors
-from lowtide._io import atomic, system
+from lowtide._io import system
+from lowtide._io.pace import Pace
 from lowtide._tokens.formats import llmc
 from lowtide._tokens.formats.own import LayoutName, Shard
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, write_errors
 
 BINS = 48
 """Bins of the histogram of lengths: bin i counts documents of 2**(i - 1) to 2**i - 1 tokens."""
@@ -47,21 +47,21 @@ class ShardWriter:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._layout = layout
         self._shard_tokens = shard_tokens
+        self._first = 0  # the token with which the open shard starts
         self._ended = 0  # tokens before the end of the last document
-        self._open: _OpenShard | None = None
+        self._files: list[_HashedFile] = []  # tokens and ends of the open shard
 
     def room(self) -> int:
         """Tokens that may be appended before the next call; starts a shard if the last one is full."""
-        if self._open is not None and self._open.tokens == self._shard_tokens:
+        if self._files and self.tokens - self._first == self._shard_tokens:
             self._close_shard()
-        if self._open is None:
-            self._open = self._start_shard()
-        return 2**60 if self._shard_tokens is None else self._shard_tokens - self._open.tokens
+        if not self._files:
+            self._open_shard()
+        return 2**60 if self._shard_tokens is None else self._first + self._shard_tokens - self.tokens
 
     def append(self, data: memoryview, pool: ThreadPoolExecutor) -> None:
         """Append tokens as bytes, at most as many as ``room`` returned."""
-        assert self._open is not None
-        self._open.append(data, pool)
+        self._files[0].append(data, pool)
         self.tokens += len(data) // self._dtype.itemsize
 
     def end_documents(self, ends: npt.NDArray[np.int64]) -> None:
@@ -70,8 +70,7 @@ class ShardWriter:
         ends, lengths = ends[lengths > 0], lengths[lengths > 0]
         if not len(ends):
             return
-        assert self._open is not None
-        self._open.end_documents(ends - (self.tokens - self._open.tokens))
+        self._files[1].append((ends - self._first).astype(END).view(np.uint8).data)
         self._ended = int(ends[-1])
         self.documents += len(ends)
         self.lengths += np.bincount(np.frexp(lengths)[1], minlength=BINS)
@@ -82,27 +81,30 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Finish the last shard; a split without tokens has none."""
-        if self._open is not None:
+        if self._files:
             self.end_document()
             self._close_shard()
 
-    def open_names(self) -> set[str]:
-        """The names of the files of the shard that is being written."""
-        return set() if self._open is None else self._open.names()
+    def names(self) -> set[str]:
+        """The names of all files that belong to the split."""
+        complete = (name for shard in self.shards for name, _ in shard.files)
+        return {*complete, *(file.name for file in self._files)}
 
     def sync(self) -> None:
-        if self._open is not None:
-            self._open.sync()
+        for file in self._files:
+            file.sync()
 
     def state(self) -> dict[str, Any]:
         """The state as JSON, to resume from."""
+        files = zip(("bin", "ends"), self._files, strict=False)
+        shard = {"tokens": self.tokens - self._first, **{name: file.state() for name, file in files}}
         return {
             "tokens": self.tokens,
             "documents": self.documents,
             "ended": self._ended,
             "lengths": self.lengths.tolist(),
             "shards": [asdict(shard) for shard in self.shards],
-            "open": None if self._open is None else self._open.state(),
+            "open": shard if self._files else None,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -110,96 +112,47 @@ class ShardWriter:
         self.tokens, self.documents, self._ended = state["tokens"], state["documents"], state["ended"]
         self.lengths = np.array(state["lengths"], np.int64)
         self.shards = [Shard(**shard) for shard in state["shards"]]
-        if state["open"] is not None:
-            self._open = self._start_shard()
-            self._open.restore(state["open"])
+        if (shard := state["open"]) is not None:
+            self._open_shard()
+            self._first -= shard["tokens"]
+            for name, file in zip(("bin", "ends"), self._files, strict=True):
+                file.restore(shard[name])
 
     def close(self) -> None:
         """Close the files; what was not committed is lost."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        while self._files:
+            self._files.pop().close()
 
-    def _start_shard(self) -> _OpenShard:
+    def _open_shard(self) -> None:
         name = self.split if self._layout == "nanogpt" else f"{self.split}-{len(self.shards):05}"
-        header = b""
+        for ending in (".bin", ".ends"):
+            self._files.append(_HashedFile(os.path.join(self._folder, name + ending)))
+        self._first = self.tokens
         if self._layout == "llmc":  # its count is correct except in the last shard
-            header = llmc.make_header(self._dtype, self._shard_tokens or 0)
-        return _OpenShard(os.path.join(self._folder, name), header, self._dtype.itemsize)
+            self._files[0].append(llmc.make_header(self._dtype, self._shard_tokens or 0))
 
     def _close_shard(self) -> None:
-        assert self._open is not None
-        header = llmc.make_header(self._dtype, self._open.tokens) if self._layout == "llmc" else b""
-        self.shards.append(self._open.finish(header))
-        self._open = None
-
-
-class _OpenShard:
-    """The shard that is being written: tokens and ends."""
-
-    def __init__(self, path: str, header: bytes, itemsize: int) -> None:
-        self.tokens = 0
-        self._header = header
-        self._itemsize = itemsize
-        self._bin, self._ends = _HashedFile(path + ".bin"), _HashedFile(path + ".ends")
-        if header and not self._bin.size:
-            self._bin.append(header)
-
-    def append(self, data: memoryview, pool: ThreadPoolExecutor) -> None:
-        self._bin.append(data, pool)
-        self.tokens += len(data) // self._itemsize
-
-    def end_documents(self, ends: npt.NDArray[np.int64]) -> None:
-        self._ends.append(ends.astype(END).view(np.uint8).data)
-
-    def state(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "bin": self._bin.state(), "ends": self._ends.state()}
-
-    def names(self) -> set[str]:
-        return {os.path.basename(self._bin.path), os.path.basename(self._ends.path)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.tokens = state["tokens"]
-        if self._header:  # which `finish` may have changed
-            self._bin.rewrite(self._header)
-        self._bin.restore(state["bin"])
-        self._ends.restore(state["ends"])
-
-    def sync(self) -> None:
-        self._bin.sync()
-        self._ends.sync()
-
-    def finish(self, header: bytes) -> Shard:
-        if header != self._header:
-            self._bin.rewrite(header)
+        tokens = self.tokens - self._first
+        data, ends = self._files
+        if self._layout == "llmc" and tokens != self._shard_tokens:
+            data.rewrite(llmc.make_header(self._dtype, tokens))
         self.sync()
+        shard = Shard(data.name, tokens, data.sha256, ends.size // END.itemsize, ends.name, ends.sha256)
+        self.shards.append(shard)
         self.close()
-        return Shard(
-            os.path.basename(self._bin.path),
-            self.tokens,
-            self._bin.sha256,
-            self._ends.size // END.itemsize,
-            os.path.basename(self._ends.path),
-            self._ends.sha256,
-        )
-
-    def close(self) -> None:
-        self._bin.close()
-        self._ends.close()
 
 
 class _HashedFile:
     """A file that is appended to, and the digest of its content."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.name = os.path.basename(path)
         self.size = 0
-        try:
+        self._path = path
+        with write_errors(path):
             self._fd = os.open(path, _FLAGS, 0o666)
-        except OSError as error:
-            raise errors.writing(path, error) from error
         self._sum = hashlib.sha256()
-        self._pace = atomic.Pace(self._fd)
+        self._pace = Pace(self._fd)
 
     @property
     def sha256(self) -> str:
@@ -208,9 +161,8 @@ class _HashedFile:
     def append(self, data: bytes | memoryview, pool: ThreadPoolExecutor | None = None) -> None:
         hashing = pool.submit(self._sum.update, data) if pool else None
         try:
-            system.write_at(self._fd, memoryview(data), self.size)
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
+            with write_errors(self._path):
+                system.write_at(self._fd, memoryview(data), self.size)
         finally:
             if hashing is not None:
                 hashing.result()
@@ -221,10 +173,8 @@ class _HashedFile:
 
     def rewrite(self, head: bytes) -> None:
         """Write other bytes to the start, and hash the file again."""
-        try:
+        with write_errors(self._path):
             system.write_at(self._fd, memoryview(head), 0)
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
         self._hash(self.size)
 
     def state(self) -> dict[str, Any]:
@@ -233,16 +183,14 @@ class _HashedFile:
     def restore(self, state: Mapping[str, Any]) -> None:
         self._hash(state["size"])
         if self.sha256 != state["sha256"]:
-            raise DamagedError(f"out/{os.path.basename(self.path)}")
+            raise DamagedError(f"out/{self.name}")
         self.size = state["size"]
-        self._pace = atomic.Pace(self._fd, self.size)
+        self._pace = Pace(self._fd, self.size)
 
     def sync(self) -> None:
-        try:
+        with write_errors(self._path):
             os.ftruncate(self._fd, self.size)  # an earlier run may have written beyond the last commit
             os.fsync(self._fd)
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
 
     def close(self) -> None:
         os.close(self._fd)

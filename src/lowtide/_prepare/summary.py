@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowtide._printable import printable
 from lowtide._sizes import format_size
@@ -28,18 +28,16 @@ class ProgressCounter:
     """Counts what is done, and reports it at every ``tick``."""
 
     def __init__(self, total: int, done: int, report: Callable[[Progress], object]) -> None:
-        self._total = total
-        self._done = self._earlier = done
-        self._documents = self._tokens = 0
+        self._now = Progress("tokens", done, total, done, 0, 0)
         self._report = report
 
     def add(self, documents: int, tokens: int, nbytes: int = 0) -> None:
-        self._documents += documents
-        self._tokens += tokens
-        self._done += nbytes
+        now = self._now
+        documents, tokens = now.documents + documents, now.tokens + tokens
+        self._now = replace(now, done=now.done + nbytes, documents=documents, tokens=tokens)
 
     def tick(self, stage: str = "tokens") -> None:
-        self._report(Progress(stage, self._done, self._total, self._earlier, self._documents, self._tokens))
+        self._report(replace(self._now, stage=stage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +56,22 @@ class Summary:
     notes: Sequence[str]
 
     def __str__(self) -> str:
-        lines = [f"{printable(self.folder)}: {self.tokens:,} tokens in {self.documents:,} documents"]
+        lines = [
+            f"{printable(self.folder)}: {self.tokens:,} tokens in {self.documents:,} "
+            f"{'document' if self.documents == 1 else 'documents'}"
+        ]
         itemsize = 2 if self.manifest.dtype == "uint16" else 4
         for split, shards in self.manifest.splits.items():
             tokens = sum(shard.tokens for shard in shards)
             documents = sum(shard.documents or 0 for shard in shards)
             lines.append(
-                f"  {split:<6} {tokens:,} tokens, {documents:,} documents, {len(shards)} "
+                f"  {split:<6} {tokens:,} tokens, {documents:,} "
+                f"{'document' if documents == 1 else 'documents'}, {len(shards)} "
                 f"{'shard' if len(shards) == 1 else 'shards'}, {format_size(tokens * itemsize)}"
             )
+        if self.manifest.tokenizer is not None and self.manifest.vocab_size is not None:
+            name = printable(self.manifest.tokenizer.name)
+            lines.append(f"  vocabulary {self.manifest.vocab_size:,} ids of the tokenizer {name}")
         if self.skipped:
             lines.append(f"  skipped {self.skipped:,} documents that could not be read, such as:")
             lines += [f"    {printable(complaint)}" for complaint in self.complaints]

@@ -41,6 +41,7 @@ _CLASH = re.compile(r"(train|val)(-\d+)?\.(bin|ends)|corpus\.json|tokenizer\.jso
 _TASK = re.compile(r"(\d{8,})\.(json|(train|val)\.(bin|ends))")
 _BLOCK = 2**20  # bytes of a checksum at once
 _SHOWN = 4  # entries of a list that a message shows
+_PLAN = ("plan.json", "tokenizer.seal")  # without them what is in the folder is not work
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 Plan = Mapping[str, Any]
@@ -60,12 +61,10 @@ class Workdir:
         self._plan_key = ""
         if os.path.exists(self.out) and not os.path.isdir(self.out):
             raise ArgumentError(f"{self.out}: is a file, expected a folder; pass another path")
-        try:
+        with errors.write_errors(self.path):
             os.makedirs(self.path, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
-            self._fd = os.open(os.path.join(self.path, "lock"), flags, 0o666)
-        except OSError as error:
-            raise errors.writing(self.path, error) from None
+            self._fd = os.open(self._in("lock"), flags, 0o666)
         if not atomic.lock(self._fd):
             os.close(self._fd)
             raise WriteError(
@@ -77,7 +76,8 @@ class Workdir:
 
     def close(self) -> None:
         """Release the folder, and remove it if it contains no work."""
-        unused = not self._has_plan() or not self._has_work()
+        planned = any(os.path.exists(self._in(name)) for name in _PLAN)
+        unused = not planned or not self._has_work()
         if unused and os.name != "nt":  # while it is locked, except where an open file cannot be removed
             self._remove_all()
         os.close(self._fd)
@@ -126,9 +126,6 @@ class Workdir:
                 if not (stat.S_ISDIR if path in (self.tasks, self.shards) else stat.S_ISREG)(mode):
                     self.damaged.append(os.path.relpath(path, self.path))
                     _remove(path)
-
-    def _has_plan(self) -> bool:
-        return os.path.exists(self._in("plan.json")) or os.path.exists(self._in("tokenizer.seal"))
 
     def _has_work(self) -> bool:
         """Whether there is work to resume."""
@@ -240,8 +237,7 @@ class Workdir:
 
     def check_shards(self, shards: Sequence[own.Shard]) -> str | None:
         """The first file of complete shards that does not match its digest, or None."""
-        files = {shard.file: shard.sha256 for shard in shards}
-        files |= {shard.ends: shard.ends_sha256 for shard in shards if shard.ends and shard.ends_sha256}
+        files = {name: digest for shard in shards for name, digest in shard.files}
         with ThreadPoolExecutor() as pool:
             digests = zip(files, pool.map(self._digest_of_shard, files), strict=True)
             return next((name for name, digest in digests if digest != files[name]), None)
@@ -261,27 +257,25 @@ class Workdir:
         """Move complete files to the output folder, ``corpus.json`` last; repeated after a kill."""
         ready = os.listdir(self.shards)
         index = os.path.join(self.out, own.NAME)
-        try:
+        with errors.write_errors(self.out):
             if ready and os.path.exists(index):
-                self._remove_corpus(index, keep=set(ready) | _names(manifest))
+                self._remove_corpus(index, keep={*ready, *dict(manifest.files)})
             for name in ready:
                 os.replace(os.path.join(self.shards, name), os.path.join(self.out, name))
             atomic.sync_folder(self.out)
-        except OSError as error:
-            raise errors.writing(self.out, error) from error
         own.write(self.out, manifest)
         self.discard()
 
     def discard(self) -> None:
         """Remove the plan, and with it the work; ``close`` removes the folder."""
-        for name in ("plan.json", "tokenizer.seal"):
+        for name in _PLAN:
             with suppress(FileNotFoundError):
                 os.unlink(self._in(name))
 
     def _remove_corpus(self, index: str, keep: set[str]) -> None:
         """Remove the corpus to overwrite: its index first, so that no part of it looks complete."""
         try:
-            names = _names(own.read(index))
+            names = set(dict(own.read(index).files))
         except LowtideError:
             names = set()
         os.unlink(index)
@@ -289,14 +283,6 @@ class Workdir:
         for name in names - keep:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.out, name))
-
-
-def _names(manifest: own.Manifest) -> set[str]:
-    """The files of a corpus except its index."""
-    shards = [shard for shards in manifest.splits.values() for shard in shards]
-    names = [name for shard in shards for name in (shard.file, shard.ends)]
-    names.append(None if manifest.tokenizer is None else manifest.tokenizer.file)
-    return {name for name in names if name is not None}
 
 
 def _remove(path: str) -> None:
@@ -336,8 +322,9 @@ def _differences(earlier: Plan, plan: Plan) -> str:
         for key, value in plan["settings"].items()
         if earlier.get("settings", {}).get(key) != value
     ]
-    before = _by_path(earlier.get("sources", []))
-    now = _by_path(plan["sources"])
+    before, now = (
+        {str(source["path"]): source for source in one.get("sources", [])} for one in (earlier, plan)
+    )
     differences += [f"{path} is new" for path in now if path not in before]
     differences += [f"{path} was among the sources" for path in before if path not in now]
     differences += [f"{path} has changed" for path in now if path in before and before[path] != now[path]]
@@ -348,7 +335,3 @@ def _shown(items: Sequence[str]) -> str:
     """The first items of a list, and how many follow."""
     more = f", … {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return ", ".join(items[:_SHOWN]) + more
-
-
-def _by_path(sources: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {str(source["path"]): source for source in sources}

@@ -133,42 +133,32 @@ class _Output:
         self._paths = paths
         self._attempt = attempt
         self._files: list[BinaryIO] = []
-        self._sizes = [0, 0]
-        self._sums = [0, 0]
+        self._sums = [(0, 0), (0, 0)]  # size and CRC-32
 
     def append(self, tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
         """Write tokens, and how many of them precede the end of each document."""
-        try:
-            if not self._files:  # most tasks have no document for validation
-                for path in self._paths:
-                    self._files.append(open(f"{path}.{self._attempt}", "xb"))  # noqa: SIM115
-            self._write(0, tokens)
-            self._write(1, (ends + self.tokens).astype(_END))
-        except OSError as error:
-            raise errors.writing(self._paths[0], error) from error
+        with errors.write_errors(self._paths[0]):
+            while len(self._files) < 2:  # most tasks have no document for validation
+                self._files.append(open(f"{self._paths[len(self._files)]}.{self._attempt}", "xb"))  # noqa: SIM115
+            for which, values in enumerate((tokens, (ends + self.tokens).astype(_END))):
+                data = values.view(np.uint8).data
+                self._files[which].write(data)
+                size, total = self._sums[which]
+                # Not SHA-256, which would add a third to the time of the tokenizer 'byte'.
+                self._sums[which] = size + len(data), zlib.crc32(data, total)
         self.tokens += len(tokens)
         self.documents += len(ends)
-
-    def _write(self, which: int, values: npt.NDArray[Any]) -> None:
-        data = values.view(np.uint8).data
-        self._files[which].write(data)
-        self._sizes[which] += len(data)
-        # Not SHA-256, which would add a third to the time of the tokenizer 'byte'.
-        self._sums[which] = zlib.crc32(data, self._sums[which])
 
     def files(self) -> dict[str, tuple[int, int]]:
         """Size and CRC-32 of each file."""
         names = [os.path.basename(path).partition(".")[2] for path in self._paths]
-        sums = zip(names, self._sizes, self._sums, strict=True)
-        return {name: (size, total) for name, size, total in sums} if self._files else {}
+        return dict(zip(names, self._sums, strict=True)) if self._files else {}
 
     def finish(self) -> None:
         for file, path in zip(self._files, self._paths, strict=False):
-            try:
+            with errors.write_errors(path):
                 file.close()
                 os.replace(f"{path}.{self._attempt}", path)
-            except OSError as error:
-                raise errors.writing(path, error) from error
         self._files.clear()
 
     def abort(self) -> None:

@@ -19,7 +19,7 @@ from tests.support.pieces import documents, pieces_of
 TEXTS = [f"document {i}" for i in range(2500)]
 
 
-def test_a_saved_data_set(tmp_path: Path) -> None:
+def test_saved_data_set_is_prepared(tmp_path: Path) -> None:
     dataset = datasets.Dataset.from_dict({"id": list(range(2500)), "text": TEXTS})
     dataset.save_to_disk(tmp_path / "saved", num_shards=2)
     for unit_size in (1000, 2**20):
@@ -59,7 +59,7 @@ def test_an_order_kept_apart_is_refused(tmp_path: Path) -> None:
         find([str(tmp_path / "saved")])
 
 
-def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_set_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A folder is a name to the library too: the same code as for one on the hub, and no network.
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "named"

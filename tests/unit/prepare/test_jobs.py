@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lowtide._prepare.executors import Executor
 from lowtide._prepare.inputs.kind import Unit
 from lowtide._prepare.inputs.tables import Parquet
 from lowtide._prepare.inputs.text import Text
@@ -17,7 +18,7 @@ from lowtide.errors import ClusterError, DiskFullError, FormatError, TaskError
 TASKS = [Task(i, (Unit(i, 0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) for i in range(9)]
 
 
-class Recorded:
+class Recorded(Executor):
     """Runs what it is given at once, keeps count, and raises the given errors."""
 
     def __init__(self, errors: dict[int, list[BaseException]]) -> None:
@@ -25,7 +26,8 @@ class Recorded:
         self.given: list[int] = []
         self.renewed = 0
 
-    def submit(self, function: Any, task: Task) -> Future[Any]:
+    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
+        (task,) = arguments
         self.given.append(task.index)
         future: Future[Any] = Future()
         if self.errors.get(task.index):

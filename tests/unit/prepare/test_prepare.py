@@ -132,7 +132,9 @@ def test_validation_depends_on_the_seed_and_the_document_alone(tmp_path: Path, s
     assert more < {tuple(document) for document in documents(tmp_path / "d", "val")}
 
 
-def test_standard_input(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_gives_the_bytes_of_a_file(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Stdin:
         buffer = io.BytesIO(source.read_bytes())
 
@@ -370,3 +372,57 @@ def test_same_bytes_without_calls_that_some_systems_lack(
     with small():
         lowtide.prepare(source, tmp_path / "out", **options)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe:300"])
+def test_one_text_is_split_where_it_is_worth_something(tmp_path: Path, tokenizer: str) -> None:
+    (tmp_path / "sea.txt").write_text("the tide is low and the sea is far away\n" * 2000)
+    summary = lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", tokenizer=tokenizer, workers=1)
+    train, val = (lowtide.corpus(tmp_path / "out", split=split) for split in ("train", "val"))
+    assert abs(len(val) / (len(train) + len(val)) - 0.1) < 0.01
+    assert f"val    {len(val):,} tokens" in str(summary)
+
+
+def test_a_small_validation_split_is_remarked(tmp_path: Path) -> None:
+    (tmp_path / "sea.txt").write_text("low tide " * 100)
+    summary = lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", workers=1)
+    assert any("val is small" in note for note in summary.notes)
+
+
+def test_an_empty_validation_split_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "sea.txt").write_text("low tide " * 100)
+    summary = lowtide.prepare(
+        tmp_path / "sea.txt", tmp_path / "out", val_fraction=0.01, holdout="documents", workers=1
+    )
+    assert any("holdout='contiguous'" in note for note in summary.notes)
+
+
+def test_a_vocabulary_that_stays_small_is_remarked(tmp_path: Path) -> None:
+    (tmp_path / "sea.txt").write_text("low tide " * 1000)
+    summary = lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", tokenizer="bpe:5000", workers=1)
+    assert any("instead of 5,000" in note for note in summary.notes)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    source = tmp_path / "sea.txt"
+    source.write_text("low tide " * 1000)
+    first = lowtide.prepare(source, tmp_path / "out", workers=1)
+    files = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    again = lowtide.prepare(source, tmp_path / "out", workers=1)
+    assert (again.tokens, again.documents) == (first.tokens, first.documents)
+    assert "nothing was written" in str(again)
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == files
+
+
+@pytest.mark.parametrize("change", ["settings", "source", "damage"])
+def test_another_run_is_not_taken_for_the_finished_one(tmp_path: Path, change: str) -> None:
+    source = tmp_path / "sea.txt"
+    source.write_text("low tide " * 1000)
+    lowtide.prepare(source, tmp_path / "out", workers=1)
+    options: dict[str, Any] = {"tokenizer": "char"} if change == "settings" else {}
+    if change == "source":
+        source.write_text("high tide " * 1000)
+    if change == "damage":
+        os.truncate(tmp_path / "out" / "train-00000.bin", 10)
+    with pytest.raises(WriteError, match="already contains a corpus"):
+        lowtide.prepare(source, tmp_path / "out", workers=1, **options)

@@ -82,11 +82,8 @@ def spool(stream: BinaryIO, folder: str) -> str:
     path = os.path.join(os.path.abspath(folder), "stdin")
     partial = Partial(path)
     try:
-        with os.fdopen(os.dup(partial.fd), "wb") as file:
+        with errors.write_errors(path), os.fdopen(os.dup(partial.fd), "wb") as file:
             shutil.copyfileobj(stream, file, 2**20)
-    except OSError as error:
-        partial.abort()
-        raise errors.writing(path, error) from error
     except BaseException:
         partial.abort()
         raise

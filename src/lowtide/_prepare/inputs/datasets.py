@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from typing import Any, cast
 
+from lowtide._extras import library
+from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import is_file, opened
-from lowtide._prepare import library
 from lowtide._prepare.inputs.kind import Head, Unit
 from lowtide._prepare.inputs.tables import Table, check_column, library_errors, values
-from lowtide._printable import brief
 from lowtide._tokens.formats.index import read_json
-from lowtide.errors import ArgumentError, FormatError, NotFoundError, UnsupportedError
+from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
 
 HUB = "hf:"
 
@@ -67,9 +67,7 @@ def _saved_files(folder: str) -> list[str] | None:
     if is_file(splits := os.path.join(folder, "dataset_dict.json")):
         names = read_json(splits).get("splits")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise FormatError(
-                f"{splits}: splits must be a list of names, found {brief(names)}; save it again"
-            )
+            raise invalid(f"{splits}: splits", names, "a list of names", "save it again")
         if len(names) != 1:
             raise ArgumentError(
                 f"{folder}: contains the splits {', '.join(map(repr, names)) or 'none'}; pass the folder of "
@@ -90,9 +88,7 @@ def _saved_files(folder: str) -> list[str] | None:
         entries = cast("list[dict[str, str]]", files)
         paths = [os.path.join(folder, os.path.basename(entry["filename"])) for entry in entries]
     except (TypeError, KeyError):
-        raise FormatError(
-            f"{state}: _data_files must be a list of files, found {brief(files)}; save it again"
-        ) from None
+        raise invalid(f"{state}: _data_files", files, "a list of files", "save it again") from None
     if not paths:
         raise NotFoundError(errno.ENOENT, "is a data set without rows; pass another", folder)
     return paths

@@ -105,13 +105,16 @@ def _text_of(record: object, source: str, options: ReadOptions) -> str:
     if not isinstance(record, dict):
         raise _LineError(f"must be a JSON object with a field {options.text_field!r}, found {brief(record)}")
     value = record.get(options.text_field)
-    if value is None:
+    if options.text_field not in record:
         raise _LineError(
             f"has no field {options.text_field!r}, found {brief(sorted(record))}; pass the field that "
             "contains the text (text_field)"
         )
     if not isinstance(value, str):
-        raise _LineError(f"field {options.text_field!r} must be a string, found {brief(value)}")
+        raise _LineError(
+            f"field {options.text_field!r} must be a string, found "
+            f"{'null' if value is None else brief(value)}; repair or remove the line, or pass on_error='skip'"
+        )
     if "\\u" in source:  # an escape may be half of a surrogate pair
         try:
             value.encode()
@@ -127,7 +130,6 @@ def _text_of(record: object, source: str, options: ReadOptions) -> str:
 
 def _lines(unit: Unit, limit: int) -> Iterator[_Line]:
     """The lines that start in the unit; a line longer than ``limit`` is skipped in bounded memory."""
-    stop = 2**63 if unit.compression else unit.stop
     # A line starts at `start` if the byte before it is a newline.
     position = max(0, unit.start - 1)
     foreign = unit.start > 0
@@ -151,15 +153,15 @@ def _lines(unit: Unit, limit: int) -> Iterator[_Line]:
                 yield _Line(position, number, content if length <= limit else None)
             position += length + 1
             number += 1
-            if position >= stop:
+            if position >= unit.end:
                 return
         held += len(rest)
         if held > limit or foreign:
             parts = [b""] if held else []
         elif rest:
             parts.append(rest)
-    if position + held < stop and not unit.compression:
-        raise truncated(unit.path, position + held, stop)
+    if position + held < unit.stop and not unit.compression:
+        raise truncated(unit.path, position + held, unit.stop)
     if held and not foreign:
         yield _Line(position, number, b"".join(parts) if held <= limit else None)
 

@@ -65,6 +65,11 @@ class Unit:
     start: int  # in bytes, row groups or rows, depending on the kind
     stop: int
 
+    @property
+    def end(self) -> int:
+        """Where it ends in the decompressed stream: a compressed one is one unit of unknown length."""
+        return 2**63 if self.compression else self.stop
+
     def read(self, options: ReadOptions, skip: Skip | None = None) -> Iterator[Piece]:
         """The pieces of a unit, in order.
 

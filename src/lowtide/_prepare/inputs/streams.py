@@ -6,8 +6,8 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator
 
+from lowtide._extras import library
 from lowtide._io.store import Store, opened
-from lowtide._prepare import library
 from lowtide.errors import FormatError, TruncatedFileError
 
 BLOCK = 2**20

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from lowtide import errors
+from lowtide._extras import library
 from lowtide._io.store import opened
-from lowtide._prepare import library
 from lowtide._prepare.inputs.kind import File, Head, Kind, ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import Piece, document, invalid_utf8
 from lowtide._printable import brief
@@ -49,22 +49,13 @@ class Table(Kind):
         with library_errors(unit.path):
             for row, value in self.rows(unit, options.text_field):
                 try:
-                    if value is None:
-                        raise FormatError(
-                            f"{unit.path}: row {row}: column {options.text_field!r} must be a string, found "
-                            "null; remove the row, or pass on_error='skip'"
-                        )
-                    text = value.decode("utf-8", options.decode_errors)
-                except UnicodeDecodeError as error:
-                    problem = invalid_utf8(f"{unit.path}: row {row}, byte {error.start} of the text", error)
+                    text = _decoded(value, f"{unit.path}: row {row}", options)
                 except FormatError as error:
-                    problem = error
-                else:
-                    yield from document(text, row, options.piece_size)
+                    if skip is None:
+                        raise
+                    skip(error)
                     continue
-                if skip is None:
-                    raise problem
-                skip(problem)
+                yield from document(text, row, options.piece_size)
 
 
 class Parquet(Table):
@@ -81,10 +72,8 @@ class Parquet(Table):
             for group in range(metadata.num_row_groups):
                 row_group = metadata.row_group(group)
                 chunks = map(row_group.column, range(row_group.num_columns))
-                yield (
-                    1,
-                    sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == field),
-                )
+                own = (chunk for chunk in chunks if chunk.path_in_schema == field)
+                yield 1, sum(chunk.total_uncompressed_size for chunk in own)
 
     def rows(self, unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
         with self._open(unit.path, field) as file:
@@ -94,12 +83,9 @@ class Parquet(Table):
             nbytes = sum(group.total_byte_size for group in groups[unit.start :])
             batch_size = max(1, min(1024, _TEXT * count // max(1, nbytes)))
             numbers = list(range(unit.start, unit.stop))
-            for batch in file.iter_batches(
-                batch_size, row_groups=numbers, columns=[field], use_threads=False
-            ):
-                for value in values(batch.column(0)):
-                    yield row, value
-                    row += 1
+            batches = file.iter_batches(batch_size, row_groups=numbers, columns=[field], use_threads=False)
+            texts = (value for batch in batches for value in values(batch.column(0)))
+            yield from enumerate(texts, row)
 
     @contextmanager
     def _open(self, path: str, field: str) -> Iterator[Any]:
@@ -112,6 +98,18 @@ class Parquet(Table):
         ):
             check_column(file.schema_arrow, field, path)
             yield file
+
+
+def _decoded(value: bytes | None, where: str, options: ReadOptions) -> str:
+    if value is None:
+        raise FormatError(
+            f"{where}: column {options.text_field!r} must be a string, found null; remove the row, or pass "
+            "on_error='skip'"
+        )
+    try:
+        return value.decode("utf-8", options.decode_errors)
+    except UnicodeDecodeError as error:
+        raise invalid_utf8(f"{where}, byte {error.start} of the text", error) from None
 
 
 def values(column: Any) -> Iterator[bytes | None]:

@@ -29,16 +29,15 @@ class Text(Kind):
 def _whole(unit: Unit, options: ReadOptions, skip: Skip | None) -> Iterator[Piece]:
     """The file is one document. A unit has the pieces whose marks are in it."""
     size = options.piece_size
-    stop = _stop(unit)
     mark = -(-unit.start // size) * size
-    if mark >= stop:
+    if mark >= unit.end:
         return
     window = _Window(unit, options, max(0, mark - reach(size)), skip)
     start = 0
     if mark:
         window.hold(mark + AHEAD)
         start = window.cut(mark, size)
-    while mark < stop:
+    while mark < unit.end:
         mark += size
         window.hold(mark + AHEAD, start)
         if window.end <= mark:
@@ -52,7 +51,6 @@ def _whole(unit: Unit, options: ReadOptions, skip: Skip | None) -> Iterator[Piec
 def _divided(unit: Unit, options: ReadOptions, separator: bytes, skip: Skip | None) -> Iterator[Piece]:
     """Documents are between separators. A unit has those that start in it, and reads the last to its end."""
     size = options.piece_size
-    stop = _stop(unit)
     base = _in_step(unit.path, unit.start, separator)
     window = _Window(unit, options, base, skip)
     document, searched = (0, 0) if unit.start == 0 else (-1, base)
@@ -62,9 +60,9 @@ def _divided(unit: Unit, options: ReadOptions, separator: bytes, skip: Skip | No
             document = searched = at + len(separator)
             continue
         searched = max(searched, window.end - len(separator) + 1)
-        if searched >= stop or not window.more(searched):
+        if searched >= unit.end or not window.more(searched):
             return
-    while document < stop:
+    while document < unit.end:
         start = searched = document
         mark = document + size
         while True:
@@ -148,11 +146,6 @@ class _Window:
                 raise problem from None
             self._skip(problem)
             return ""
-
-
-def _stop(unit: Unit) -> int:
-    """A compressed stream is one unit of unknown length."""
-    return 2**63 if unit.compression else unit.stop
 
 
 def _in_step(path: str, start: int, separator: bytes) -> int:

@@ -88,15 +88,8 @@ def load(
 ) -> Tokenizer:
     """The tokenizer in a file that ``to_json`` wrote, or in a ``tokenizer.json``, by its content.
 
-    Parameters
-    ----------
-    path
-        The file, of at most 128 MiB.
-    name, eos
-        The name and the end of text of a ``tokenizer.json``, which contains neither.
-    trusted
-        Load it directly. Otherwise a file for a library is tried in another process first, which takes about
-        0.2 s: a damaged one may crash the process that loads it.
+    ``name`` and ``eos`` are for a ``tokenizer.json``, which contains neither. Unless ``trusted``, a file for
+    a library is tried in another process first, which takes 0.2 s: a damaged one may crash the process.
 
     >>> _ = (tmp / "tokenizer.json").write_text(CharTokenizer("low tide").to_json())
     >>> load(tmp / "tokenizer.json").encode_batch(["tide"])[0].tolist()

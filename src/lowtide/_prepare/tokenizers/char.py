@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide._io.jsonfiles import invalid
 from lowtide._prepare.tokenizers.kind import Ids, Texts, Tokenizer, decodable, unencodable
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError
@@ -38,10 +39,8 @@ class CharTokenizer(Tokenizer):
     def load(cls, content: Mapping[str, Any], path: str, _name: str, _eos: int | None, /) -> CharTokenizer:
         characters = content.get("characters")
         if not isinstance(characters, str) or not characters or list(characters) != sorted(set(characters)):
-            raise FormatError(
-                f"{path}: characters must be a string, sorted and without duplicates, found "
-                f"{brief(characters)}; restore the file"
-            )
+            expected = "a string, sorted and without duplicates"
+            raise invalid(f"{path}: characters", characters, expected, "restore the file")
         return cls(characters)
 
     def __init__(self, characters: Iterable[str]) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide._extras import library
 from lowtide._io import store
-from lowtide._prepare import library
 from lowtide._prepare.tokenizers.kind import (
     ENDS,
     MAX_VOCABULARY,

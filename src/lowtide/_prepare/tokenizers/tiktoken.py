@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide._prepare import library
+from lowtide._extras import library
 from lowtide._prepare.tokenizers.kind import (
     ENDS,
     MAX_VOCABULARY,

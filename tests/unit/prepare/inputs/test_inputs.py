@@ -80,7 +80,7 @@ def test_a_file_comes_once(tmp_path: Path) -> None:
         ("x", b"\xff\xff\xff\xff....", "dataset"),
     ],
 )
-def test_kinds(tmp_path: Path, name: str, data: bytes, kind: str) -> None:
+def test_kind_of_each_input_is_recognised(tmp_path: Path, name: str, data: bytes, kind: str) -> None:
     (tmp_path / name).write_bytes(data)
     (source,) = find([str(tmp_path / name)])
     assert (source.label, source.size) == (kind, len(data))

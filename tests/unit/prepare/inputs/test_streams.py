@@ -86,7 +86,7 @@ def test_damaged_file_raises(tmp_path: Path, compression: str) -> None:
         list(streams.blocks(str(path), compression))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     for compression in (None, "gz", "zst"):
         with refused(NotFoundError, tmp_path / "x"):
             list(streams.blocks(str(tmp_path / "x"), compression))

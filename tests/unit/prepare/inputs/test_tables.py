@@ -93,7 +93,7 @@ def test_bad_rows_are_named_and_may_be_left_out(tmp_path: Path, kind: str) -> No
 
 
 @both
-def test_other_columns(tmp_path: Path, kind: str) -> None:
+def test_text_comes_from_the_given_column(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array([1, 2]), name="body")
     with refused(FormatError, path, "has no column 'text', found ['first', 'body']", "text_field"):
         plan(find([str(path)]), ReadOptions())

@@ -49,7 +49,7 @@ def test_a_vocabulary_of_exactly_a_byte() -> None:
         CharTokenizer(characters[1:]).encode_batch(["\0"])
 
 
-def test_what_is_refused() -> None:
+def test_no_characters_and_unknown_ids_are_refused() -> None:
     with refused(ArgumentError, "at least one character"):
         CharTokenizer("")
     for wrong in (3, -1):

@@ -93,7 +93,7 @@ def test_the_end_of_text_by_its_name(tmp_path: Path) -> None:
     assert make(str(path)).eos is None
 
 
-def test_what_is_refused(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
+def test_unusable_tokenizer_is_refused(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
     with refused(NotFoundError, "nothing.json"):
         make(str(tmp_path / "nothing.json"))
     path = tmp_path / "x.json"

@@ -66,7 +66,7 @@ def test_trained_tokenizer_without_texts_raises() -> None:
         ({"kind": "word"}, "kind 'word'"),
         (
             {"kind": "char", "characters": ""},
-            "sorted and without duplicates, found ''",
+            "(found '', expected a string, sorted and without duplicates)",
         ),
         ({"kind": "tiktoken"}, "not a tokenizer of tiktoken"),
     ],
