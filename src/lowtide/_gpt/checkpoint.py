@@ -21,7 +21,8 @@ from lowtide._gpt import archive
 from lowtide._gpt.config import Settings, upgrade, without_alias
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._gpt.optim import Optimiser
-from lowtide._io.atomic import Pace, Partial
+from lowtide._io.atomic import Partial
+from lowtide._io.pace import Pace
 from lowtide._io.system import write_at
 from lowtide._printable import brief
 from lowtide.errors import FormatError, LowtideError, NotFoundError, StateError
@@ -131,7 +132,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
         raise TypeError(f"step is {brief(step)}, expected an integer >= 0")
     if type(best) not in (int, float, NoneType):
         raise TypeError(f"best_val_loss is {brief(best)}, expected a number")
-    for name, depth in (("settings", 1), ("config", 1), ("scaler", 1), ("batches", 10)):
+    for name, depth in (("settings", 2), ("config", 1), ("scaler", 1), ("batches", 10)):
         if not (_is_plain(parts[name], depth) or (parts[name] is None and name in ("scaler", "batches"))):
             raise TypeError(f"{name} is {brief(parts[name])}, expected a dict of plain values")
     scaler = parts["scaler"] or dict.fromkeys(_SCALER, 1.0)  # empty where it was not in use
@@ -155,17 +156,14 @@ def _is_plain(value: Any, depth: int) -> bool:
     for _ in range(depth + 1):
         if not all(isinstance(one, dict | list | tuple | str | int | float | NoneType) for one in level):
             return False
-        if not all(isinstance(key, str) for one in level if isinstance(one, dict) for key in one):
+        if not all(isinstance(key, str | int) for one in level if isinstance(one, dict) for key in one):
             return False
-        inside = (one.values() if isinstance(one, dict) else one for one in level if _holds(one))
+        holders = (one for one in level if isinstance(one, dict | list | tuple))
+        inside = (one.values() if isinstance(one, dict) else one for one in holders)
         level = list(islice(chain.from_iterable(inside), _MOST_VALUES + 1))
         if len(level) > _MOST_VALUES:
             return False
     return not level
-
-
-def _holds(value: Any) -> bool:
-    return isinstance(value, dict | list | tuple)
 
 
 def _check_weights(path: str, saved: Checkpoint, size: int) -> None:

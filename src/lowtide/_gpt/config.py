@@ -85,7 +85,17 @@ class Settings:
     """
 
     # Model and data
-    data: str = _setting("Corpus to train on: a folder, a file or a glob.", may_change=True)
+    data: str | tuple[str, ...] = _setting(
+        "Corpus to train on: a folder, a file or a glob; several files are one corpus, or a mixture if each "
+        "is NAME:WEIGHT=PATH.",
+        may_change=True,
+    )
+    val_data: str | None = _setting(
+        "Corpus to evaluate on, in place of a split of the data.", may_change=True
+    )
+    token_dtype: str | None = _setting(
+        "NumPy dtype of the tokens, for raw files that do not record it, such as uint16.", may_change=True
+    )
     preset: Literal["modern", "nanogpt"] = _setting("Defaults of architecture and optimiser.")
     init: str | None = _setting(
         "Start from GPT-2's weights: a folder in Hugging Face's format, or gpt2, gpt2-xl, …"
@@ -162,7 +172,8 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
     def global_batch(self) -> int:
@@ -200,6 +211,13 @@ def validate(name: str, value: Any, origin: str = "") -> Any:
     kind, choices, optional = type_of(name)
     if value is None and optional:
         return None
+    if (
+        name == "data"
+        and isinstance(value, list | tuple)
+        and value
+        and all(type(one) is str for one in value)
+    ):
+        return tuple(value) if len(value) > 1 else value[0]
     if kind is float and type(value) is int and abs(value) <= MOST:
         value = float(value)
     expected = f"one of {', '.join(choices)}" if choices else _WORDS[kind]

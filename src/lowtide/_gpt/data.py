@@ -7,7 +7,7 @@ divides the accumulation steps, this is what nanoGPT does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 import lowtide
+from lowtide._gpt import sources
 from lowtide._gpt.config import Settings
 from lowtide._gpt.model import torch
 from lowtide._gpt.ranks import Ranks
 from lowtide._tokens.batches import Batches, samples_of
-from lowtide.errors import ArgumentError, FormatError, LowtideError
+from lowtide._tokens.mixture import MixedBatches, MixedSamples
+from lowtide.errors import ArgumentError, FormatError
 from lowtide.torch import TorchBatches, TorchDocumentBatches
 
 _VALIDATION_SEED = 0  # for every run, so that losses of different runs can be compared
@@ -36,7 +38,8 @@ class Micro(NamedTuple):
 class Vocabulary:
     """Number of ids of the model: as set, else as the corpus records it; checks tokens against it."""
 
-    def __init__(self, settings: Settings, corpus: lowtide.Corpus) -> None:
+    def __init__(self, settings: Settings, corpora: Sequence[lowtide.Corpus]) -> None:
+        corpus = max(corpora, key=lambda one: one.vocab_size or 0)
         recorded = corpus.vocab_size
         if settings.vocab_size is None and recorded is None:
             raise ArgumentError(
@@ -66,13 +69,17 @@ class Data:
 
     def __init__(self, settings: Settings, ranks: Ranks) -> None:
         self._settings, self._ranks = settings, ranks
-        self.corpus = lowtide.corpus(settings.data, eos=settings.eos)
-        self._validation = _validation(settings, self.corpus) if settings.eval_interval else None
-        self.vocabulary = Vocabulary(settings, self.corpus)
-        for corpus in filter(None, (self.corpus, self._validation)):
+        self._sources = sources.parse(settings.data)
+        self._training = sources.open_all(self._sources, settings)
+        self.corpus = next(iter(self._training.values()))
+        self._validation = (
+            sources.open_validation(self._sources, self._training, settings) if settings.eval_interval else {}
+        )
+        self.vocabulary = Vocabulary(settings, list(self._training.values()))
+        for corpus in (*self._training.values(), *self._validation.values()):
             self.vocabulary.check(corpus.name, np.array([corpus.largest()]))
         self._batches = self._make(
-            self.corpus, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
+            self._training, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
         tensors = TorchBatches(self._batches, ranks.device)
         self.stream: TorchBatches | TorchDocumentBatches = (
@@ -80,17 +87,29 @@ class Data:
         )
         self._fixed: TorchBatches | None = None
         self.evaluations = 0
-        if self._validation is not None:
+        if self._validation:
             fixed = self._make(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
             self.evaluations = max(1, min(settings.eval_iters, fixed.epoch_steps))
             self._fixed = TorchBatches(fixed, ranks.device)
 
     def _make(
-        self, corpus: lowtide.Corpus, rows: int, order: Any, seed: int, rank: int, world_size: int
+        self,
+        corpora: Mapping[str, lowtide.Corpus],
+        rows: int,
+        order: Any,
+        seed: int,
+        rank: int,
+        world_size: int,
     ) -> Batches:
         length = self._settings.length
-        check = partial(self.vocabulary.check, corpus.name)
-        samples = samples_of(corpus, length, order, seed)
+        first = next(iter(corpora.values()))
+        check = partial(self.vocabulary.check, first.name)
+        if len(corpora) > 1:
+            weights = {source.name: source.weight for source in self._sources}
+            mixture = lowtide.mix(corpora, {name: weights[name] for name in corpora})
+            mixed = MixedSamples(mixture, rows, length, order, seed)
+            return MixedBatches(mixed, rows, length, rank=rank, world_size=world_size, check=check)
+        samples = samples_of(first, length, order, seed)
         return Batches(samples, rows, length, rank=rank, world_size=world_size, check=check)
 
     def next(self) -> list[Micro]:
@@ -112,28 +131,12 @@ class Data:
     def close(self) -> None:
         """Stop prefetching and close the files."""
         self.stream.close()
-        self.corpus.close()
-        if self._fixed is not None and self._validation is not None:
+        if self._fixed is not None:
             self._fixed.close()
-            self._validation.close()
+        for corpus in (*self._training.values(), *self._validation.values()):
+            corpus.close()
 
-
-def _validation(settings: Settings, training: lowtide.Corpus) -> lowtide.Corpus:
-    """The validation split, long enough for one window."""
-    remedy = "pass another --val-split, or --eval-interval 0 to train without evaluation"
-    try:
-        corpus = lowtide.corpus(settings.data, split=settings.val_split, eos=settings.eos)
-    except LowtideError as error:
-        raise ArgumentError(
-            f"{settings.data}: cannot open the validation split {settings.val_split!r} ({error}); {remedy}"
-        ) from error
-    if len(corpus) <= settings.length:
-        raise ArgumentError(
-            f"{corpus.name}: the split {settings.val_split!r} is too short ({len(corpus)} tokens, expected "
-            f"more than the --length of {settings.length}); {remedy}"
-        )
-    if corpus.paths == training.paths:
-        raise ArgumentError(
-            f"{settings.data}: has a single split, which would be both trained and evaluated on; {remedy}"
-        )
-    return corpus
+    @property
+    def tokens(self) -> int:
+        """Tokens of all training corpora."""
+        return sum(len(corpus) for corpus in self._training.values())

@@ -17,7 +17,6 @@ import json
 import os
 from typing import TYPE_CHECKING, Literal
 
-from lowtide import errors
 from lowtide._gpt import checkpoint
 from lowtide._gpt.checkpoint import BEST, LAST
 from lowtide._gpt.config import Settings, upgrade
@@ -27,7 +26,7 @@ from lowtide._io.atomic import write_file
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._tokens.corpus import Corpus
-from lowtide.errors import ArgumentError, FormatError, NotFoundError
+from lowtide.errors import ArgumentError, FormatError, NotFoundError, write_errors
 
 if TYPE_CHECKING:
     from lowtide._prepare.tokenizers import Tokenizer
@@ -40,11 +39,11 @@ Which = Literal["best", "last"]
 def create(run: str) -> None:
     """Make the folder of a new run; one that already holds a run is refused."""
     if os.path.exists(os.path.join(run, LAST)):
-        raise ArgumentError(f"{run}: already holds a run; pass --resume to continue it, or another folder")
-    try:
+        raise ArgumentError(
+            f"{run}: already holds a run; pass --resume (or --resume auto) to continue it, or another folder"
+        )
+    with write_errors(run):
         os.makedirs(run, exist_ok=True)
-    except OSError as error:
-        raise errors.writing(run, error) from error
 
 
 def load_model(run: str | os.PathLike[str], which: Which | None = None) -> GPT:

@@ -6,18 +6,17 @@ import errno
 import json
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from lowtide import errors
+from lowtide._extras import library
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._io import jsonfiles
-from lowtide._io.atomic import sync_folder
+from lowtide._io.atomic import new_folder
 from lowtide._io.store import opened
 from lowtide._printable import brief
-from lowtide.errors import ArgumentError, FormatError, MissingExtraError, ReadError, UnsupportedError
+from lowtide.errors import ArgumentError, FormatError, ReadError, UnsupportedError
 
 _T = TypeVar("_T")
 _MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line per tensor
@@ -33,6 +32,7 @@ _INSIDE = {
     "mlp.c_fc": "feed_forward.up",
     "mlp.c_proj": "feed_forward.down",
 }
+_SIZES = ("vocab_size", "n_layer", "n_head", "n_embd")
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 # Options of GPT-2's configuration that this model does not have, and the values that it supports.
 _FIXED = {
@@ -125,47 +125,26 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     >>> from_gpt2(tmp / "gpt2").config.length
     16
     """
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise _missing("safetensors") from error
+    save_file = library("safetensors.torch", "to_gpt2", "gpt").save_file
     config = _export(model.config)
     target = os.path.realpath(folder)  # a link may lead to a larger disk
     if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
         raise ArgumentError(f"{target}: already exists; pass a new folder")
-    parent = os.path.dirname(target)
-    try:
-        os.makedirs(parent, exist_ok=True)
-        partial = tempfile.mkdtemp(prefix=f".{os.path.basename(target)}.", dir=parent)
-    except OSError as error:
-        raise errors.writing(target, error) from error
-    try:
-        os.chmod(partial, 0o755)  # noqa: S103 - as any new folder; mkdtemp makes it private
+    with new_folder(target) as partial:
         save_file(dict(_theirs(model)), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
         with open(os.path.join(partial, "config.json"), "w") as file:
             json.dump(config, file, indent=1)
-        for name in os.listdir(partial):
-            with open(os.path.join(partial, name), "rb+") as file:
-                os.fsync(file.fileno())
-        sync_folder(partial)
-        os.replace(partial, target)
-        sync_folder(parent)
-    except OSError as error:
-        raise errors.writing(target, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _config(path: str, dropout: float) -> ModelConfig:
     record = jsonfiles.load(path, limit=_MAX_JSON, what="configuration of a GPT-2")
-    names = ("vocab_size", "n_layer", "n_head", "n_embd", "n_positions")
     values = record if isinstance(record, dict) else {}
-    if missing := [name for name in names if type(values.get(name)) is not int]:
+    if missing := [name for name in (*_SIZES, "n_positions") if type(values.get(name)) is not int]:
         raise FormatError(
             f"{path}: is not a configuration of a GPT-2 (no integer for {', '.join(missing)}); pass a "
             "folder that save_pretrained() wrote"
         )
-    sizes = {name: values[name] for name in names[:4]}
+    sizes = {name: values[name] for name in _SIZES}
     for name, expected in {**_FIXED, "n_inner": 4 * sizes["n_embd"]}.items():
         if (value := values.get(name)) not in (None, expected):
             raise UnsupportedError(
@@ -216,16 +195,11 @@ def _export(config: ModelConfig) -> dict[str, Any]:
     return {
         **_FIXED,
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": config.vocab_size,
+        **{name: getattr(config, name) for name in _SIZES},
         "n_positions": config.length,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_embd": config.n_embd,
         "activation_function": "gelu" if config.activation == "gelu" else "gelu_new",
         "tie_word_embeddings": config.tied,
-        "embd_pdrop": config.dropout,
-        "attn_pdrop": config.dropout,
-        "resid_pdrop": config.dropout,
+        **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout),
         # Their default is 50256, the end of text in GPT-2's vocabulary.
         "bos_token_id": None,
         "eos_token_id": None,
@@ -241,10 +215,8 @@ def _theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
         transposed = isinstance(part, torch.nn.Linear)
         yield f"{theirs}.weight", (weight.T if transposed else weight).contiguous()
         if not isinstance(part, torch.nn.Embedding):
-            yield (
-                f"{theirs}.bias",
-                weight.new_zeros(len(weight)) if part.bias is None else part.bias.detach().cpu(),
-            )
+            zeros = weight.new_zeros(len(weight))
+            yield f"{theirs}.bias", zeros if part.bias is None else part.bias.detach().cpu()
 
     for theirs, ours in _OUTSIDE.items():
         yield from both(f"transformer.{theirs}", model.get_submodule(ours))
@@ -305,21 +277,18 @@ def _shape(file: Any, name: str) -> tuple[int, ...]:
 
 def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T]]:
     """``get(file, name)`` for each tensor of a safetensors file."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise _missing("safetensors") from error
+    safetensors = library("safetensors", f"{path}: reading it", "gpt")
     with opened(path):  # a regular file that can be read
         pass
     try:
-        with safe_open(path, "pt") as file:
+        with safetensors.safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 - it is not a dict
                 # Early versions of transformers saved their masks too.
                 if not name.endswith((".attn.bias", ".attn.masked_bias")):
                     yield name, get(file, name)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: {error}") from None
-    except SafetensorError as error:
+    except safetensors.SafetensorError as error:
         raise FormatError(
             f"{path}: is not a complete safetensors file ({brief(str(error))[1:-1]}); get it again"
         ) from error
@@ -329,10 +298,7 @@ def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T
 
 def _download(name: str) -> str:
     """The folder of a model of the Hub, from the local cache if it is there."""
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise _missing("huggingface_hub") from error
+    hub = library("huggingface_hub", f"{name}: a model of the Hub", "gpt")
     if os.path.exists(name):
         raise errors.reading(name, NotADirectoryError(errno.ENOTDIR, ""))
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -343,7 +309,7 @@ def _download(name: str) -> str:
         )
     patterns = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:
-        return huggingface_hub.snapshot_download(name, allow_patterns=patterns)
+        return str(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the network can fail in many ways
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ReadError(
@@ -352,7 +318,3 @@ def _download(name: str) -> str:
             "--local-dir FOLDER` where there is a network, and pass that folder",
             name,
         ) from error
-
-
-def _missing(package: str) -> MissingExtraError:
-    return MissingExtraError(f"{package} is not installed; pip install 'lowtide[gpt]'")

@@ -116,7 +116,7 @@ class Trainer:
         progress.print(
             f"{parameters:,} parameters on {ranks.device}, {ranks.world_size} "
             f"{'process' if ranks.world_size == 1 else 'processes'}, {settings.dtype}; "
-            f"{len(data.corpus):,} tokens, {settings.global_batch * settings.length:,} per step"
+            f"{data.tokens:,} tokens, {settings.global_batch * settings.length:,} per step"
         )
 
     # The run

@@ -10,8 +10,9 @@ from types import NoneType
 from typing import Any
 
 from lowtide import errors
+from lowtide._extras import library
 from lowtide._gpt.config import Settings
-from lowtide.errors import LowtideError, MissingExtraError
+from lowtide.errors import LowtideError
 
 _MAX_LINE = 2**16  # bytes; usual lines have about 250
 
@@ -44,27 +45,21 @@ class Log:
 
     def __init__(self, path: str, step: int) -> None:
         self.path = path
-        try:
+        with errors.write_errors(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
             self._file.truncate(_end_of(path, step))
-        except OSError as error:
-            raise errors.writing(path, error) from error
 
     def add(self, metrics: Metrics) -> None:
         """Append a line in one write: after a kill it is complete or absent."""
         line = memoryview((json.dumps(asdict(metrics)) + "\n").encode())
-        try:
+        with errors.write_errors(self.path):
             while len(line):
                 line = line[self._file.write(line) :]
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
 
     def sync(self) -> None:
         """Put the lines on disk, before a checkpoint that relies on them."""
-        try:
+        with errors.write_errors(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -75,17 +70,10 @@ class Tracking:
     """A run of Weights & Biases; with ``WANDB_MODE=offline`` in the run folder, for ``wandb sync`` later."""
 
     def __init__(self, settings: Settings, out: str) -> None:
+        wandb = library("wandb", "tracking a run", "wandb")
         try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("wandb is not installed; pip install 'lowtide[wandb]'") from error
-        try:
-            self._run: Any = wandb.init(
-                project="lowtide",
-                name=os.path.basename(os.path.abspath(out)),
-                dir=out,
-                config=settings.to_json(),
-            )
+            name = os.path.basename(os.path.abspath(out))
+            self._run: Any = wandb.init(project="lowtide", name=name, dir=out, config=settings.to_json())
         except wandb.Error as error:
             raise LowtideError(
                 f"wandb cannot start a run ({error}); run `wandb login`, or set WANDB_MODE=offline"

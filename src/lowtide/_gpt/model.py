@@ -140,8 +140,8 @@ class Attention(nn.Module):
         qk, v = self.qkv(x).split((2 * width, width), dim=2)
         qk = qk.view(batch, length, 2, self.n_head, self.head_size)
         v = v.view(batch, length, self.n_head, self.head_size)
-        if self.qk_norm:
-            qk = self.normalize(qk, (self.head_size,))
+        if self.qk_norm:  # a contiguous copy here, or the norm makes one in forward and one in backward
+            qk = self.normalize(qk.contiguous(), (self.head_size,))
         if rotation is not None:
             qk = rotate(qk, rotation)
         q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
@@ -42,11 +41,9 @@ class Progress:
         """Show a finished step; about ``left`` seconds remain."""
         if self._bar is not None:
             self._bar.update(self._task, completed=metrics.step, text=self.line(metrics, left))
-        if metrics.val_loss is not None or (self._bar is None and self._due(metrics.step)):
+        due = metrics.step % self._every == 0 or metrics.step in (1, self._steps)
+        if metrics.val_loss is not None or (self._bar is None and due):
             self.print(f"step {metrics.step}: {self.line(metrics, left)}")
-
-    def _due(self, step: int) -> bool:
-        return step % self._every == 0 or step in (1, self._steps)
 
     def line(self, metrics: Metrics, left: float) -> str:
         """Format the metrics of a step.
@@ -68,14 +65,11 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
 
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

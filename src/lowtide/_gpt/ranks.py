@@ -5,11 +5,10 @@ Everything that ranks must agree on, such as when to stop, goes through ``sum``.
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 
 from lowtide._gpt.model import torch
+from lowtide._ranks import variable
 from lowtide.errors import ArgumentError
 
 
@@ -17,10 +16,10 @@ class Ranks:
     """This process among those of the run: a context manager that leaves the process group at its end."""
 
     def __init__(self, device: str) -> None:
-        self.rank = _number("RANK", 0)
-        self.world_size = _number("WORLD_SIZE", 1)
+        self.rank = variable("RANK", 0)
+        self.world_size = variable("WORLD_SIZE", 1)
         if device == "cuda" and self.world_size > 1:
-            device = f"cuda:{_number('LOCAL_RANK', 0)}"
+            device = f"cuda:{variable('LOCAL_RANK', 0)}"
         elif device.startswith("cuda:") and self.world_size > 1:
             raise ArgumentError(
                 f"device {device!r} is one GPU, expected one for each of the {self.world_size} processes; "
@@ -63,9 +62,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.world_size > 1 and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
@@ -83,17 +80,3 @@ def usable(name: str | torch.device) -> torch.device:
             f"device {str(name)!r} cannot be used here ({reason}); use {' or '.join(available)}"
         ) from error
     return device
-
-
-def _number(name: str, default: int) -> int:
-    """An environment variable of torchrun."""
-    value = os.environ.get(name)
-    if value is None:
-        return default
-    try:
-        return int(value)
-    except ValueError:
-        raise ArgumentError(
-            f"the environment variable {name} must be an integer, got {value!r}; start several processes "
-            "with torchrun"
-        ) from None

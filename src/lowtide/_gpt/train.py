@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 from contextlib import ExitStack, closing, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import lowtide
 from lowtide._gpt import checkpoint, folder
@@ -17,14 +18,18 @@ from lowtide._gpt.loop import Outcome, Trainer
 from lowtide._gpt.model import GPT
 from lowtide._gpt.progress import Progress
 from lowtide._gpt.ranks import Ranks
-from lowtide.errors import MemoryBudgetExceeded
+from lowtide._gpt.sources import absolute
+from lowtide.errors import ArgumentError, MemoryBudgetExceeded
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt
+_KEPT, _LARGEST = 256 << 20, 32 << 20  # bytes; glibc accepts no more than 32 MiB for the second
 
 
 def train(
     out: str | os.PathLike[str],
     *,
     config: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     **settings: Any,
 ) -> Outcome:
     """Train a GPT, or resume a run.
@@ -35,8 +40,8 @@ def train(
         The folder of the run: a new one, or with ``resume`` that of an earlier run.
     config : path, optional
         A TOML file with settings.
-    resume : bool
-        Continue the run in ``out`` from its last checkpoint.
+    resume : bool or "auto"
+        Continue the run in ``out`` from its last checkpoint; ``"auto"`` starts it if there is none.
     **settings
         Settings by name, as in ``lowtide.gpt.Settings``; they override ``config``. A new run needs ``data``;
         what is not given comes from the preset and the device.
@@ -54,7 +59,10 @@ def train(
     """
     out = os.fspath(out)
     file = None if config is None else os.fspath(config)
-    if resume:
+    settings.update((name, absolute(settings[name])) for name in ("data", "val_data") if settings.get(name))
+    if resume not in (True, False, "auto"):
+        raise ArgumentError(f"resume must be True, False or 'auto', got {resume!r}")
+    if resume is True or (resume == "auto" and os.path.exists(os.path.join(out, checkpoint.LAST))):
         saved = checkpoint.load(os.path.join(out, checkpoint.LAST))
         return run(resolve(settings, file, base=saved.settings), out, saved=saved)
     values = {**(read_file(file) if file else {}), **settings}
@@ -70,6 +78,7 @@ def run(
     settings: Settings, out: str, *, saved: Checkpoint | None = None, initial: GPT | None = None
 ) -> Outcome:
     """Train in the folder ``out``: from random or ``initial`` weights, or from a ``saved`` checkpoint."""
+    keep_heap()
     with ExitStack() as stack:
         ranks = stack.enter_context(Ranks(settings.device))
         data = stack.enter_context(closing(Data(settings, ranks)))
@@ -102,3 +111,18 @@ def run(
                 raise
             progress.print(f"warning: {error}")
             return trainer.outcome("done")
+
+
+def keep_heap() -> None:
+    """Let glibc keep the memory that a step frees, for the next step.
+
+    By default it returns the top of the heap to the system after every backward pass, and the next step
+    spends a part of its time on page faults. It holds for the process, and stays. Other C libraries are
+    left alone.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # macOS, musl; Windows has no such library
+        return
+    mallopt(_TRIM_THRESHOLD, _KEPT)
+    mallopt(_MMAP_THRESHOLD, _LARGEST)

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint.pt")
 
 
-def test_round_trip(path: str) -> None:
+def test_saved_checkpoint_loads_the_same(path: str) -> None:
     saved = example()
     saved.save(path)
     loaded = checkpoint.load(path)

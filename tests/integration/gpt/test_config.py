@@ -53,7 +53,7 @@ def test_default_sizes_depend_on_the_device() -> None:
     assert (large.n_embd, large.length, large.dtype) == (384, 256, "bfloat16")
 
 
-def test_derived_settings() -> None:
+def test_settings_are_derived_from_others() -> None:
     settings = resolve({**GIVEN, "max_iters": 50, "learning_rate": 0.02})
     assert settings.lr_decay_iters == 50
     assert settings.warmup_iters == 5
@@ -77,7 +77,7 @@ def test_preset_decides_the_architecture(name: str) -> None:
     ("given", "message"),
     [
         pytest.param({"n_layers": 4}, r"no setting 'n_layers'; did you mean n_layer", id="name"),
-        pytest.param({"xyzzy": 4}, r"no setting 'xyzzy'; known are data, preset", id="nothing like it"),
+        pytest.param({"xyzzy": 4}, r"no setting 'xyzzy'; known are data, val_data", id="nothing like it"),
         pytest.param({"n_layer": 0}, "n_layer must be an integer >= 1, got 0", id="range"),
         pytest.param({"n_layer": 1.5}, "n_layer must be an integer >= 1, got 1.5", id="float for int"),
         pytest.param({"n_layer": True}, "n_layer must be an integer >= 1, got True", id="bool for int"),
@@ -174,7 +174,8 @@ class TestResuming:
 
     def test_list_of_changeable_settings(self) -> None:
         assert set(changeable()) == {
-            "data", "max_iters", "max_minutes", "eval_interval", "eval_iters", "val_split",
+            "data", "val_data", "token_dtype", "max_iters", "max_minutes", "eval_interval", "eval_iters",
+            "val_split",
             "checkpoint_interval", "log_interval", "device", "dtype", "muon_dtype", "compile",
             "memory_budget", "over_budget", "wandb",
         }  # fmt: skip

@@ -45,7 +45,7 @@ def test_full_context_keeps_its_newer_half() -> None:
     assert second == gpt(torch.tensor([[*range(9, 16), first]]))[0][0, -1].argmax()
 
 
-def test_seed_decides() -> None:
+def test_same_seed_gives_the_same_text() -> None:
     gpt = model()
     assert tokens_of(gpt, [1], seed=1, max_new_tokens=20) == tokens_of(gpt, [1], seed=1, max_new_tokens=20)
     assert tokens_of(gpt, [1], seed=1, max_new_tokens=20) != tokens_of(gpt, [1], seed=2, max_new_tokens=20)

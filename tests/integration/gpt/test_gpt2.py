@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +116,24 @@ def test_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lowtide._gpt.gpt2.os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(errors.DiskFullError, match="no space left"):
         to_gpt2(model("nanogpt"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_export_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+    ours = model("nanogpt")
+    child = os.fork()
+    if not child:
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        to_gpt2(ours, tmp_path / "out")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] == [".out.partial"]
+    to_gpt2(ours, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from lowtide._gpt.config import Settings, resolve
 from lowtide._gpt.data import Data
 from lowtide._gpt.loop import Outcome, Trainer
 from lowtide._gpt.ranks import Ranks
+from lowtide._gpt.train import keep_heap
 from lowtide._gpt.train import run as train
 from lowtide._memory import proc
 from lowtide.errors import ArgumentError, DivergedError, FormatError, MemoryBudgetExceeded, StateError
@@ -91,7 +94,7 @@ def test_accumulation_equals_one_batch(data: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "together"), rel=1e-4)
 
 
-def test_seed_decides(data: Path, tmp_path: Path) -> None:
+def test_losses_depend_on_the_seed_alone(data: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train(tiny(data, seed=seed, max_iters=3), str(tmp_path / name))
     assert losses(tmp_path / "a") == losses(tmp_path / "b") != losses(tmp_path / "c")
@@ -132,21 +135,21 @@ def test_best_weights_are_saved(data: Path, tmp_path: Path, monkeypatch: pytest.
     assert checkpoint.load(str(tmp_path / "run" / "best.pt")).step == 4
 
 
-def test_document_mask(data: Path, tmp_path: Path) -> None:
+def test_document_mask_changes_the_loss(data: Path, tmp_path: Path) -> None:
     train(tiny(data, max_iters=3, eos=0), str(tmp_path / "open"))
     train(tiny(data, max_iters=3, eos=0, document_mask=True), str(tmp_path / "masked"))
     assert losses(tmp_path / "open")[2] != losses(tmp_path / "masked")[2]
 
 
 class TestEnds:
-    def test_time(self, data: Path, tmp_path: Path) -> None:
+    def test_time_limit_stops_the_run(self, data: Path, tmp_path: Path) -> None:
         outcome = train(tiny(data, max_iters=100_000, max_minutes=0.01), str(tmp_path / "run"))
         assert outcome.end == "time"
         assert 0 < outcome.step < 100_000
         assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == outcome.step
         assert (tmp_path / "run" / "training.png").exists()
 
-    def test_a_signal(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_signal_stops_the_run(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = signal.getsignal(signal.SIGTERM)
         real = Trainer.update
 
@@ -162,7 +165,7 @@ class TestEnds:
         assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 8
         assert signal.getsignal(signal.SIGTERM) is before
 
-    def test_the_memory_budget(self, data: Path, tmp_path: Path) -> None:
+    def test_memory_budget_stops_the_run(self, data: Path, tmp_path: Path) -> None:
         budget = str(proc.status().rss // 2)
         with pytest.raises(MemoryBudgetExceeded, match=r"(?s)resident memory reached .*what grew"):
             train(tiny(data, memory_budget=budget), str(tmp_path / "run"))
@@ -251,7 +254,7 @@ class TestBadInput:
         np.zeros(8, np.uint16).tofile(folder / "val.bin")
         with pytest.raises(
             ArgumentError,
-            match=r"'val' is too short \(8 tokens, expected more than .* 8\)",
+            match=r"val\.bin: the validation data is too short \(8 tokens, expected .* 8\); pass --val-data",
         ):
             self.run(tiny(folder), tmp_path)
 
@@ -330,3 +333,18 @@ def test_bfloat16_trains(data: Path, tmp_path: Path) -> None:
     train(tiny(data, max_iters=3), str(tmp_path / "full"))
     assert losses(tmp_path / "half") != losses(tmp_path / "full")
     assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), abs=0.05)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_memory_that_a_step_frees_is_kept_for_the_next() -> None:
+    keep_heap()
+
+    def page_faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(5):
+            tensors = [torch.zeros(1 << 20) for _ in range(10)]
+            tensors.clear()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    page_faults()
+    assert page_faults() < 10_000  # of 51,200 pages

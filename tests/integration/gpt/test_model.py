@@ -118,7 +118,7 @@ def test_zero_init_makes_blocks_the_identity() -> None:
         ("relu2", lambda x: x.clamp(min=0) ** 2),
     ],
 )
-def test_activations(activation: str, expected: Any) -> None:
+def test_activation_is_the_function_it_names(activation: str, expected: Any) -> None:
     part: Any = model("nanogpt", activation=activation).blocks[0].feed_forward
     x = torch.randn(3, 16)
     torch.testing.assert_close(part(x), expected(x @ part.up.weight.T) @ part.down.weight.T)
@@ -164,6 +164,7 @@ def test_configuration_round_trip_through_json() -> None:
         ({"n_head": 3}, "n_embd must be a multiple of n_head, got 16 for 3 heads"),
         ({"n_head": 16}, "n_embd / n_head must be even for rotary positions, got 1"),
         ({"n_layer": 0}, "n_layer must be .* 1, got 0"),
+        ({"vocab_size": True}, "vocab_size must be an integer, got True"),
         ({"dropout": 1.0}, "dropout must be a number >= 0 and < 1, got 1.0"),
         ({"norm": "batchnorm"}, "norm must be one of layernorm, rmsnorm, got 'batchnorm'"),
         ({"activation": "swish"}, "activation must be one of gelu, gelu_tanh, relu2, got 'swish'"),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide._gpt import checkpoint
+from tests.support.shared import shared
 from tests.support.training import TINY, arguments, corpus, environment, lines, losses, run, torchrun
 
 OPTIONS = {**TINY, "max_iters": 200, "dropout": 0.1, "checkpoint_interval": 7, "eval_interval": 50}
@@ -21,17 +22,21 @@ OPTIONS = {**TINY, "max_iters": 200, "dropout": 0.1, "checkpoint_interval": 7, "
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus"))
+    return shared(tmp_path_factory, "corpus", corpus)
 
 
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without interruption."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    done = run(out, data=data, **OPTIONS)
-    assert done.returncode == 0, done.stderr
-    assert f"{out}: done at step 200, best validation loss " in done.stdout
-    return out
+
+    def make(folder: Path) -> Path:
+        out = folder / "run"
+        done = run(out, data=data, **OPTIONS)
+        assert done.returncode == 0, done.stderr
+        assert f"{out}: done at step 200, best validation loss " in done.stdout
+        return out
+
+    return shared(tmp_path_factory, "whole", make)
 
 
 def started(out: Path, steps: int, **options: Any) -> subprocess.Popen[str]:

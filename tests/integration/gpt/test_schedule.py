@@ -27,13 +27,13 @@ def test_linear_warmup_and_constant_end(schedule: str) -> None:
     assert {learning_rate(settings, step) for step in (110, 111, 199)} == {0.1}
 
 
-def test_cosine_decay() -> None:
+def test_cosine_decays_from_the_peak_to_the_minimum() -> None:
     settings = settings_for("cosine")
     assert learning_rate(settings, 60) == pytest.approx(0.55)
     assert learning_rate(settings, 35) == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi / 4)))
 
 
-def test_wsd_decay() -> None:
+def test_wsd_is_flat_and_then_decays() -> None:
     settings = settings_for("wsd")
     assert {learning_rate(settings, step) for step in range(10, 91)} == {1.0}
     assert learning_rate(settings, 100) == pytest.approx(0.55)

@@ -1,0 +1,124 @@
+"""What a run trains and evaluates on: one corpus, several as one, or a mixture by weight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lowtide
+from lowtide._gpt.config import Settings
+from lowtide._io import store
+from lowtide.errors import ArgumentError, LowtideError
+
+_WEIGHTED = re.compile(r"(?P<name>[A-Za-z][\w.-]*):(?P<weight>\d+(?:\.\d+)?|\.\d+)=(?P<path>.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A corpus of a run, and its weight in the mixture."""
+
+    name: str
+    weight: float
+    path: Any
+    """A path, or a list of files that are one corpus."""
+
+
+def parse(data: str | Sequence[str]) -> list[Source]:
+    """The corpora of ``--data``.
+
+    >>> [(one.name, one.weight, one.path) for one in parse(["web:0.7=a", "code:0.3=b"])]
+    [('web', 0.7, 'a'), ('code', 0.3, 'b')]
+    """
+    entries = [data] if isinstance(data, str) else list(data)
+    matches = [None if store.exists(entry) else _WEIGHTED.fullmatch(entry) for entry in entries]
+    weighted = [match for match in matches if match is not None]
+    if not weighted:
+        return [Source("data", 1.0, entries[0] if len(entries) == 1 else entries)]
+    if len(weighted) < len(entries):
+        plain = next(entry for entry, match in zip(entries, matches, strict=True) if match is None)
+        raise ArgumentError(
+            f"data: {plain!r} has no weight, and the others have (expected NAME:WEIGHT=PATH); give each "
+            "corpus one, or none"
+        )
+    names = [match["name"] for match in weighted]
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"data: the names {', '.join(names)} are not different; pass one name per corpus")
+    return [Source(match["name"], float(match["weight"]), match["path"]) for match in weighted]
+
+
+def absolute(data: str | Sequence[str]) -> str | tuple[str, ...]:
+    """``--data`` with absolute paths, so that a run can be resumed from any folder.
+
+    >>> absolute("web:1=/a"), absolute("/b")
+    ('web:1=/a', '/b')
+    """
+    entries = [data] if isinstance(data, str) else data
+    result = []
+    for entry in entries:
+        match = None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
+        path = store.absolute(match["path"] if match else entry)
+        result.append(f"{match['name']}:{match['weight']}={path}" if match else path)
+    return tuple(result) if len(result) > 1 else result[0]
+
+
+def open_all(
+    sources: Sequence[Source], settings: Settings, split: str = "train"
+) -> dict[str, lowtide.Corpus]:
+    """The corpora by name, all with the same tokenizer as far as they record it."""
+    corpora = {one.name: _open(one.path, settings, split) for one in sources}
+    digests = {name: _tokenizer(corpus) for name, corpus in corpora.items()}
+    known = {name: digest for name, digest in digests.items() if digest is not None}
+    if len(set(known.values())) > 1:
+        raise ArgumentError(
+            f"data: the corpora {', '.join(known)} have different tokenizers, so that one id stands for "
+            "different texts; prepare them with the same --tokenizer, such as corpus/tokenizer.json"
+        )
+    return corpora
+
+
+def open_validation(
+    sources: Sequence[Source], training: Mapping[str, lowtide.Corpus], settings: Settings
+) -> dict[str, lowtide.Corpus]:
+    """The validation corpora, long enough for one window each."""
+    remedy = "pass --val-data, another --val-split, or --eval-interval 0 to train without evaluation"
+    try:
+        if settings.val_data is not None:
+            corpora = {"val": _open_val_data(settings)}
+        else:
+            corpora = open_all(sources, settings, settings.val_split)
+    except LowtideError as error:
+        raise ArgumentError(
+            f"{settings.val_data or settings.data}: cannot open the validation split {settings.val_split!r} "
+            f"({error}); {remedy}"
+        ) from error
+    for name, corpus in corpora.items():
+        if len(corpus) <= settings.length:
+            raise ArgumentError(
+                f"{corpus.name}: the validation data is too short ({len(corpus)} tokens, expected more than "
+                f"the --length of {settings.length}); {remedy}"
+            )
+        if any(corpus.paths == other.paths for other in training.values()):
+            which = settings.val_data or next(one.path for one in sources if one.name == name)
+            raise ArgumentError(
+                f"{which}: has a single split, which would be both trained and evaluated on; {remedy}"
+            )
+    return corpora
+
+
+def _open(path: Any, settings: Settings, split: str) -> lowtide.Corpus:
+    return lowtide.corpus(path, split=split, dtype=settings.token_dtype, eos=settings.eos)
+
+
+def _open_val_data(settings: Settings) -> lowtide.Corpus:
+    """The corpus of ``--val-data``: its validation split if it has one, else all of it."""
+    try:
+        return _open(settings.val_data, settings, settings.val_split)
+    except LowtideError:
+        return _open(settings.val_data, settings, "train")
+
+
+def _tokenizer(corpus: lowtide.Corpus) -> object:
+    record = corpus.metadata.get("tokenizer")
+    return record.get("sha256") if isinstance(record, dict) else None
