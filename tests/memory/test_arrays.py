@@ -121,8 +121,8 @@ def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, 
     make(matrix, state)
     result = measure(OPEN, PASS, path=matrix, chunks={"rows": rows, "shuffle": shuffle})
     assert_all_rows(result)
-    # Hints are page cache and no part of the process.
-    assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
+    # Hints are page cache and no part of the process. Where a pass looks ahead, rows take most of their room.
+    assert result["peak"] <= result["in_flight"] - (0 if shuffle is True else AHEAD) + SLACK
 
 
 @pytest.mark.parametrize("budget", [24 * 2**20, 96 * 2**20])
@@ -141,7 +141,7 @@ def test_mapped_readers_stay_within_the_same_peak(matrix: Path, reader: str, shu
     settings = {"rows": 20_000, "shuffle": shuffle}
     result = measure(OPEN, PASS, path=matrix, open={"reader": reader}, chunks=settings)
     assert_all_rows(result)
-    assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
+    assert result["peak"] <= result["in_flight"] - (0 if shuffle is True else AHEAD) + SLACK
 
 
 def test_np_memmap_and_its_well_known_fix_do_not(matrix: Path) -> None:
@@ -227,8 +227,8 @@ def test_passes_do_not_add_up(matrix: Path) -> None:
         """,
         path=matrix,
     )
-    # The largest of them is a block shuffle: its window, and three chunks.
-    assert result["peak"] <= 16 * MIB + 3 * 4096 * 648 + SLACK
+    # The largest of them is a shuffle, within the default budget. Hints are no part of the process.
+    assert result["peak"] <= 64 * MIB - AHEAD + SLACK
 
 
 @pytest.mark.parametrize(

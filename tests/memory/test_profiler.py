@@ -37,7 +37,7 @@ def test_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> None:
     _, verdict = profile(programs.WALK_MEMMAP, gib)
     assert verdict.grows
     assert verdict.line.startswith("grows: ")
-    assert verdict.line.endswith("GiB per GiB read, file-mapped: train.bin")
+    assert verdict.line.endswith("GiB per GiB read, mapped: train.bin")
     assert verdict.per_read is not None
     assert 0.9 <= verdict.per_read <= 1.1
     assert GIB < verdict.peak < 1.15 * GIB

@@ -79,6 +79,10 @@ class MemoryCgroup:
         """The highest usage since the group was created (or since it was reset)."""
         return _number(self.path, self._peak)
 
+    def exists(self) -> bool:
+        """Whether the group has the memory controller. A root of version 2 has no usage, but a stat."""
+        return self.usage() is not None or bool(self.stat())
+
     def _upwards(self) -> Iterator[str]:
         folder = self.path
         yield folder
@@ -106,10 +110,6 @@ class CgroupV1(MemoryCgroup):
         """Whether a line of ``mountinfo`` is for this tree."""
         return kind == "cgroup" and "memory" in options.split(",")
 
-    def exists(self) -> bool:
-        """Whether the group has the memory controller."""
-        return self.usage() is not None
-
 
 class CgroupV2(MemoryCgroup):
     """A group in the unified tree."""
@@ -121,17 +121,11 @@ class CgroupV2(MemoryCgroup):
 
     @staticmethod
     def member(number: str, controllers: str) -> bool:
-        """Whether a line of ``/proc/PID/cgroup`` is for this tree."""
         return number == "0" and controllers == ""
 
     @staticmethod
     def mounted(kind: str, _options: str) -> bool:
-        """Whether a line of ``mountinfo`` is for this tree."""
         return kind == "cgroup2"
-
-    def exists(self) -> bool:
-        """Whether the group has the memory controller. The root has no usage file, but a stat file."""
-        return self.usage() is not None or bool(self.stat())
 
 
 # A controller lives in one tree at a time; on a hybrid machine the unified tree lacks it.

@@ -8,6 +8,7 @@ import platform
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import IO
 
 from lowtide._io import pagecache
 from lowtide._memory import cgroup, proc
@@ -20,12 +21,16 @@ _USUAL_READ_AHEAD = 128 * 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """One property of the machine. ``fine`` is ``None`` where it is not known."""
+    """One property of the machine. ``fine`` is ``None`` if it is not known; what is fine has no advice."""
 
     name: str
     value: str
-    fine: bool | None
-    advice: str
+    fine: bool | None = True
+    advice: str = ""
+
+    def __post_init__(self) -> None:
+        if self.fine:
+            object.__setattr__(self, "advice", "")
 
 
 def examine(path: str = ".") -> list[Finding]:
@@ -34,16 +39,23 @@ def examine(path: str = ".") -> list[Finding]:
         os.stat(path)
     except OSError as error:
         raise reading(path, error) from error
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    there, fadvise = proc.available(), hasattr(os, "posix_fadvise")
     return [
+        Finding("system", system),
         Finding(
-            "system",
-            f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            True,
-            "",
+            "/proc",
+            "available" if there else "missing",
+            there,
+            "profile, watch and the pytest plugin need Linux's /proc; snapshot() falls back to psutil",
         ),
-        _proc(),
         *_reads(path),
-        _fadvise(),
+        Finding(
+            "posix_fadvise",
+            "works" if fadvise else "missing",
+            fadvise,
+            "page cache cannot be hinted or dropped by lowtide on this system",
+        ),
         _cachestat(),
         _true_peaks(),
         *_memory(),
@@ -52,33 +64,15 @@ def examine(path: str = ".") -> list[Finding]:
     ]
 
 
-def _proc() -> Finding:
-    there = proc.available()
-    advice = (
-        ""
-        if there
-        else "profile, watch and the pytest plugin need Linux's /proc; snapshot() falls back to psutil"
-    )
-    return Finding("/proc", "available" if there else "missing", there, advice)
-
-
 def _reads(path: str) -> Iterator[Finding]:
-    flags = (
-        (
-            "RWF_NOWAIT",
-            getattr(os, "RWF_NOWAIT", None),
-            "cold random reads are hinted with posix_fadvise instead",
-        ),
-        (
-            "RWF_DONTCACHE",
-            _RWF_DONTCACHE,
-            'cache="drop" releases pages with posix_fadvise after the read instead',
-        ),
-    )
-    for name, flag, otherwise in flags:
+    nowait, dontcache = getattr(os, "RWF_NOWAIT", None), _RWF_DONTCACHE
+    for name, flag, otherwise in (
+        ("RWF_NOWAIT", nowait, "cold random reads are hinted with posix_fadvise instead"),
+        ("RWF_DONTCACHE", dontcache, 'cache="drop" releases pages with posix_fadvise after the read instead'),
+    ):
         works, why = _try_flag(path, flag)
         value = "works" if works else "unknown" if works is None else "not supported"
-        yield Finding(name, f"{value} {why}".strip(), works, "" if works else otherwise)
+        yield Finding(name, f"{value} {why}".strip(), works, otherwise)
 
 
 def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
@@ -86,14 +80,8 @@ def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
     if flag is None or not hasattr(os, "preadv"):
         return False, "by this Python or system"
     try:
-        if os.path.isdir(path):
-            with tempfile.TemporaryFile(dir=path) as file:
-                file.write(b"x")
-                file.flush()
-                os.preadv(file.fileno(), [bytearray(1)], 0, flag)
-        else:
-            with open(path, "rb") as file:
-                os.preadv(file.fileno(), [bytearray(1)], 0, flag)
+        with _file_with_a_byte(path) if os.path.isdir(path) else open(path, "rb") as file:
+            os.preadv(file.fileno(), [bytearray(1)], 0, flag)
     except OSError as error:
         if error.errno == errno.EAGAIN:  # the flag works, and the byte was not cached
             return True, ""
@@ -103,23 +91,20 @@ def _try_flag(path: str, flag: int | None) -> tuple[bool | None, str]:
     return True, ""
 
 
-def _fadvise() -> Finding:
-    there = hasattr(os, "posix_fadvise")
-    advice = "" if there else "page cache cannot be hinted or dropped by lowtide on this system"
-    return Finding("posix_fadvise", "works" if there else "missing", there, advice)
+def _file_with_a_byte(folder: str | None = None) -> IO[bytes]:
+    file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed by the caller
+    file.write(b"x")
+    return file
 
 
 def _cachestat() -> Finding:
-    with tempfile.TemporaryFile() as file:
-        file.write(b"x")
-        file.flush()
+    with _file_with_a_byte() as file:
         resident = pagecache.resident_fd(file.fileno())
     if resident is None:
-        return Finding(
-            "page cache", "cannot be measured", False, "the page-cache curve of reports will be missing"
-        )
+        advice = "the page-cache curve of reports will be missing"
+        return Finding("page cache", "cannot be measured", False, advice)
     how = resident[1].partition("(")[0]
-    advice = "" if how == "cachestat" else "Linux 6.5 has cachestat, which is a thousand times faster"
+    advice = "Linux 6.5 has cachestat, which is a thousand times faster"
     return Finding("page cache", f"by {how}", how == "cachestat", advice)
 
 
@@ -127,11 +112,10 @@ def _true_peaks() -> Finding:
     try:
         fd = os.open(f"{proc.ROOT}/self/clear_refs", os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
     except OSError:
-        return Finding(
-            "true peaks", "cannot be reset", False, "watch sees peaks only above the highest so far"
-        )
+        advice = "watch sees peaks only above the highest so far"
+        return Finding("true peaks", "cannot be reset", False, advice)
     os.close(fd)
-    return Finding("true peaks", "by the kernel", True, "")
+    return Finding("true peaks", "by the kernel")
 
 
 def _memory() -> Iterator[Finding]:
@@ -141,10 +125,10 @@ def _memory() -> Iterator[Finding]:
     group = cgroup.find()
     limit = group.limit() if group else None
     if group is None:
-        yield Finding("memory", f"{format_size(total)}, no memory cgroup", True, "")
+        yield Finding("memory", f"{format_size(total)}, no memory cgroup")
         return
     if limit is None or limit >= total:
-        yield Finding("memory", f"{format_size(total)}, no limit (cgroup v{group.version})", True, "")
+        yield Finding("memory", f"{format_size(total)}, no limit (cgroup v{group.version})")
     else:
         advice = f"plan for {format_size(limit)}: programs that use the machine's memory size will be killed"
         value = f"limit {format_size(limit)} of the machine's {format_size(total)} (cgroup v{group.version})"
@@ -153,7 +137,7 @@ def _memory() -> Iterator[Finding]:
     if working_set is not None:
         share = f", {100 * working_set / limit:.0f} % of the limit" if limit else ""
         tight = limit is not None and working_set > 0.8 * limit
-        advice = "more than 80 % are in use: the next large allocation may exceed the limit" if tight else ""
+        advice = "more than 80 % are in use: the next large allocation may exceed the limit"
         yield Finding("working set", f"{format_size(working_set)}{share}", not tight, advice)
 
 
@@ -167,22 +151,18 @@ def _read_ahead(path: str) -> Finding:
             continue
         large = size > 8 * _USUAL_READ_AHEAD
         advice = "each random page fault of a mapping reads that much: use preadv instead of a mapping"
-        return Finding("read-ahead", f"{format_size(size)} behind {path}", not large, advice if large else "")
-    return Finding(
-        "read-ahead",
-        f"unknown behind {path}",
-        None,
-        "no block device: a network, memory or overlay file system",
-    )
+        return Finding("read-ahead", f"{format_size(size)} behind {path}", not large, advice)
+    advice = "no block device: a network, memory or overlay file system"
+    return Finding("read-ahead", f"unknown behind {path}", None, advice)
 
 
 def _descriptors() -> Finding:
     try:
         import resource
     except ImportError:  # Windows
-        return Finding("descriptors", "unknown", None, "")
+        return Finding("descriptors", "unknown", None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = 0 <= soft < 1024
     most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    advice = f"corpora of many shards need more: `ulimit -n {most}`" if few else ""
+    advice = f"corpora of many shards need more: `ulimit -n {most}`"
     return Finding("descriptors", f"{soft} (at most {most})", not few, advice)

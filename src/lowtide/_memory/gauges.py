@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 class Gauge:
-    """One way to measure the memory of a process or tree.
-
-    Parameters
-    ----------
-    tree : Tree
-        The processes to look at.
-    bases : mapping of str to int
-        For files that the gauge is for, the figures at the start of the watch.
-    """
+    """One way to measure the memory of a tree; ``bases`` are figures of files at the start of the watch."""
 
     name: ClassVar[str]
     """The value of ``kind=``."""
@@ -77,6 +69,7 @@ class Resident(Gauge):
 
     name, noun = "rss", "resident memory"
     _peak: Any = None
+    _alone = _base = 0
 
     def read(self, status: Status) -> int:
         return status.rss
@@ -85,15 +78,18 @@ class Resident(Gauge):
         from lowtide._memory.peaks import Peak
 
         self._peak = Peak()
-        return int(self._peak.base)
+        # With children, base and samples are proportional shares; the mark is of this process alone.
+        self._alone = int(self._peak.base)
+        self._base = status.rss if self.tree.descendants else self._alone
+        return self._base
 
     def highest(self, status: Status) -> int:
-        return int(self._peak.read())
+        return max(self._base + int(self._peak.read()) - self._alone, self.read(status))
 
     def peak(self) -> int | None:
         self._peak.close()
         highest: int = self._peak.read()
-        return highest if self._peak.known else None
+        return self._base + highest - self._alone if self._peak.known else None
 
 
 class Heap(Gauge):

@@ -65,7 +65,8 @@ class Helper:
         kind = type(gauge)
         files = [f"{os.fsencode(path).hex()}:{base}" for path, base in gauge.bases.items()]
         with alarm.held():
-            self._send("start", number, f"{kind.__module__}:{kind.__qualname__}", interval, limit, *files)
+            name, children = f"{kind.__module__}:{kind.__qualname__}", gauge.tree.descendants
+            self._send("start", number, name, children, interval, limit, *files)
 
     def ready(self, gauge: Gauge) -> None:
         """Wait until the sampler runs and has loaded what it needs for ``gauge``."""

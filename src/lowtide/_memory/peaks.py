@@ -19,6 +19,13 @@ _lock = threading.RLock()
 _measuring: list[Peak] = []
 
 
+def observe(mark: int) -> None:
+    """Note a mark for all peaks that are measured, before somebody else sets it back."""
+    with _lock:
+        for peak in _measuring:
+            peak._seen = max(peak._seen, mark)
+
+
 class Peak:
     """The highest resident memory of this process since the object was created.
 
@@ -32,8 +39,7 @@ class Peak:
     def __init__(self) -> None:
         with _lock:
             before = proc.status()
-            for other in _measuring:
-                other._seen = max(other._seen, before.peak)
+            observe(before.peak)
             self.resettable = proc.reset_peak()
             now = proc.status()
             self.base = now.rss

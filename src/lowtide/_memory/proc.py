@@ -25,7 +25,7 @@ class Status:
 
     @property
     def parts(self) -> tuple[int, int, int]:
-        """Anonymous, file-mapped and shared memory."""
+        """Anonymous, mapped and shared memory."""
         return self.anon, self.file, self.shared
 
 

@@ -4,8 +4,8 @@ It starts without site-packages and imports next to nothing, not even ``typing``
 need is imported when the first one needs it. Lines come in on standard input, fields between tabs, paths in
 hexadecimal with what was cached at the start; answers go out on standard output as the text of a tuple:
 
-    start  ID  GAUGE  INTERVAL  LIMIT  [FILE:BASE…]   start a session; GAUGE is MODULE:CLASS
-    stop   ID                                        sample once more and answer (ID, {...})
+    start  ID  GAUGE  CHILDREN  INTERVAL  LIMIT  [FILE:BASE…]   start a session; GAUGE is MODULE:CLASS
+    stop   ID                                                  sample once more and answer (ID, {...})
 
 When a session first exceeds its limit, its number is also written to descriptor 3, where a signal may wait.
 """
@@ -44,6 +44,7 @@ class Session:
 
     def look(self) -> bool:
         """Take a sample; ``True`` if it is the first over the limit."""
+        started = time.monotonic()
         status = self.gauge.tree.status()
         value = self.gauge.read(status)
         sample = (time.time(), value, *status.parts)
@@ -51,7 +52,9 @@ class Session:
             self.highest = value
             self.parts = dict(self.gauge.parts(status))
         self.samples.add(sample)
-        self.next = time.monotonic() + self.interval
+        now = time.monotonic()
+        # Proportional shares of large processes take milliseconds: at most a twentieth of a core for them.
+        self.next = now + max(self.interval, 20 * (now - started) if self.gauge.tree.descendants else 0)
         if value > self.limit and self.first_over is None:
             self.first_over, self.files = sample, self.gauge.files()
             return True
@@ -112,12 +115,13 @@ def _serve(sessions: dict[int, Session], parent: int, request: list[str]) -> Non
     _write(1, repr((number, answer)))
 
 
-def start(pid: int, gauge: str, interval: str, limit: str, *files: str) -> Session:
+def start(pid: int, gauge: str, children: str, interval: str, limit: str, *files: str) -> Session:
     """A session from the fields of a request."""
     module, _, name = gauge.partition(":")
     kind = getattr(__import__(module, fromlist=[name]), name)
     bases = {os.fsdecode(bytes.fromhex(path)): int(base) for path, base in (f.split(":") for f in files)}
-    return Session(kind(Tree(pid, descendants=False), bases), float(interval), int(limit))
+    tree = Tree(pid, descendants=children == "True", excluded={os.getpid()})
+    return Session(kind(tree, bases), float(interval), int(limit))
 
 
 def _look(number: int, session: Session) -> None:

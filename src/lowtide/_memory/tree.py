@@ -19,29 +19,26 @@ if TYPE_CHECKING:
 class Tree:
     """The processes at and below ``root``, or ``root`` alone.
 
-    Parameters
-    ----------
-    root : int
-        The process to look at.
-    descendants : bool
-        Whether ``discover`` looks for its descendants.
-    adopted : bool
-        Also new children of this process: orphans of the tree, if this process is their subreaper.
+    ``excluded`` processes and those below them are left out. With ``adopted`` also new children of this
+    process: orphans of the tree, if it is their subreaper.
     """
 
-    def __init__(self, root: int, descendants: bool = True, adopted: bool = False) -> None:
+    def __init__(
+        self, root: int, descendants: bool = True, adopted: bool = False, excluded: Iterable[int] = ()
+    ) -> None:
         self.root = root
         self.pids = [root]
         self.epoch = 0  # counts up when processes come or go
         self.parents: dict[int, int] = {}
         self.denied: set[str] = set()  # what could not be seen, and why
-        self._descendants = descendants
+        self.descendants = descendants
+        self.excluded = set(excluded)
         self._status: int | None = None
         self._strangers = set(proc.children(os.getpid())) - {root} if adopted else None
 
     def discover(self) -> bool:
         """Look for processes that have started or ended; whether there are any."""
-        if not self._descendants:
+        if not self.descendants:
             return False
         pids = [self.root]
         if self._strangers is not None:
@@ -49,7 +46,7 @@ class Tree:
             pids += [pid for pid in own if pid not in self._strangers and pid != self.root]
         for pid in pids:  # grows while it is walked: parents come before their children
             for child in proc.children(pid):
-                if child not in pids:
+                if child not in pids and child not in self.excluded:
                     self.parents[child] = pid
                     pids.append(child)
         return self._replace(pids)
@@ -67,17 +64,20 @@ class Tree:
         return True
 
     def status(self) -> proc.Status:
-        """Resident memory by kind, summed over the processes.
+        """Resident memory by kind; a ``ProcessLookupError`` if no process has memory any more.
 
-        Raises
-        ------
-        ProcessLookupError
-            No process of the tree has memory any more.
+        That of several processes is the sum of proportional shares: a forked child shares most pages with
+        its parent. A process whose share may not be read counts with all that it has resident.
         """
+        if not self.descendants:
+            return self._root_status()
+        self.discover()
         rss = anon = file = shared = peak = 0
         for pid in self.pids:
             try:
-                now = proc.status(pid) if self._descendants else self._root_status()
+                now = proc.rollup(pid)
+            except PermissionError:
+                now = proc.status(pid)
             except proc.GONE:
                 continue
             rss, anon, file, shared = rss + now.rss, anon + now.anon, file + now.file, shared + now.shared
@@ -89,7 +89,10 @@ class Tree:
     def _root_status(self) -> proc.Status:
         if self._status is None:
             self._status = os.open(f"{proc.ROOT}/{self.root}/status", os.O_RDONLY | os.O_CLOEXEC)
-        return proc.parse_status(os.pread(self._status, 8192, 0))
+        status = proc.parse_status(os.pread(self._status, 8192, 0))
+        if not status.rss:
+            raise ProcessLookupError
+        return status
 
     def close(self) -> None:
         """Close the file that stays open for a process alone, which halves the cost of a look."""

@@ -10,17 +10,14 @@ True
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import itertools
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
-from lowtide._memory import alarm, gauges, proc
+from lowtide._memory import alarm, calls, gauges, proc
 from lowtide._memory.helper import helper
 from lowtide._memory.tree import Tree
 from lowtide._printable import printable
@@ -74,7 +71,9 @@ class Watch:
         the process has open); ``"cgroup"`` all that the container is charged for, with a true peak if it is a
         new one.
     strict : bool
-        Raise at once, between two Python instructions: a single long call into C ends first.
+        Raise at once, between two Python instructions: a single long call into C ends first. A task of
+        asyncio that waits is cancelled, and the exception with the numbers leaves the block. Code in the
+        block that catches ``Exception`` catches it too; it is then raised at the end.
     absolute : bool
         Compare the total with the budget, not what the block added.
     interval : float
@@ -82,6 +81,15 @@ class Watch:
         one hundredth of a core.
     files : iterable of str or os.PathLike
         The files for ``kind="cache"``.
+    children : bool
+        Count all descendants of this process too, as proportional shares (PSS), so that pages which
+        processes share count once. The peak is then the highest sample, unless this process alone
+        had a higher one. Without it only ``kind="cgroup"`` counts other processes.
+
+    Notes
+    -----
+    Memory belongs to the process: what other threads, tasks and the caller of a generator add while
+    the block runs counts too.
 
     Examples
     --------
@@ -101,6 +109,7 @@ class Watch:
         absolute: bool = False,
         interval: float = INTERVAL,
         files: Iterable[str | os.PathLike[str]] = (),
+        children: bool = False,
     ) -> None:
         self._kind = gauges.named(kind)
         if not interval >= 0.001:
@@ -113,13 +122,13 @@ class Watch:
         self.absolute = absolute
         self.interval = interval
         self.files = tuple(os.path.abspath(os.fspath(path)) for path in files)
+        self.children = children
         self.base: int | None = None
         self.peak: int | None = None
         self.true_peak = False
         self.samples: tuple[Sample, ...] = ()
         self.first_over: Sample | None = None
         self.mapped: tuple[tuple[str, int], ...] = ()  # the largest mapped data files and what is resident
-        self.thread = threading.get_ident()
         self.tripped = False
         self._number = 0
         self._growth: dict[str, int] = {}  # of the parts, at the peak
@@ -132,7 +141,7 @@ class Watch:
     @property
     def exceeded(self) -> bool:
         """Whether memory has exceeded the budget so far: at any time for ``rss``, now for other kinds."""
-        return self._number != 0 and self._gauge.highest(proc.status()) > self._limit
+        return self._number != 0 and self._gauge.highest(self._status()) > self._limit
 
     def __enter__(self) -> Watch:
         if self._number:
@@ -141,17 +150,18 @@ class Watch:
             raise UnsupportedError(
                 f"lowtide.watch reads {proc.ROOT}, which this system does not have; use Linux"
             )
-        self._gauge = self._kind(Tree(os.getpid(), descendants=False), self._bases())
+        tree = Tree(os.getpid(), descendants=self.children)
+        self._gauge = self._kind(tree, self._bases())
         if problem := self._gauge.problem():
             raise UnsupportedError(f"kind={self.kind!r} {problem}; use another kind")
-        self._number = next(_numbers)
-        self.thread = threading.get_ident()
-        self.tripped = False
         self._helper = helper()
+        tree.excluded.add(self._helper.pid)
+        self._number = next(_numbers)
+        self.tripped = False
         if self._gauge.includes_sampler:
             self._helper.ready(self._gauge)  # its memory is not the block's doing
         # The first look is taken here, and then the kernel keeps the peak: nothing waits for the sampler.
-        status = proc.status()
+        status = self._status()
         self.base = self._gauge.start(status)
         self._parts = self._gauge.parts(status)
         self._limit = (1 << 62) if self.budget is None else self.budget + (0 if self.absolute else self.base)
@@ -166,20 +176,33 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if self.strict:
-            alarm.disarm(self._number)
+        tripped = self.strict and alarm.disarm(self._number, error)
         self._collect()
-        tripped = isinstance(error, alarm.Tripped) and error.number in (0, self._number)
         self._number = 0
-        # An error of the block must not be hidden by this one; but it gets the numbers as a note.
-        if self.peak is not None and self.peak > self._limit:
-            exceeded = MemoryBudgetExceeded(self.explain())
-            if error is None or tripped:
-                raise exceeded from None
-            with contextlib.suppress(AttributeError):
-                error.add_note(str(exceeded))
-        elif tripped:  # it was over when the signal was sent, and no sample or mark shows it any more
-            raise MemoryBudgetExceeded(self.explain()) from None
+        exceeded = None
+        try:
+            # Where the signal was sent it was over, even if no sample or mark shows it any more.
+            if tripped or (self.peak is not None and self.peak > self._limit):
+                exceeded = MemoryBudgetExceeded(self.explain())
+                # Nobody sees the exception that closes a generator.
+                if error is None or tripped or isinstance(error, GeneratorExit):
+                    raise exceeded from None
+                # An error of the block must not be hidden by this one; but it gets the numbers as a note.
+                with contextlib.suppress(AttributeError):
+                    error.add_note(str(exceeded))
+        finally:
+            # This frame is in the traceback of `exceeded`, and so would be everything that the block holds.
+            del exceeded, error
+
+    def pause(self) -> None:
+        """Raise nothing until ``resume``, since code outside of the block runs; measuring continues."""
+        if self.strict:
+            alarm.pause(self._number)
+
+    def resume(self) -> None:
+        """Raise again, and at once if the budget was exceeded meanwhile."""
+        if self.strict:
+            alarm.resume(self._number)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         """Watch every call of a function.
@@ -187,30 +210,17 @@ class Watch:
         Parameters
         ----------
         function : callable
-            The function, or coroutine function, to watch.
+            The function to watch. Coroutine functions are watched until they return, generators and
+            async generators from their first item to their last.
         """
 
         def again() -> Watch:
             return Watch(
                 self.budget, kind=self.kind, strict=self.strict, absolute=self.absolute,
-                interval=self.interval, files=self.files,
+                interval=self.interval, files=self.files, children=self.children,
             )  # fmt: skip
 
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def watched_later(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-                with again():
-                    return await function(*args, **kwargs)
-
-            return watched_later  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def watched(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            with again():
-                return function(*args, **kwargs)
-
-        return watched
+        return calls.watched(function, again)
 
     def explain(self) -> str:
         """The numbers in words: the budget, the peak, the first sample over, and what grew."""
@@ -243,10 +253,15 @@ class Watch:
         sizes = ((path, pagecache.resident(path)) for path in self.files)
         return {path: size[0] for path, size in sizes if size is not None}
 
+    def _status(self) -> proc.Status:
+        """Memory of now; of this process alone in a forked child that leaves the block of its parent."""
+        tree = self._gauge.tree
+        return tree.status() if self.children and tree.root == os.getpid() else proc.status()
+
     def _collect(self) -> None:
         """Fetch what the sampler saw and join it with what the kernel kept."""
         assert self.base is not None
-        status = proc.status()
+        status = self._status()
         last, parts = self._gauge.read(status), self._gauge.parts(status)
         peak = self._gauge.peak()
         summary = self._helper.stop(self._number)
@@ -255,7 +270,7 @@ class Watch:
         if highest >= last:
             parts = summary["parts"]
         self._growth = {name: size - self._parts.get(name, 0) for name, size in parts.items()}
-        self.true_peak = peak is not None
+        self.true_peak = peak is not None and not self.children
         self.peak = max(self.base, last, highest, peak or 0)
         over = summary.get("first_over")
         self.first_over = Sample(*over) if over else None

@@ -11,11 +11,14 @@ from lowtide._front import front
 
 if TYPE_CHECKING:
     from lowtide._memory.cgroup import MemoryCgroup as MemoryCgroup
+    from lowtide._memory.lines.profile import profile_lines as profile_lines
     from lowtide._memory.snapshot import Snapshot as Snapshot
     from lowtide._memory.snapshot import drop_page_cache as drop_page_cache
     from lowtide._memory.snapshot import peak as peak
     from lowtide._memory.snapshot import reset_peak as reset_peak
     from lowtide._memory.snapshot import snapshot as snapshot
+    from lowtide._memory.usage import memory_usage as memory_usage
+    from lowtide._memory.usage import show_memory as show_memory
     from lowtide._memory.watch import Watch as Watch
     from lowtide._memory.watch import watch as watch
 
@@ -24,8 +27,11 @@ _NAMES = {
     "Snapshot": "lowtide._memory.snapshot",
     "Watch": "lowtide._memory.watch",
     "drop_page_cache": "lowtide._memory.snapshot",
+    "memory_usage": "lowtide._memory.usage",
     "peak": "lowtide._memory.snapshot",
+    "profile_lines": "lowtide._memory.lines.profile",
     "reset_peak": "lowtide._memory.snapshot",
+    "show_memory": "lowtide._memory.usage",
     "snapshot": "lowtide._memory.snapshot",
     "watch": "lowtide._memory.watch",
 }

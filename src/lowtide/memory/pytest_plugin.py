@@ -19,10 +19,21 @@ from typing import Any, NamedTuple
 import pytest
 
 _MARK = (
-    'max_memory(limit, kind="rss", isolate=False): fail the test if it adds more memory than `limit`, '
-    'such as "64 MiB"; kind is rss, heap, mapped, cache or cgroup; isolate=True runs it in a fresh process'
+    'max_memory(limit, kind="rss", isolate=False, children=False): fail the test if it adds more memory than '
+    '`limit`, such as "64 MiB"; kind is rss, heap, mapped, cache or cgroup; isolate=True runs it in a fresh '
+    "process; children=True counts the processes that it starts"
+)
+_BOUNDED = (
+    'bounded(reads=None, repeats=5, limit="8 MiB"): repeat the test, until it has read `reads` bytes if '
+    "given, and fail it if memory grows by more than `limit` after the first two repeats"
+)
+_LEAK_FREE = (
+    'leak_free(repeats=10, limit="1 MiB"): repeat the test and fail it if heap grows by more than `limit` '
+    "after the first two repeats"
 )
 _OPTION = "--lowtide-isolated"
+_REPORT = "--memory-report"
+_PROPERTY = "memory_growth"
 # Options of the outer run that control where tests are collected and how they are imported.
 _HANDED_DOWN = ("-c", "-o", "-p", "-W", "--config-file", "--override-ini", "--import-mode", "--confcutdir")
 
@@ -33,35 +44,84 @@ class Limit(NamedTuple):
     size: int
     kind: Any
     isolate: bool
+    children: bool
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that the plugin itself uses when it starts a fresh process."""
+    """Add the options and the setting."""
     import argparse
 
     parser.addoption(_OPTION, metavar="FILE", default=None, help=argparse.SUPPRESS)
+    parser.getgroup("terminal reporting").addoption(
+        _REPORT, metavar="N", nargs="?", type=int, const=10, default=None,
+        help="Show the N tests that added the most memory, as true peaks. [default of N: 10]",
+    )  # fmt: skip
+    parser.addini("max_memory", "Limit for tests without the mark max_memory, such as 512 MiB.", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark."""
-    config.addinivalue_line("markers", _MARK)
+    """Register the marks."""
+    for mark in (_MARK, _BOUNDED, _LEAK_FREE):
+        config.addinivalue_line("markers", mark)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what a test added; under xdist this runs where the summary is printed."""
+    if report.when == "call":
+        growth = dict(report.user_properties).get(_PROPERTY)
+        if isinstance(growth, int):
+            _growth[report.nodeid] = growth
+
+
+_growth: dict[str, int] = {}
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the tests that added the most."""
+    most = config.getoption(_REPORT)
+    if most is None:
+        return
+    from lowtide._sizes import format_size
+
+    rows = sorted(_growth.items(), key=lambda row: -row[1])[:most]
+    terminalreporter.section(f"{len(rows)} tests that added the most memory")
+    for name, size in rows:
+        terminalreporter.write_line(f"{format_size(size):>12}  {name}")
+    _growth.clear()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what other plugins allocate does not count
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure a marked test."""
-    if item.get_closest_marker("max_memory") is None:
-        return (yield)
+    """Measure a test that has a mark, and every test where a limit or a report is asked for."""
     limit = _limit(item)
+    repeats = [mark for mark in item.iter_markers() if mark.name in ("bounded", "leak_free")]
+    if limit is None and not repeats and item.config.getoption(_REPORT) is None:
+        return (yield)
     from lowtide._memory import proc
+
+    if not proc.available():
+        if limit is not None or repeats:
+            pytest.skip("marks of memory need Linux's /proc, which this system does not have")
+        return (yield)
+    from lowtide._memory import repeats as repeating
+
+    repeating.settle()  # what earlier tests have freed and malloc has kept would hide growth
+    result = yield from _limited(item, limit)
+    for mark in repeats[:1]:
+        if problem := repeating.check(item.runtest, mark.name, mark.args, mark.kwargs):
+            pytest.fail(problem, pytrace=False)
+    return result
+
+
+def _limited(item: pytest.Item, limit: Limit | None) -> Generator[None, object, object]:
+    """Run the test once; fail it if it adds more than the limit."""
     from lowtide._memory.peaks import Peak
     from lowtide._memory.watch import Watch
     from lowtide._sizes import format_size
 
-    if not proc.available():
-        pytest.skip("max_memory needs Linux's /proc, which this system does not have")
+    watch = None if limit is None else Watch(kind=limit.kind, children=limit.children)
     try:
-        with Watch(kind=limit.kind) as watch:
+        with watch or contextlib.nullcontext():
             peak = Peak()
             try:
                 result = yield
@@ -69,13 +129,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
                 highest = peak.read()
                 peak.close()
     finally:
-        growth = highest - peak.base if limit.kind == "rss" else watch.growth or 0
-        text = (
-            f"max_memory: the test added {format_size(growth)} ({growth:,} bytes, kind {limit.kind}), "
-            f"the limit is {format_size(limit.size)} ({limit.size:,} bytes)\n  {watch.explain()}"
-        )
-        item.user_properties.append(("max_memory_growth", growth))
-    if growth > limit.size:
+        growth = highest - peak.base
+        item.user_properties.append((_PROPERTY, growth))
+        if watch is not None and limit is not None:
+            if limit.kind != "rss" or limit.children:
+                growth = max(watch.growth or 0, growth if limit.kind == "rss" else 0)
+            text = (
+                f"max_memory: the test added {format_size(growth)} ({growth:,} bytes, kind {limit.kind}), "
+                f"the limit is {format_size(limit.size)} ({limit.size:,} bytes)\n  {watch.explain()}"
+            )
+            item.user_properties.append(("max_memory_growth", growth))
+    if limit is not None and growth > limit.size:
         pytest.fail(text, pytrace=False)
     return result
 
@@ -86,7 +150,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     if item.get_closest_marker("max_memory") is None or item.config.getoption(_OPTION):
         return None
     with contextlib.suppress(pytest.fail.Exception):  # a wrong mark is reported when the test runs
-        if _limit(item).isolate:
+        limit = _limit(item)
+        if limit is not None and limit.isolate:
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             for report in _run_isolated(item):
                 item.ihook.pytest_runtest_logreport(report=report)
@@ -107,15 +172,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def _limit(item: pytest.Item) -> Limit:
+def _limit(item: pytest.Item) -> Limit | None:
+    mark, default = item.get_closest_marker("max_memory"), item.config.getini("max_memory")
+    if mark is None and not default:
+        return None
     from lowtide._memory import gauges
     from lowtide._sizes import parse_size
     from lowtide.errors import ArgumentError
 
-    mark = item.get_closest_marker("max_memory")
-    assert mark is not None
     try:
-        limit = _arguments(*mark.args, **mark.kwargs)
+        limit = _arguments(default) if mark is None else _arguments(*mark.args, **mark.kwargs)
         size, kind = parse_size(limit.size), gauges.named(limit.kind).name
     except (TypeError, ArgumentError) as error:
         problem = str(error).replace("_arguments()", "the mark is")
@@ -125,8 +191,8 @@ def _limit(item: pytest.Item) -> Limit:
     return limit._replace(size=size, kind=kind)
 
 
-def _arguments(limit: Any, kind: str = "rss", isolate: bool = False) -> Limit:
-    return Limit(limit, kind, isolate)
+def _arguments(limit: Any, kind: str = "rss", isolate: bool = False, children: bool = False) -> Limit:
+    return Limit(limit, kind, isolate, children)
 
 
 def _run_isolated(item: pytest.Item) -> list[pytest.TestReport]:

@@ -17,13 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def start(command: Sequence[str], mask: Collection[int]) -> int:
-    """Start ``command`` with the signals in ``mask`` blocked; its process number.
-
-    Raises
-    ------
-    NotFoundError, AccessError
-        The command cannot be started.
-    """
+    """Start ``command`` with the signals in ``mask`` blocked; its process number."""
     name = command[0]
     # Python ignores these two, and what is ignored is inherited.
     ignored = [signal.SIGPIPE, signal.SIGXFSZ]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lowtide._memory.profile.recording import KEEP, Point, Recording
 from lowtide._memory.samples import thin
 from lowtide._printable import brief
-from lowtide.errors import FormatError, writing
+from lowtide.errors import FormatError, write_errors
 
 _MIB = 2**20
 _MOST_MIB = 2**43  # 8 EiB
@@ -29,13 +29,10 @@ _Curve = NDArray[np.float64]
 def save(path: str, recording: Recording) -> None:
     """Write the memory of a recording, heap and mapped files together."""
     series = recording.series()
-    try:
-        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(f"CMDLINE {shlex.join(recording.command)}\n".replace("\n", " ").strip() + "\n")
-            for time, total in zip(series.time, series.total, strict=True):
-                file.write(f"MEM {total / _MIB:.6f} {recording.started + time:.4f}\n")
-    except OSError as error:
-        raise writing(path, error) from error
+    with write_errors(path), open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(f"CMDLINE {shlex.join(recording.command)}\n".replace("\n", " ").strip() + "\n")
+        for time, total in zip(series.time, series.total, strict=True):
+            file.write(f"MEM {total / _MIB:.6f} {recording.started + time:.4f}\n")
 
 
 def parse(data: bytes, path: str) -> Recording:

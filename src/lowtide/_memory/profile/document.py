@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from types import NoneType
 from typing import Any
 
 from lowtide._io import jsonfiles
@@ -13,7 +12,7 @@ from lowtide._memory.profile import dat
 from lowtide._memory.profile.recording import Recording
 from lowtide._memory.profile.verdict import Verdict, judge
 from lowtide._printable import brief
-from lowtide.errors import FormatError, writing
+from lowtide.errors import FormatError, write_errors
 
 VERSION = 1
 MAX_JSON = 16 * 2**20
@@ -23,6 +22,15 @@ MAX_DAT = 256 * 2**20
 _MAX_LINE = 4 * 2**20  # the longest is the command
 _HEAD = 4096  # bytes by which other kinds of files are recognised
 _REMEDY = "write it again with `lowtide profile --save`"
+_TYPES = {
+    "verdict": str,
+    "command": list,
+    "samples": list,
+    "mappings": list,
+    "grows": bool,
+    "split": bool,
+    "cause": str,
+}
 _NUMBERS = (
     *("mib_per_gib_read", "page_cache_growth_mib", "started", "seconds", "status", "processes"),
     *("budget", "cgroup_limit"),
@@ -68,11 +76,8 @@ def of(recording: Recording, verdict: Verdict | None = None) -> Document:
         series.time, series.read, series.heap, series.mapped, series.cache, series.major, series.device,
     )  # fmt: skip
     samples = [
-        {
-            "time": round(row[0], 4),
-            **{name: round(value) for name, value in zip(_COLUMNS[1:], row[1:], strict=True)},
-        }
-        for row in zip(*columns, strict=True)
+        {"time": round(time, 4), **dict(zip(_COLUMNS[1:], map(round, row), strict=True))}
+        for time, *row in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return {
         "lowtide_profile": VERSION,
@@ -117,22 +122,13 @@ def save(path: str, document: Document) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Write a file, or a pipe or device such as ``/dev/stdout``."""
-    try:
-        # A path that is not UTF-8 has characters that cannot be written.
-        with open(path, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-    except OSError as error:
-        raise writing(path, error) from error
+    # A path that is not UTF-8 has characters that cannot be written.
+    with write_errors(path), open(path, "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
 
 
 def load(path: str) -> Document:
-    """Read a document, or a ``.dat`` file of memory_profiler.
-
-    Raises
-    ------
-    FormatError
-        The file is neither; the message contains what it is, where that is known.
-    """
+    """Read a document, or a ``.dat`` file of memory_profiler."""
     with opened(path) as source:
         head = source.read(0, min(source.size, _HEAD), "recording")
         kind = _foreign(head)
@@ -177,14 +173,13 @@ def _dat(source: Store) -> Recording:
 
 def _check(path: str, document: Document) -> None:
     """Raise for a document that lacks what the report shows."""
-    for name, kind in (("verdict", str), ("command", list), ("samples", list), ("mappings", list)):
-        if not isinstance(document.get(name), kind):
-            raise _wrong(path, name, f"a {kind.__name__}", document.get(name))
+    for name, kind in _TYPES.items():
+        value = document.get(name)
+        if not isinstance(value, kind) and not (value is None and name == "cause"):
+            raise _wrong(path, name, f"a {kind.__name__}", value)
     for index, sample in enumerate(document["samples"]):
-        missing = [
-            name for name in _COLUMNS if not isinstance(sample, dict) or not _is_number(sample.get(name))
-        ]
-        if missing:
+        row = sample if isinstance(sample, dict) else {}
+        if missing := [name for name in _COLUMNS if not _is_number(row.get(name))]:
             raise FormatError(f"{path}: sample {index} has no number for {', '.join(missing)}; {_REMEDY}")
     for index, row in enumerate(document["mappings"]):
         if not isinstance(row, dict) or not isinstance(row.get("path"), str):
@@ -198,11 +193,6 @@ def _check(path: str, document: Document) -> None:
             raise _wrong(path, name, "a number", value)
     if not 0 <= (document.get("started") or 0) <= dat.MOST_TIME:
         raise _wrong(path, "started", f"seconds from 0 to {dat.MOST_TIME}", document["started"])
-    for name in ("grows", "split"):
-        if not isinstance(document.get(name), bool):
-            raise _wrong(path, name, "a bool", document.get(name))
-    if not isinstance(document.get("cause"), str | NoneType):
-        raise _wrong(path, "cause", "a str", document["cause"])
     notes = document.get("not_seen", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise _wrong(path, "not_seen", "a list of str", notes)
@@ -214,4 +204,4 @@ def _is_number(value: object) -> bool:
 
 
 def _wrong(path: str, name: str, expected: str, value: object) -> FormatError:
-    return FormatError(f"{path}: {name!r} is invalid ({brief(value, 60)}, expected {expected}); {_REMEDY}")
+    return jsonfiles.invalid(f"{path}: {name!r}", value, expected, _REMEDY)

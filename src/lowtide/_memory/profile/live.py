@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -58,7 +59,9 @@ def picture(watched: Profiler, width: int) -> Panel:
     ):
         table.add_row(name, Text(bar(column[-1] / limit, room), style=style), format_size(column[-1]))
     table.add_row("", Text(f"of {format_size(limit)}, {of}", style="dim"), "")
-    table.add_row("curve", Text(sparkline(series.total, room), style="green"), format_size(series.total[-1]))
+    table.add_row(
+        "curve", Text(sparkline(series.total.tolist(), room), style="green"), format_size(series.total[-1])
+    )
     table.add_row("read", format_size(series.read[-1]), "")
     table.add_row("slope", _slope(verdict), "")
     line = Text(verdict.line, style="bold red" if verdict.grows else "bold green")
@@ -79,7 +82,7 @@ def bar(part: float, room: int) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(room)
 
 
-def sparkline(values: list[float], room: int) -> str:
+def sparkline(values: Sequence[float], room: int) -> str:
     """The curve of ``values`` in at most ``room`` characters.
 
     >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)

@@ -86,7 +86,7 @@ class Profiler:
         before = time.thread_time()
         detail = self.observer.detail()
         if detail is not None:
-            self.recording.detail(detail)
+            self.recording.details.add(detail)
         # A short command is looked at closely, on credit; then as often as the governor allows.
         cost = time.thread_time() - before
         paid_for = self.governor.debt() + cost / _PART
@@ -117,13 +117,6 @@ def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | 
     """Run ``command`` to its end and record its memory.
 
     Interrupts and termination requests reach the command, and the recording is complete all the same.
-
-    Raises
-    ------
-    NotFoundError, AccessError
-        The command cannot be started.
-    UnsupportedError
-        This system has no ``/proc``.
     """
     require_proc()
     commands.adopt_orphans()
@@ -153,15 +146,7 @@ def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | 
 
 
 def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -> Profiler:
-    """A profiler of a running process.
-
-    Raises
-    ------
-    ProcessError
-        There is no such process.
-    AccessError
-        It belongs to another user.
-    """
+    """A profiler of a running process."""
     require_proc()
     try:
         zombie, kernel = proc.state(pid) == "Z", proc.faults(pid).kernel

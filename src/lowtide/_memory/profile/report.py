@@ -12,21 +12,20 @@ import os
 import time
 from typing import Any
 
+from lowtide._extras import library
 from lowtide._memory.profile.document import Document, write_text
 from lowtide._memory.profile.verdict import rate
 from lowtide._memory.samples import thin
 from lowtide._pages import escape, fill
 from lowtide._sizes import format_size
-from lowtide.errors import MissingExtraError
 
 _POINTS = 900  # drawn at most: more than a screen has columns for
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
-_HINT = 'the HTML report needs Vega-Lite; pip install "lowtide[report]"'
 
 _ADVICE = {
     "heap": "The program allocates more and more memory: look for lists, caches or arrays "
     "that only ever get longer.",
-    "file-mapped": "Pages of a mapped file stay resident once touched. Read the file in chunks "
+    "mapped": "Pages of a mapped file stay resident once touched. Read the file in chunks "
     "instead of through one kept mapping, or release pages after use.",
     "page cache": "Page cache that the container is charged for grows with what is read. Drop it "
     "after each read, or raise the limit.",
@@ -35,15 +34,11 @@ _ADVICE = {
 
 def require() -> None:
     """Raise if what the report needs is not installed, before a long command is run for it."""
-    try:
-        import vl_convert  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(_HINT) from error
+    library("vl_convert", "the HTML report", "report")
 
 
 def render(document: Document) -> str:
     """The page for a document."""
-    require()
     parts = {
         "title": escape(f"{document['verdict'].split(':')[0]} – {_command(document)[:60]}"),
         "command": escape(_command(document)),
@@ -63,8 +58,7 @@ def render(document: Document) -> str:
 @functools.cache
 def _library() -> str:
     """Vega-Lite with all that it needs; takes a second."""
-    import vl_convert
-
+    vl_convert = library("vl_convert", "the HTML report", "report")
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 

@@ -12,20 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowtide._memory.profile.recording import Recording, Series
+from lowtide._memory.profile.recording import Recording
+from lowtide._memory.profile.series import Curve, Series
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 
 MIB, GIB = 2**20, 2**30
-Cause = Literal["heap", "file-mapped", "page cache"]
+Cause = Literal["heap", "mapped", "page cache"]
 
 _LEAST_GROWTH = 8 * MIB  # less than this over a whole run is the noise of an interpreter
 _LEAST_GROWTH_OVER_TIME = 32 * MIB  # without reads there is nothing to relate it to: ask for more
 _LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
 _BINS = 48
-_Curve = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Verdict:
             pace = f"{rate(self.per_read or 0.0)} per GiB read"
         names = ", ".join(printable(os.path.basename(path)) for path in self.files[:1])
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        named = f": {names}{more}" if names and self.cause == "file-mapped" else ""
+        named = f": {names}{more}" if names and self.cause == "mapped" else ""
         cause = self.cause or "heap or mapped files: a .dat file has only their sum"
         return f"grows: {pace}, {cause}{named}"
 
@@ -84,18 +83,18 @@ class Verdict:
 def judge(recording: Recording) -> Verdict:
     """The verdict on a recording, complete or still under way."""
     series = recording.series()
-    if not series.time:
+    if not len(series.time):
         peak = recording.true_peak or 0
         return Verdict(False, None, (), 0, peak, recording.read_total or 0, None, None, 0)
-    time, read = np.asarray(series.time), np.asarray(series.read)
-    heap, mapped = np.asarray(series.heap), np.asarray(series.mapped)
-    total = heap + mapped
-    code = np.asarray(series.code)
+    time, read, heap, mapped, code = series.time, series.read, series.heap, series.mapped, series.code
+    total = series.total
     # A program that starts reads modules, about as much as it maps of libraries, and grows by them.
     least_read = max(_LEAST_READ, float(code.max()))
     start = _start(read, code, least_read)
+    # The highest memory: the kernel's own mark, and what the points saw of several processes at once.
+    peak = max(int(total.max()), recording.true_peak or 0)
     verdict = Verdict(
-        False, None, (), int(total[start]), _peak(recording, series), int(read[-1]), None, None,
+        False, None, (), int(total[start]), peak, int(read[-1]), None, None,
         _cache_growth(recording), recording.split,
     )  # fmt: skip
     much_read = read[-1] - read[start] >= least_read
@@ -117,7 +116,7 @@ def judge(recording: Recording) -> Verdict:
     return verdict
 
 
-def _start(read: _Curve, code: _Curve, least_read: float) -> int:
+def _start(read: Curve, code: Curve, least_read: float) -> int:
     """Where reading data starts: when most of the program and its libraries has been loaded.
 
     A program that continues to load while it reads has no such point; there it is the last one before 1 %
@@ -131,12 +130,7 @@ def _start(read: _Curve, code: _Curve, least_read: float) -> int:
     return max(0, int(np.searchsorted(read, early, side="right")) - 1)
 
 
-def _peak(recording: Recording, series: Series) -> int:
-    """The highest memory: the kernel's own mark, and what the points saw of several processes at once."""
-    return max(int(max(series.total)), recording.true_peak or 0)
-
-
-def _trend(x: _Curve, y: _Curve, least: float) -> tuple[bool, float]:
+def _trend(x: Curve, y: Curve, least: float) -> tuple[bool, float]:
     """Whether ``y`` grows along ``x`` by at least ``least`` in all, and its slope."""
     span = float(x[-1] - x[0])
     if span <= 0:
@@ -156,19 +150,19 @@ def _trend(x: _Curve, y: _Curve, least: float) -> tuple[bool, float]:
     return steady and slope * span >= least, slope
 
 
-def _theil_sen(x: _Curve, y: _Curve) -> float:
+def _theil_sen(x: Curve, y: Curve) -> float:
     left, right = np.triu_indices(len(x), 1)
     return float(np.median((y[right] - y[left]) / (x[right] - x[left])))
 
 
 def _cause(
-    recording: Recording, x: _Curve, heap: _Curve, mapped: _Curve
+    recording: Recording, x: Curve, heap: Curve, mapped: Curve
 ) -> tuple[Cause | None, tuple[str, ...]]:
     if not recording.split:
         return None, ()
     if _trend(x, heap, 0.0)[1] >= _trend(x, mapped, 0.0)[1]:
         return "heap", ()
-    return "file-mapped", _grown([detail.mapped for detail in recording.details])
+    return "mapped", _grown([detail.mapped for detail in recording.details])
 
 
 def _grown(looks: list[Any]) -> tuple[str, ...]:
@@ -178,22 +172,17 @@ def _grown(looks: list[Any]) -> tuple[str, ...]:
         for path, size in look.items():
             rises[path] = max(rises.get(path, 0), size - looks[0].get(path, 0))
     largest = max(rises.values(), default=0)
-    paths = sorted(
-        (path for path, rise in rises.items() if rise >= max(largest / 10, MIB)), key=lambda p: -rises[p]
-    )
-    return tuple(paths)
+    grown = [path for path, rise in rises.items() if rise >= max(largest / 10, MIB)]
+    return tuple(sorted(grown, key=lambda path: -rises[path]))
 
 
 def _cache_growth(recording: Recording) -> int:
     """By how much the page cache of the files read rose, mapped or not."""
-    if not recording.details:
-        return 0
-    paths = {path for detail in recording.details for path in detail.cached}
-    rise = 0
-    for path in paths:
-        sizes = [detail.cached[path] for detail in recording.details if path in detail.cached]
-        rise += max(0, max(sizes) - sizes[0])
-    return rise
+    sizes: dict[str, list[int]] = {}
+    for detail in recording.details:
+        for path, size in detail.cached.items():
+            sizes.setdefault(path, []).append(size)
+    return sum(max(rise) - rise[0] for rise in sizes.values())
 
 
 def _cache_pressure(recording: Recording, series: Series, start: int) -> tuple[bool, float, tuple[str, ...]]:

@@ -34,7 +34,7 @@ def recording(**changes: Any) -> Recording:
         )
     for index in (0, 150, 299):
         size = int(1.6 * index * MIB)
-        trace.detail(
+        trace.details.add(
             Detail(
                 index * 0.01,
                 0,
@@ -87,7 +87,7 @@ def test_the_verdict_stands_on_top_in_words(page: Path) -> None:
 
 def test_without_the_library_the_install_command_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "lowtide\[report\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install 'lowtide\[report\]'"):
         report.require()
 
 

@@ -35,7 +35,7 @@ def test_file_of_mprof_is_read() -> None:
     assert not recording.split
 
 
-def test_round_trip(tmp_path: Path) -> None:
+def test_written_dat_reads_the_same(tmp_path: Path) -> None:
     recording = Recording(["python", "a b.py"], 1, 1700000000.0, 0.01)
     for index in range(50):
         recording.add(Point(index * 0.1, 0, 1, index * MIB, 10 * MIB, 0, 0, 0, 0, 0, 0))
@@ -83,13 +83,15 @@ def test_invalid_line_raises_with_its_number(text: bytes, message: str) -> None:
         ("{", "cannot read the JSON of `lowtide profile --save`"),
         ("{}", "lowtide_profile is None"),
         ('{"lowtide_profile": 99}', "99"),
-        ('{"lowtide_profile": 1}', "'verdict' is invalid .None, expected a str"),
+        ('{"lowtide_profile": 1}', "'verdict' is invalid .found None, expected a str"),
         (
-            '{"lowtide_profile": 1, "verdict": "v", "command": [], "samples": [{}], "mappings": []}',
+            '{"lowtide_profile": 1, "verdict": "v", "command": [], "grows": true, "split": true, '
+            '"samples": [{}], "mappings": []}',
             "sample 0 has no",
         ),
         (
-            '{"lowtide_profile": 1, "verdict": "v", "command": [], "samples": [7], "mappings": []}',
+            '{"lowtide_profile": 1, "verdict": "v", "command": [], "grows": true, "split": true, '
+            '"samples": [7], "mappings": []}',
             "sample 0 has no",
         ),
     ],

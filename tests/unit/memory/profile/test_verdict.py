@@ -87,17 +87,19 @@ def test_larger_slope_is_the_cause() -> None:
             "/data/other.bin": 2 * index * MIB,
             "/data/still.bin": MIB,
         }
-        trace.detail(Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), mapped, 0, 0, 2**40, 0, {}, 0, None, None))
+        trace.details.add(
+            Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), mapped, 0, 0, 2**40, 0, {}, 0, None, None)
+        )
     verdict = judge(trace)
-    assert verdict.cause == "file-mapped"
+    assert verdict.cause == "mapped"
     assert verdict.files == ("/data/big.bin", "/data/other.bin")
-    assert verdict.line.endswith("file-mapped: big.bin and 1 more")
+    assert verdict.line.endswith("mapped: big.bin and 1 more")
 
 
 def test_memory_of_several_processes_is_counted_once() -> None:
     trace = recording([400.0] * 50, file=[4000.0] * 50)
     trace.points[:] = [point._replace(processes=4) for point in trace.points]
-    trace.detail(
+    trace.details.add(
         Detail(
             0.0,
             0,
@@ -114,7 +116,7 @@ def test_memory_of_several_processes_is_counted_once() -> None:
             None,
         )
     )
-    trace.detail(
+    trace.details.add(
         Detail(
             1.0,
             0,
@@ -153,7 +155,7 @@ def test_a_program_that_reads_little_but_its_own_modules_does_not_grow_by_them(
             Point(index * 0.01, 0, 1, int((10 + 340 * part) * MIB), 0, 0, 0, int(read * part * MIB), 0, 0, 0)
         )
         code = int(200 * part * MIB)
-        trace.detail(
+        trace.details.add(
             Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), {}, code, code, 2**40, 0, {}, 0, None, None)
         )
     verdict = judge(trace)
@@ -198,8 +200,8 @@ def test_shares_of_workers_end_with_them() -> None:
         epoch, processes, file = (1, 4, 4000 * MIB) if index < 60 else (2, 1, 1000 * MIB)
         trace.add(Point(index * 0.01, epoch, processes, 0, file, 0, 0, 0, 0, 0, 0))
     whole, part = (0, 4000 * MIB, 0), (0, 1000 * MIB, 0)
-    trace.detail(Detail(0.1, 1, whole, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
-    trace.detail(Detail(0.98, 2, part, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+    trace.details.add(Detail(0.1, 1, whole, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+    trace.details.add(Detail(0.98, 2, part, part, {}, 0, 0, 2**40, 0, {}, 0, None, None))
     assert set(trace.series().mapped) == {1000.0 * MIB}
 
 
@@ -209,7 +211,7 @@ def test_workers_on_one_file_do_not_bulge_between_details() -> None:
         trace.add(Point(index * 0.01, 1, 4, 0, (500 + 35 * index) * MIB, 0, 0, 0, 0, 0, 0))
     for time, whole, part in ((0.0, 500, 450), (0.99, 3965, 1000)):
         sizes = (0, whole * MIB, 0), (0, part * MIB, 0)
-        trace.detail(Detail(time, 1, *sizes, {}, 0, 0, 2**40, 0, {}, 0, None, None))
+        trace.details.add(Detail(time, 1, *sizes, {}, 0, 0, 2**40, 0, {}, 0, None, None))
     assert max(trace.series().mapped) == pytest.approx(1000 * MIB, rel=0.01)
 
 
@@ -218,7 +220,7 @@ def test_spike_between_details_is_seen() -> None:
     for index in range(100):
         trace.add(Point(index * 0.01, 1, 2, (900 if index == 50 else 100) * MIB, 0, 0, 0, 0, 0, 0, 0))
     for time in (0.0, 0.99):
-        trace.detail(
+        trace.details.add(
             Detail(time, 1, (100 * MIB, 0, 0), (100 * MIB, 0, 0), {}, 0, 0, 2**40, 0, {}, 0, None, None)
         )
     assert max(trace.series().heap) == 900 * MIB
@@ -230,7 +232,7 @@ def test_mapped_memory_is_capped_by_the_file_size() -> None:
         trace.add(Point(index * 0.01, 1, 4, 0, 40 * index * MIB, 0, 0, 0, 0, 0, 0))
     sizes = (0, 400 * MIB, 0), (0, 380 * MIB, 0)
     cached = {"/a": 1000 * MIB}
-    trace.detail(
+    trace.details.add(
         Detail(0.1, 1, *sizes, {"/a": 380 * MIB}, 0, 0, 1000 * MIB, 0, cached, 620 * MIB, None, None)
     )
     series = trace.series()

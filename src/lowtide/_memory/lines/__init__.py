@@ -1,0 +1,1 @@
+"""Memory line by line."""

@@ -1,0 +1,111 @@
+"""``@profile_lines``: which line of a function takes the memory."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO, TypeVar, overload
+
+from lowtide._memory import proc
+from lowtide._memory.lines.table import tables
+from lowtide._memory.lines.tracer import Tracer
+from lowtide.errors import ArgumentError, UnsupportedError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@overload
+def profile_lines(function: _F, *, stream: TextIO | None = None) -> _F: ...
+@overload
+def profile_lines(function: None = None, *, stream: TextIO | None = None) -> Callable[[_F], _F]: ...
+def profile_lines(function: Any = None, *, stream: TextIO | None = None) -> Any:
+    """Measure the memory that each line of a function takes, as memory_profiler's ``@profile`` does.
+
+    Heap and mapped files are separate, and the peak inside a line is the kernel's own. Figures belong to
+    the process: what other threads add while a line runs is among them. Coroutines and generators are
+    measured while they run.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    stream : file, optional
+        Print the table of all calls so far here after each call. Without one it is printed once, on
+        standard output, when the program ends.
+
+    Returns
+    -------
+    callable
+        The function; its ``lines()`` returns the table as text.
+
+    Examples
+    --------
+    >>> @profile_lines(stream=sys.stdout)
+    ... def load():
+    ...     block = bytearray(2**25)
+    ...     return len(block)
+    >>> load()  # doctest: +ELLIPSIS
+    load in ...
+      line     hits         heap       mapped         peak  code
+    ...
+    33554432
+    """
+    if function is None:
+        return functools.partial(profile_lines, stream=stream)
+    original = inspect.unwrap(function)
+    if not inspect.isfunction(original):
+        raise ArgumentError(f"profile_lines needs a Python function (got {function!r})")
+    if not proc.available():
+        raise UnsupportedError(f"profile_lines reads {proc.ROOT}, which this system does not have; use Linux")
+    tracer = Tracer(lambda _: False)
+    tracer.add(original.__code__)
+
+    def show() -> None:
+        if stream is not None:
+            stream.write(tables(tracer.lines) + "\n")
+
+    wrapper = _wrapper(function, tracer, show)
+    wrapper.lines = lambda: tables(tracer.lines)
+    if stream is None:
+        atexit.register(_print_at_exit, tracer)
+    return functools.wraps(function)(wrapper)
+
+
+def _print_at_exit(tracer: Tracer) -> None:
+    if any(tracer.lines.values()):
+        sys.stdout.write(tables(tracer.lines) + "\n")
+
+
+def _wrapper(function: Callable[..., Any], tracer: Tracer, show: Callable[[], None]) -> Any:
+    if inspect.iscoroutinefunction(function):
+
+        async def call_later(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with tracer:
+                    return await function(*args, **kwargs)
+            finally:
+                show()
+
+        return call_later
+    if inspect.isgeneratorfunction(function):
+
+        def items(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with tracer:
+                    return (yield from function(*args, **kwargs))
+            finally:
+                show()
+
+        return items
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with tracer:
+                return function(*args, **kwargs)
+        finally:
+            show()
+
+    return call

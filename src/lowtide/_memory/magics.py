@@ -1,0 +1,155 @@
+"""``%load_ext lowtide``: ``%memit``, ``%%memit`` and ``%mprun``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lowtide._memory import snapshot, tree
+from lowtide._memory.lines.table import tables
+from lowtide._memory.lines.tracer import Tracer
+from lowtide._memory.watch import Watch
+from lowtide._sizes import format_size
+
+
+class Usage:
+    """What a statement took, in bytes; ``str()`` is the line that ``%memit`` prints."""
+
+    def __init__(self, peak: int, increment: int, heap: int, mapped: int, cache: int) -> None:
+        self.peak = peak
+        """The true peak of resident memory."""
+        self.increment = increment
+        """Peak minus the memory before."""
+        self.heap = heap
+        """What heap has grown by, at the end."""
+        self.mapped = mapped
+        """What mapped files have grown by, at the end."""
+        self.cache = cache
+        """What the page cache of the files that are open at the end has grown by."""
+
+    def __str__(self) -> str:
+        parts = (("heap", self.heap), ("mapped", self.mapped), ("page cache", self.cache))
+        left = ", ".join(f"{name} {'-' if size < 0 else '+'}{format_size(abs(size))}" for name, size in parts)
+        return (
+            f"peak memory: {self.peak / 2**20:.2f} MiB, increment: {self.increment / 2**20:.2f} MiB ({left})"
+        )
+
+
+def measure(code: Any, names: dict[str, Any], children: bool = False) -> Usage:
+    """Run compiled code and measure it."""
+    import gc
+
+    gc.collect()
+    before = snapshot.snapshot()
+    open_before = set(tree.Tree(before.pid, descendants=False).open_files())
+    cached_before = tree.cached(open_before)
+    with Watch(children=children) as watch:
+        exec(code, names)  # noqa: S102 - what the user typed
+        cached = tree.cached(tree.Tree(before.pid, descendants=False).open_files())
+    after = snapshot.snapshot()
+    assert watch.peak is not None
+    cache = sum(max(0, size - cached_before.get(path, size)) for path, size in cached.items())
+    return Usage(
+        watch.peak,
+        watch.growth or 0,
+        (after.heap or 0) - (before.heap or 0),
+        (after.mapped or 0) - (before.mapped or 0),
+        cache,
+    )
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Add the magics ``%memit``, ``%%memit`` and ``%mprun``: what ``%load_ext lowtide`` calls.
+
+    Parameters
+    ----------
+    ipython : IPython.InteractiveShell
+        The shell or kernel.
+
+    Examples
+    --------
+    >>> class Shell:
+    ...     def register_magic_function(self, function, kind, name):
+    ...         print(kind, name)
+    >>> load_ipython_extension(Shell())
+    line_cell memit
+    line mprun
+    """
+    magics = Magics(ipython)
+    ipython.register_magic_function(magics.memit, "line_cell", "memit")
+    ipython.register_magic_function(magics.mprun, "line", "mprun")
+
+
+class Magics:
+    """The magics of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    def memit(self, line: str = "", cell: str | None = None) -> Usage | None:
+        """Measure the memory of a statement, or of a cell after the setup code in its first line.
+
+        ``%memit [-r N] [-c] [-o] [-q] STATEMENT``: ``-r`` repeats it and shows the highest, ``-c`` counts
+        children, ``-o`` returns the figures, ``-q`` prints nothing. ``-t`` and ``-i`` of memory_profiler are
+        accepted and not needed: the peak is the kernel's.
+        """
+        options, statement = _options(line, "rti", "coq")
+        setup = ""
+        if cell is not None:
+            setup, statement = statement, cell
+        names = self.shell.user_ns
+        if setup:
+            exec(self._compiled(setup), names)  # noqa: S102 - what the user typed
+        code = self._compiled(statement)
+        repeats = max(1, int(options.get("r", "1")))
+        usage = max((measure(code, names, "c" in options) for _ in range(repeats)), key=lambda one: one.peak)
+        if "q" not in options:
+            print(usage)  # noqa: T201 - the magic's result
+        return usage if "o" in options else None
+
+    def mprun(self, line: str = "") -> None:
+        """Measure a statement line by line.
+
+        ``%mprun -f FUNCTION [-f FUNCTION…] [-T FILE] STATEMENT``: the functions whose lines to measure, and
+        a file to write the table to as well.
+        """
+        words = line.split()
+        functions, target = [], None
+        while words and words[0] in ("-f", "-T", "-r", "-c"):
+            option = words.pop(0)
+            if option == "-f":
+                functions.append(words.pop(0))
+            elif option == "-T":
+                target = words.pop(0)
+        names = self.shell.user_ns
+        tracer = Tracer(lambda _: False)
+        for name in functions:
+            function = eval(name, names)  # noqa: S307 - what the user typed
+            tracer.add(getattr(function, "__wrapped__", function).__code__)
+        with tracer:
+            exec(self._compiled(" ".join(words)), names)  # noqa: S102 - what the user typed
+        text = tables(tracer.lines)
+        print(text)  # noqa: T201 - the magic's result
+        if target is not None:
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+    def _compiled(self, source: str) -> Any:
+        return compile(self.shell.transform_cell(source), "<memit>", "exec")
+
+
+def _options(line: str, with_value: str, flags: str) -> tuple[dict[str, str], str]:
+    """Leading options of a magic, and the statement after them.
+
+    >>> _options("-r3 -c -t 5 f(-1)", "rti", "coq")
+    ({'r': '3', 'c': '', 't': '5'}, 'f(-1)')
+    """
+    options: dict[str, str] = {}
+    rest = line.strip()
+    while len(rest) > 1 and rest[0] == "-" and rest[1] in with_value + flags:
+        name, rest = rest[1], rest[2:]
+        value = ""
+        if name in with_value:
+            value, _, rest = rest.lstrip().partition(" ")
+        options[name] = value
+        rest = rest.lstrip()
+    return options, rest

@@ -1,0 +1,143 @@
+"""mprof's files: recorded beside a command, found, listed, plotted.
+
+A recording is ``mprofile_YYYYmmddHHMMSS.dat`` in the current folder, in memory_profiler's format.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lowtide._extras import library
+from lowtide._memory.usage import memory_usage
+from lowtide.errors import ArgumentError, FormatError, NotFoundError, write_errors
+
+PATTERN = "mprofile_??????????????.dat"
+
+
+class Curve(NamedTuple):
+    """The samples of one process: seconds since the epoch, and MiB."""
+
+    times: list[float]
+    sizes: list[float]
+
+
+class Recorded(NamedTuple):
+    """What a file holds."""
+
+    command: str
+    curve: Curve
+    children: dict[str, Curve]
+    functions: list[tuple[str, float, float, float, float]]  # name, MiB and time at the start and the end
+
+
+def record(
+    words: Sequence[str], path: str | None, interval: float, include_children: bool, multiprocess: bool
+) -> tuple[str, int]:
+    """Run a command and record its memory; the path of the file and the exit status of the command."""
+    path = path or time.strftime("mprofile_%Y%m%d%H%M%S.dat")
+    program = [sys.executable, *words] if words[0].endswith(".py") else list(words)
+    with write_errors(path), open(path, "w", encoding="utf-8") as file:
+        file.write(f"CMDLINE {shlex.join(program)}\n".replace("\n", " ").strip() + "\n")
+        try:
+            process = subprocess.Popen(program)
+        except FileNotFoundError as error:
+            raise NotFoundError(errno.ENOENT, "no such command; check its spelling", words[0]) from error
+        with process:
+            memory_usage(
+                process, interval=interval, timestamps=True, include_children=include_children,
+                multiprocess=multiprocess, stream=file,
+            )  # fmt: skip
+            return path, process.wait()
+
+
+def paths(names: Sequence[str] = ()) -> list[str]:
+    """Recordings by path or by number, 0 for the oldest and -1 for the newest; all without names."""
+    existing = sorted(glob.glob(PATTERN))
+    if not names:
+        return existing
+    chosen: list[str] = []
+    for name in names:
+        path = name
+        if name.lstrip("-").isdigit():
+            try:
+                path = existing[int(name)]
+            except IndexError:
+                raise ArgumentError(
+                    f"there is no recording {name} ({len(existing)} are here); see `lowtide mprof list`"
+                ) from None
+        elif not os.path.isfile(name):
+            raise NotFoundError(errno.ENOENT, "no such recording; see `lowtide mprof list`", name)
+        if path not in chosen:
+            chosen.append(path)
+    return chosen
+
+
+def read(path: str) -> Recorded:
+    """The samples of a file."""
+    command, curve = "", Curve([], [])
+    children: dict[str, Curve] = {}
+    functions = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            word, _, rest = line.strip().partition(" ")
+            fields = rest.split()
+            try:
+                if word == "MEM":
+                    curve.sizes.append(float(fields[0]))
+                    curve.times.append(float(fields[1]))
+                elif word == "CHLD":
+                    child = children.setdefault(fields[0], Curve([], []))
+                    child.sizes.append(float(fields[1]))
+                    child.times.append(float(fields[2]))
+                elif word == "FUNC":
+                    before, start, after, stop = map(float, fields[1:5])
+                    functions.append((fields[0], before, start, after, stop))
+                elif word == "CMDLINE":
+                    command = rest
+            except (ValueError, IndexError):
+                raise FormatError(
+                    f"{path}, line {number}: not a sample ({line[:40]!r}, expected a size and a time); "
+                    "remove the line"
+                ) from None
+    if not curve.times:
+        raise FormatError(f"{path}: no MEM line; pass a recording of `lowtide mprof run`")
+    return Recorded(command, curve, children, functions)
+
+
+def plot(files: Sequence[str], title: str | None, output: str | None) -> None:
+    """Draw recordings with matplotlib, into a file or a window."""
+    matplotlib = library("matplotlib", "mprof plot", "plot")
+    if output:
+        matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(14, 6), dpi=90)
+    for path in files:
+        recorded = read(path)
+        start = recorded.curve.times[0]
+        label = f"{os.path.basename(path)}, peak {max(recorded.curve.sizes):.1f} MiB"
+        axes.plot([moment - start for moment in recorded.curve.times], recorded.curve.sizes, label=label)
+        for name, child in recorded.children.items():
+            axes.plot([moment - start for moment in child.times], child.sizes, label=f"child {name}")
+        for name, _, first, _, last in recorded.functions:
+            axes.axvspan(first - start, last - start, alpha=0.1, label=f"{name} {last - first:.3f} s")
+    axes.set_xlabel("time (seconds)")
+    axes.set_ylabel("memory used (MiB)")
+    axes.set_title(title or (read(files[0]).command if len(files) == 1 else ""))
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=True)
+    axes.legend(loc="upper left", fontsize="small")
+    if output:
+        with write_errors(output):
+            figure.savefig(output)
+        pyplot.close(figure)
+    else:
+        pyplot.show()
