@@ -2,53 +2,78 @@
 
 Bars, cold and in a memory cgroup, against one read per row: on this device 1.5 times with a budget of 1/8 of
 the file; on a cloud disk (3,000 operations and 125 MB per second, by the blkio controller) 4 times with 1/8
-and 12 times with 1/2. Every pass runs in its own process and goes through the whole file, except those that
-would take minutes: they are stopped after some seconds.
+and 12 times with 1/2, which is 100 times np.memmap re-created for each chunk with the read-ahead of this
+device. With a budget that holds the file, at least as fast as a kept np.memmap, cold and warm. Every pass
+runs in its own process and goes through the whole file, except those that would take minutes: they are
+stopped after some seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cgroup
 
 import lowtide
-from benchmarks.harness import MIB, Report, make_cold, matrix, run
+from benchmarks.harness import MIB, Report, make_cold, make_warm, matrix, run
+from benchmarks.limits import BANDWIDTH, OPERATIONS, NoLoopDeviceError, cloud_disk, loop_mounted, read_ahead
+from lowtide._arrays.orders import ShuffledOrder
 from lowtide._permutation import Shuffled
 
 SIZE = 512 * MIB
 ROWS = 1024
-OPERATIONS, BANDWIDTH = 3000, 125_000_000
-_BLKIO = Path("/sys/fs/cgroup/blkio")
-NONE, EIGHTH, HALF, MEMMAP = "one read per row", "budget 1/8", "budget 1/2", "np.memmap, re-created"
-BUDGETS = {NONE: 0, EIGHTH: SIZE // 8, HALF: SIZE // 2}
+NONE, PLAIN, EIGHTH, HALF = "one read per row", "default budget", "budget 1/8", "budget 1/2"
+MEMMAP, WHOLE, KEPT = "np.memmap, re-created", "budget of the file", "np.memmap, kept"
+BUDGETS = {PLAIN: 0, EIGHTH: SIZE // 8, HALF: SIZE // 2, WHOLE: SIZE + 64 * MIB}
 
 
-def walk(path: str, name: str, seconds: float) -> float:
-    """Rows per second of one pass, or of its first ``seconds``."""
+class Speed(NamedTuple):
+    """Rows per second of a pass, seconds until its first chunk, and the longest wait for another."""
+
+    rows: float
+    first: float
+    pause: float
+
+
+def walk(path: str, name: str, seconds: float) -> Speed:
+    """One pass, or its first ``seconds``."""
     started = time.perf_counter()
-    rows = 0
-    for count in _memmap(path) if name == MEMMAP else _lowtide(path, BUDGETS[name]):
+    rows, times = 0, [started]
+    for count in _memmap(path) if name == MEMMAP else _kept(path) if name == KEPT else _lowtide(path, name):
         rows += count
-        if time.perf_counter() - started > seconds:
+        times.append(time.perf_counter())
+        if times[-1] - started > seconds:
             break
-    return rows / (time.perf_counter() - started)
+    waits = np.diff(times)
+    return Speed(rows / (times[-1] - started), float(waits[0]), float(waits[1:].max(initial=0)))
 
 
-def _lowtide(path: str, budget: int) -> Iterator[int]:
-    for chunk in lowtide.open(path).chunks(ROWS, shuffle=True, seed=1, budget=budget or None):
+def _lowtide(path: str, name: str) -> Iterator[int]:
+    array = lowtide.open(path)
+    chunks = array.chunks(ROWS, shuffle=True, seed=1, budget=BUDGETS.get(name) or None)
+    if name == NONE:
+        order = chunks._plan._order
+        assert isinstance(order, ShuffledOrder)
+        order._lookahead = None
+    for chunk in chunks:
         yield len(chunk)
+
+
+def _kept(path: str) -> Iterator[int]:
+    kept = np.load(path, mmap_mode="r")
+    order = np.random.default_rng(1).permutation(len(kept))
+    for start in range(0, len(kept), ROWS):
+        yield len(kept[order[start : start + ROWS]])
 
 
 def _memmap(path: str) -> Iterator[int]:
@@ -57,32 +82,18 @@ def _memmap(path: str) -> Iterator[int]:
         yield len(np.load(path, mmap_mode="r")[order(start, start + 64)])
 
 
-@contextmanager
-def cloud_disk(path: str) -> Iterator[list[str]]:
-    """A command that enters a group in which the device below ``path`` is as slow as a usual cloud disk."""
-    if not os.access(_BLKIO, os.W_OK):
-        raise CgroupUnavailableError("the blkio controller of cgroup v1 cannot be used here")
-    group = _BLKIO / f"lowtide-bench-{uuid.uuid4().hex[:8]}"
-    group.mkdir()
-    try:
-        device = os.stat(path).st_dev
-        name = f"{os.major(device)}:{os.minor(device)}"
-        (group / "blkio.throttle.read_iops_device").write_text(f"{name} {OPERATIONS}")
-        (group / "blkio.throttle.read_bps_device").write_text(f"{name} {BANDWIDTH}")
-        yield ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)]
-    finally:
-        group.rmdir()
-
-
-def _speed(path: str, name: str, seconds: float, group: LimitedGroup, enter: list[str]) -> float:
-    make_cold(path)
+def _speed(path: str, name: str, seconds: float, group: LimitedGroup | None, enter: list[str]) -> Speed:
     command = [*enter, sys.executable, "-m", "benchmarks.budgets", "--walk", path, name, str(seconds)]
     done = subprocess.run(
-        group.command(command), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1]
+        group.command(command) if group else command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
     )
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr}")
-    return float(json.loads(done.stdout))
+    return Speed(*json.loads(done.stdout))
 
 
 def build(options: argparse.Namespace) -> list[Report]:
@@ -91,31 +102,66 @@ def build(options: argparse.Namespace) -> list[Report]:
     cloud = Report(f"Cloud disk ({OPERATIONS:,} reads/s, {BANDWIDTH // 10**6} MB/s): the same")
     with matrix(SIZE, options.folder) as path:
         try:
-            speeds = _speeds(path, (NONE, EIGHTH, HALF), [], options.rounds)
+            speeds = _speeds(path, (NONE, PLAIN, EIGHTH, HALF), [], options.rounds)
             _table(here, speeds, {EIGHTH: 1.5})
             with cloud_disk(path) as enter:
-                slow = _speeds(path, (NONE, EIGHTH, HALF, MEMMAP), enter, 1)
+                slow = _speeds(path, (NONE, PLAIN, EIGHTH, HALF, MEMMAP), enter, 1)
             _table(cloud, slow, {EIGHTH: 4, HALF: 12})
-            cloud.claim(f"{HALF} / {MEMMAP}", slow[HALF] / slow[MEMMAP], 100)
-        except CgroupUnavailableError as error:
+            ahead = f"read-ahead {(read_ahead(path) or 0) // 1024} KiB"
+            cloud.claim(f"{HALF} / {MEMMAP}, {ahead}", slow[HALF].rows / slow[MEMMAP].rows, 100)
+            usual = _usual_read_ahead(options.folder)
+            cloud.row(f"{MEMMAP}, read-ahead 128 KiB", **{"rows/s": usual})
+            cloud.notes.append(f"{HALF} / {MEMMAP}, read-ahead 128 KiB: {slow[HALF].rows / usual:.1f}")
+        except (CgroupUnavailableError, NoLoopDeviceError) as error:
             (cloud if here.rows else here).notes.append(f"skipped: {error}")
-    return [here, cloud]
+        whole = _whole(path, options.rounds)
+    return [here, cloud, whole]
 
 
-def _speeds(path: str, names: tuple[str, ...], enter: list[str], rounds: int) -> dict[str, float]:
-    result: dict[str, list[float]] = {name: [] for name in names}
+def _usual_read_ahead(folder: str | None) -> float:
+    """np.memmap re-created, on a cloud disk that reads ahead as most devices do."""
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as where,
+        loop_mounted(where, SIZE + 128 * MIB) as mounted,
+        matrix(SIZE, mounted) as path,
+        cloud_disk(path) as enter,
+    ):
+        return _speeds(path, (MEMMAP,), enter, 1)[MEMMAP].rows
+
+
+def _whole(path: str, rounds: int) -> Report:
+    """A budget that holds the file against a kept np.memmap, with no limit on memory."""
+    report = Report("A budget that holds the file: 512 MiB, no cgroup")
+    for state, prepare in (("cold", make_cold), ("warm", make_warm)):
+        speeds: dict[str, list[float]] = {KEPT: [], WHOLE: []}
+        for _ in range(rounds):
+            for name, figures in speeds.items():
+                prepare(path)
+                figures.append(_speed(path, name, 600, None, []).rows)
+        middle = {name: statistics.median(figures) for name, figures in speeds.items()}
+        for name, rows in middle.items():
+            report.row(f"{name}, {state}", **{"rows/s": rows, "MB/s": rows * 1024 / 1e6})
+        report.claim(f"{state}: {WHOLE} / {KEPT}", middle[WHOLE] / middle[KEPT], 1)
+    return report
+
+
+def _speeds(path: str, names: tuple[str, ...], enter: list[str], rounds: int) -> dict[str, Speed]:
+    result: dict[str, list[Speed]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
+            make_cold(path)
             with memory_cgroup(BUDGETS.get(name, 0) + 160 * MIB) as group:
                 result[name].append(_speed(path, name, 8 if name in (NONE, MEMMAP) else 600, group, enter))
-    return {name: statistics.median(speeds) for name, speeds in result.items()}
+    return {name: Speed(*np.median(speeds, axis=0).tolist()) for name, speeds in result.items()}
 
 
-def _table(report: Report, speeds: dict[str, float], bars: dict[str, float]) -> None:
-    for name, rows in speeds.items():
-        report.row(name, **{"rows/s": rows, "MB/s": rows * 1024 / 1e6, f"x {NONE}": rows / speeds[NONE]})
+def _table(report: Report, speeds: dict[str, Speed], bars: dict[str, float]) -> None:
+    for name, (rows, first, pause) in speeds.items():
+        ratio = rows / speeds[NONE].rows
+        waits = {"first chunk, s": first, "longest pause, s": pause}
+        report.row(name, **{"rows/s": rows, "MB/s": rows * 1024 / 1e6, f"x {NONE}": ratio, **waits})
     for name, bar in bars.items():
-        report.claim(f"{name} / {NONE}", speeds[name] / speeds[NONE], bar)
+        report.claim(f"{name} / {NONE}", speeds[name].rows / speeds[NONE].rows, bar)
 
 
 if __name__ == "__main__":

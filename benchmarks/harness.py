@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,7 @@ def machine(folder: str | None = None) -> dict[str, Any]:
         "kernel": platform.release(),
         "processor": _processor(),
         "file_system": _file_system(folder or tempfile.gettempdir()),
+        "disk": _disk(folder or tempfile.gettempdir()),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "lowtide": lowtide.__version__,
@@ -119,6 +120,16 @@ def _file_system(folder: str) -> str:
             # proc(5): the third field is the device, and the kind comes after the dash.
             if line.split()[2] == numbers:
                 return line.partition(" - ")[2].split()[0]
+    return "unknown"
+
+
+def _disk(folder: str) -> str:
+    """The driver of the device that ``folder`` is on (virtio_blk, nvme); no names of devices."""
+    device = os.stat(folder).st_dev
+    node = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    for place in (node, node.parent):  # of a partition the disk above it
+        with contextlib.suppress(OSError):
+            return (place / "device/driver").resolve(strict=True).name
     return "unknown"
 
 
@@ -175,9 +186,26 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], count: int) 
     return statistics.median(result)
 
 
-def fio(path: str, *, rw: str, bs: str, depth: int, seconds: float, direct: bool = True) -> dict[str, float]:
-    """Reads a second and bytes a second that fio gets from a file."""
-    command = ["fio", "--name=r", f"--filename={path}", f"--rw={rw}", f"--bs={bs}", "--ioengine=libaio"]
+def fio(
+    path: str,
+    *,
+    rw: str,
+    bs: str,
+    depth: int,
+    seconds: float,
+    direct: bool = True,
+    enter: Sequence[str] = (),
+) -> dict[str, float]:
+    """Reads a second and bytes a second that fio gets from a file; ``enter`` goes before its command."""
+    command = [
+        *enter,
+        "fio",
+        "--name=r",
+        f"--filename={path}",
+        f"--rw={rw}",
+        f"--bs={bs}",
+        "--ioengine=libaio",
+    ]
     command += [f"--iodepth={depth}", f"--direct={int(direct)}", f"--runtime={seconds}", "--time_based"]
     command += ["--readonly", "--output-format=json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Where loaders are run: in their own process, in a memory limit, on a device with a read-ahead."""
+"""Where loaders are run: in their own process, in a memory limit, with a read-ahead, on a slow disk."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.cgroup import LimitedGroup
+from tests.support.cgroup import CgroupUnavailableError, LimitedGroup
 
 USUAL_READ_AHEAD = 128 * 1024  # what Linux gives to most devices
+OPERATIONS, BANDWIDTH = 3000, 125_000_000  # reads and bytes per second of a usual cloud disk
+_BLKIO = Path("/sys/fs/cgroup/blkio")
 _START = 120  # seconds in which a loader must have imported what it needs, even inside a limit
 
 
@@ -36,8 +40,9 @@ class LoaderProcess:
         module: str = "benchmarks.loaders",
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
+        enter: Sequence[str] = (),
     ) -> None:
-        command = [python, "-m", module, name, folder]
+        command = [*enter, python, "-m", module, name, folder]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._group = group
         self._process = subprocess.Popen(
@@ -175,3 +180,32 @@ def _tool(*command: str) -> str:
         raise NoLoopDeviceError(f"{command[0]} is not installed") from None
     except subprocess.CalledProcessError as error:
         raise NoLoopDeviceError(f"{' '.join(command)}: {error.stderr.strip()}") from None
+
+
+@contextmanager
+def cloud_disk(path: str) -> Iterator[list[str]]:
+    """A command that enters a group in which the device below ``path`` is as slow as a usual cloud disk."""
+    if not os.access(_BLKIO, os.W_OK):
+        raise CgroupUnavailableError("the blkio controller of cgroup v1 cannot be used here")
+    group = _BLKIO / f"lowtide-bench-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+    try:
+        device = os.stat(path).st_dev
+        name = f"{os.major(device)}:{os.minor(device)}"
+        (group / "blkio.throttle.read_iops_device").write_text(f"{name} {OPERATIONS}")
+        (group / "blkio.throttle.read_bps_device").write_text(f"{name} {BANDWIDTH}")
+        yield ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)]
+    finally:
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """Remove a group; what a loader started in it may still be on its way out."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -69,6 +69,47 @@ def kept_map(folder: str) -> Pairs:
     return _gather(np.memmap(_tokens(folder), np.uint16, "r"))
 
 
+def released_map(folder: str) -> Pairs:
+    """A kept map with MADV_RANDOM, released by MADV_DONTNEED after each batch: flat RSS by hand."""
+    import mmap
+
+    data = np.memmap(_tokens(folder), np.uint16, "r")
+    mapped: mmap.mmap = data._mmap  # type: ignore[attr-defined]
+    mapped.madvise(mmap.MADV_RANDOM)
+    for pair in _gather(data):
+        mapped.madvise(mmap.MADV_DONTNEED)
+        yield pair
+
+
+def bare(folder: str) -> Pairs:
+    """64 reads in one system call and two widening copies, all prepared beforehand: the least that it takes.
+
+    Into the same two tensors each time, so that only a benchmark can use them.
+    """
+    import torch
+
+    from lowtide._io import aio
+    from lowtide._io.extents import Extents
+
+    fd = os.open(_tokens(folder), os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    context = aio._new()
+    assert context is not None, "needs Linux AIO"
+    taken = np.empty((BATCH, LENGTH + 1), np.uint16)
+    wide = np.empty((2, BATCH, LENGTH), np.int64)
+    pair = torch.from_numpy(wide[0]), torch.from_numpy(wide[1])
+    count = os.path.getsize(_tokens(folder)) // 2 - LENGTH
+    starts = np.random.default_rng(0).integers(0, count, (4096, BATCH)) * 2
+    address, step = taken.ctypes.data, 0
+    while True:
+        extents = Extents.of_rows(starts[step % len(starts)], 2 * (LENGTH + 1))
+        context.read(fd, extents, address, os.RWF_NOWAIT)
+        np.copyto(wide[0], taken[:, :-1])
+        np.copyto(wide[1], taken[:, 1:])
+        step += 1
+        yield pair
+
+
 def _lowtide(folder: str, cache: Any = "keep", **how: Any) -> Pairs:
     import lowtide
 
@@ -93,6 +134,16 @@ def lowtide_drop(folder: str) -> Pairs:
 def lowtide_blocks(folder: str) -> Pairs:
     """Shuffled in blocks, as LitData and MosaicML do."""
     return _lowtide(folder, order="blocks")
+
+
+def lowtide_budget(folder: str) -> Pairs:
+    """With memory of an eighth of the corpus for the windows of many steps."""
+    return _lowtide(folder, budget=os.path.getsize(_tokens(folder)) // 8)
+
+
+def lowtide_half(folder: str) -> Pairs:
+    """With memory of half of the corpus."""
+    return _lowtide(folder, budget=os.path.getsize(_tokens(folder)) // 2)
 
 
 def lowtide_get_batch(folder: str) -> Pairs:
@@ -254,10 +305,14 @@ LOADERS = {
     "nanoGPT as published": Loader(nanogpt),
     "gather from RAM": Loader(ram),
     "gather from a kept np.memmap": Loader(kept_map),
+    "map with MADV_RANDOM and MADV_DONTNEED": Loader(released_map),
+    "bare: 64 reads and widening": Loader(bare),
     "lowtide": Loader(lowtide_default),
     "lowtide, no prefetch": Loader(lowtide_alone),
     "lowtide, cache=drop": Loader(lowtide_drop),
     "lowtide, order=blocks": Loader(lowtide_blocks),
+    "lowtide, budget 1/8": Loader(lowtide_budget),
+    "lowtide, budget 1/2": Loader(lowtide_half),
     "lowtide's get_batch for nanoGPT": Loader(lowtide_get_batch),
     "DataLoader over np.memmap": Loader(dataloader),
     "Grain over np.memmap": Loader(grain, "grain"),
@@ -305,7 +360,7 @@ def main(name: str, folder: str) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(1337)
-    if name.startswith("lowtide"):
+    if name.startswith(("lowtide", "bare")):
         import lowtide.nanogpt  # noqa: F401  imports are no part of any figure
     elif loader.package == "mosaicml-streaming":
         streaming()

@@ -1,7 +1,9 @@
 """Globally shuffled rows of 1 KiB, cold and warm.
 
 Bars: cold, at least 5 times MADV_RANDOM + MADV_DONTNEED for each chunk and at least 0.7 of fio's random
-reads at queue depth 64; warm, at least as fast as re-creating np.memmap for each chunk.
+reads at queue depth 64; warm, at least as fast as re-creating np.memmap for each chunk. Single rows ``a[i]``
+take at most twice a bare ``os.preadv`` into a new array, and 8 us. Tiny rows and columns, warm, at least 0.3
+of np.memmap.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import mmap
 import os
 
 import numpy as np
+import numpy.typing as npt
 
 import lowtide
 from benchmarks.harness import Report, fio, make_cold, make_warm, matrix, rounds, run
@@ -36,8 +39,8 @@ def _memmap(path: str, chunks: int, *, release: str) -> None:
 
 def _lowtide(path: str, chunks: int, shuffle: object = True, **how: object) -> None:
     with (
-        lowtide.open(path, **how) as array,  # type: ignore[arg-type]
-        array.chunks(ROWS, shuffle=shuffle, seed=1) as passed,  # type: ignore[arg-type]
+        lowtide.open(path, **how) as array,  # type: ignore[call-overload]
+        array.chunks(ROWS, shuffle=shuffle, seed=1) as passed,
     ):
         for _ in range(chunks):
             next(passed)
@@ -117,7 +120,82 @@ def build(options: argparse.Namespace) -> list[Report]:
         warm.claim(
             "lowtide / np.memmap kept open (moonshot)", times["np.memmap, kept open"] / times["lowtide"], 1
         )
-    return [cold, warm]
+        singles = _singles(path, kept, options.rounds)
+    return [cold, warm, singles, _tiny(options)]
+
+
+def _singles(path: str, kept: npt.NDArray[np.float32], count: int) -> Report:
+    """Rows and elements by their numbers, one after another."""
+    report = Report("Single rows of 1 KiB, warm, at random")
+    array, fd = lowtide.open(path), os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    numbers = Shuffled(len(array), 2)(0, 5000)
+    indices, start, width = numbers.tolist(), array._layout.offset, array.row_nbytes
+
+    def bare() -> None:
+        for i in indices:
+            os.preadv(fd, [np.empty(256, np.float32)], start + i * width)  # type: ignore[list-item]
+
+    methods = {
+        "os.preadv into a new array, bare": bare,
+        "lowtide, a[i]": lambda: [array[i] for i in indices],
+        "lowtide, a[-i]": lambda: [array[-1 - i] for i in indices],
+        "lowtide, a[np.int64]": lambda: [array[i] for i in numbers],
+        "lowtide, a[i, j]": lambda: [array[i, 7] for i in indices],
+        "np.memmap, kept open": lambda: [np.array(kept[i]) for i in indices],
+    }
+    times = rounds(methods, 2 * count + 1)
+    os.close(fd)
+    taken = times["os.preadv into a new array, bare"]
+    for name, seconds in times.items():
+        us = seconds / len(indices) * 1e6
+        report.row(name, **{"us": us, "x bare": seconds / taken})
+    report.claim("bare os.preadv / a[i]", taken / times["lowtide, a[i]"], 0.5)
+    report.claim("8 us / a[i]", 8e-6 * len(indices) / times["lowtide, a[i]"], 1)
+    return report
+
+
+def _tiny(options: argparse.Namespace) -> Report:
+    """Rows of 1 to 16 bytes, shuffled, and columns; np.memmap in the order of ``rng.permutation``."""
+    report = Report("Tiny rows, shuffled in chunks of 4,096, and a column: warm, 256 MiB")
+    with matrix(256 * 2**20, options.folder) as path:
+        make_warm(path)
+        for width, budget in ((1, None), (4, None), (16, None), (16, "512 MiB")):
+            count = min(256 * 2**20 // width, 2**23)
+            dtype = np.dtype((np.void, width)) if width > 4 else np.dtype(f"u{width}")
+            kept = np.memmap(path, dtype, "r", 128, (256 * 2**20 // width,))
+            array = lowtide.open(path, dtype=dtype, offset=128)
+
+            def theirs(kept: npt.NDArray[np.void] = kept, count: int = count) -> None:
+                order = np.random.default_rng(0).permutation(len(kept))
+                for first in range(0, count, ROWS):
+                    kept[order[first : first + ROWS]]
+
+            def ours(array: lowtide.Array = array, count: int = count, budget: str | None = budget) -> None:
+                with array.chunks(ROWS, shuffle=True, budget=budget) as passed:
+                    for _ in range(count // ROWS):
+                        next(passed)
+
+            times = rounds({"memmap": theirs, "lowtide": ours}, max(1, options.rounds // 2))
+            name = f"rows of {width} B, budget {budget or '64 MiB'}"
+            report.row(
+                name,
+                **{"M rows/s": count / times["lowtide"] / 1e6, "np.memmap": count / times["memmap"] / 1e6},
+            )
+            report.claim(f"{name}: lowtide / np.memmap", times["memmap"] / times["lowtide"], 0.3)
+        kept, array = np.load(path, mmap_mode="r"), lowtide.open(path)
+        times = rounds(
+            {"memmap": lambda: np.array(kept[:, 7]), "lowtide": lambda: array[:, 7]}, 2 * options.rounds + 1
+        )
+        report.row(
+            "a[:, 7]",
+            **{
+                "M rows/s": len(array) / times["lowtide"] / 1e6,
+                "np.memmap": len(array) / times["memmap"] / 1e6,
+            },
+        )
+        report.claim("a[:, 7]: lowtide / np.memmap", times["memmap"] / times["lowtide"], 0.3)
+    return report
 
 
 if __name__ == "__main__":

@@ -8,16 +8,19 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.support.cgroup import CgroupUnavailableError, LimitedGroup, memory_cgroup
 
 from benchmarks.corpora import say
 from benchmarks.harness import MIB, make_cold, make_warm
-from benchmarks.limits import LoaderEndedError, LoaderProcess
+from benchmarks.limits import LoaderEndedError, LoaderProcess, cloud_disk
+from benchmarks.peers import best
 from benchmarks.peers.work import USEFUL, Peer, Work
+from benchmarks.peers.worker import RAM
 from lowtide._io import pagecache
 
 LIMIT = 256 * MIB
@@ -25,7 +28,10 @@ COLD_SECONDS = 4.0
 """How long the slow may take over a quarter of the file."""
 LIMITED_SECONDS = 20.0
 """In which something must come back from inside the memory limit."""
+CLOUD_SECONDS = 10.0
+"""How long a quarter of the file may take from a cloud disk."""
 TOO_SLOW = f"no batch in {LIMITED_SECONDS:g} s"
+UNTESTED = "not tested"
 SKIP: dict[Work, int] = {"tokens": 20, "rows": 5}
 COMPARE = 5
 """Batches before a state is saved (more than a shuffle buffer of 1,000 windows), and batches compared."""
@@ -53,9 +59,13 @@ class Result:
     convert_nbytes: int | None = None
     limited: float | None = None
     limited_how: str = ""
-    resume: str = "none"
+    cloud: float | None = None
+    cloud_how: str = ""
+    best: dict[str, float] = field(default_factory=dict)
+    """The best possible of the same run: warm, in_order, cold, cloud, and dd for comparison."""
+    resume: str = UNTESTED
     """Whether it continues exactly where it stopped; "none" where it has no state to save."""
-    ranks: str = "none"
+    ranks: str = UNTESTED
     """Whether two ranks get together what one gets; "none" where there is no way to share."""
     curve: list[tuple[int, int]] = field(default_factory=list)
 
@@ -68,15 +78,19 @@ class Comparison:
         self._folder = folder
         self._pythons = pythons
         self._rounds = rounds
-        self._alone: dict[str, list[list[str]]] = {}
+        self._work = peers[0].work
+        self._best: dict[str, float] = {}
         self._runs: dict[str, list[dict[str, float]]] = {}
         self.results = {peer.name: Result(peer.name, peer.title, peer.how) for peer in peers}
 
     def run(self) -> list[Result]:
-        """All steps. A peer that fails in one of them is listed with the reason and left out of the rest."""
+        """All figures. A peer that fails in a step is listed with the reason and left out of the rest."""
         for name in self._peers:
             self._prepare(name)
+        if not self._present():
+            return list(self.results.values())
         self._warm()
+        self._device()
         for nth in range(self._rounds):
             # Another peer starts each round: what it leaves in the host's own cache affects all alike.
             names = self._present()
@@ -84,30 +98,42 @@ class Comparison:
                 say(f"cold, round {nth + 1}: {name}")
                 self._cold(self._peers[name])
         for name in self._present():
-            say(f"in {LIMIT // MIB} MiB, resumed, on two ranks: {name}")
+            say(f"in {LIMIT // MIB} MiB, on a cloud disk: {name}")
             peer, result = self._peers[name], self.results[name]
             self._medians(result)
-            result.limited, result.limited_how = self._limited(peer)
-            if peer.state:
-                result.resume = self._resumed(peer)
-            if peer.ranks:
-                result.ranks = self._on_two_ranks(peer)
+            result.best = self._best
+            result.limited, result.limited_how = self._contained(peer)
+            result.cloud, result.cloud_how = self._contained(peer, cloud=True)
         return list(self.results.values())
+
+    def checked(self, name: str) -> dict[str, str]:
+        """What takes no time to speak of, and can be asked on a busy machine: resuming, and two ranks."""
+        say(f"resumed, on two ranks: {name}")
+        peer = self._peers[name]
+        return {
+            "resume": self._resumed(peer) if peer.state else "none",
+            "ranks": self._on_two_ranks(peer) if peer.ranks else "none",
+        }
 
     def _present(self) -> list[str]:
         return [name for name, result in self.results.items() if not result.missing]
 
     @contextmanager
     def _process(
-        self, name: str, group: LimitedGroup | None = None, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        group: LimitedGroup | None = None,
+        environment: Mapping[str, str] | None = None,
+        enter: Sequence[str] = (),
     ) -> Iterator[LoaderProcess]:
         python = self._pythons.get(name, sys.executable)
         where: Any = {"module": "benchmarks.peers.worker", "python": python, "environment": environment}
+        where["enter"] = enter
         with LoaderProcess(name, self._folder, group, **where) as process:
             yield process
 
     def _prepare(self, name: str) -> None:
-        """Whether a peer is there; what its own writer makes of the file; its first batches on one rank."""
+        """Whether a peer is there; what its own writer makes of the file."""
         peer, result = self._peers[name], self.results[name]
         try:
             with self._process(name) as process:
@@ -118,21 +144,18 @@ class Comparison:
                 if result.missing:
                     return
                 self._convert(peer, process)
-                if peer.ranks:
-                    self._alone[name] = _ask(process, do="digests", batches=COMPARE)["digests"]
         except LoaderEndedError as error:
             result.missing = f"failed: {error}"
 
     def _convert(self, peer: Peer, process: LoaderProcess) -> None:
         if peer.convert is None:
             return
-        result = self.results[peer.name]
-        if not peer.files(self._folder):
+        result, taken = self.results[peer.name], Path(self._folder, f"{peer.reads}.seconds")
+        if not taken.exists():  # two ways to read it share one conversion, and so do the parts of a run
             say(f"converting for {peer.name}")
-            result.convert_seconds = _ask(process, 600, do="convert")["seconds"]
-        else:  # two ways to read it share one conversion
-            same = next(one for one in self._peers.values() if one.reads == peer.reads)
-            result.convert_seconds = self.results[same.name].convert_seconds
+            seconds = _ask(process, 600, do="convert")["seconds"]
+            taken.write_text(str(seconds))
+        result.convert_seconds = float(taken.read_text())
         result.convert_nbytes = sum(map(os.path.getsize, peer.files(self._folder)))
 
     def _warm(self) -> None:
@@ -146,30 +169,45 @@ class Comparison:
             make_warm(path)
         with ExitStack() as stack:
             running = {}
-            for name in self._present():
+            ram = RAM[self._work]
+            everyone = {ram.name: ram} | {name: self._peers[name] for name in self._present()}
+            for name in everyone:
                 say(f"warm: {name}")
                 try:
                     running[name] = stack.enter_context(self._process(name))
-                    _ask(
-                        running[name], do="run", seconds=0.5
-                    )  # the first pass over code and pages is not a figure
+                    # the first pass over code and pages is not a figure
+                    _ask(running[name], do="run", seconds=0.5)
                 except LoaderEndedError as error:
                     running.pop(name, None)
+                    if name == ram.name:
+                        raise
                     self.results[name].missing = f"failed: {error}"
             for _ in range(2 * self._rounds + 1):
                 for name, process in running.items():
                     message = _ask(process, do="run", seconds=0.25)
                     hits.setdefault(name, []).append(message["nbytes"] / message["seconds"] / MIB)
-                    self._saw_peak(name, message["peak"])
+                    if name != ram.name:
+                        self._saw_peak(name, message["peak"])
             for _ in range(self._rounds):
                 for name, process in running.items():
-                    if self._peers[name].in_order is not None:
+                    if everyone[name].in_order is not None:
                         message = _ask(process, do="in_order")
                         passes.setdefault(name, []).append(message["nbytes"] / message["seconds"] / MIB)
-        for name, speeds in hits.items():
-            self.results[name].warm = statistics.median(speeds)
-        for name, speeds in passes.items():
-            self.results[name].in_order = statistics.median(speeds)
+        for key, speeds in (("warm", hits), ("in_order", passes)):
+            for name, several in speeds.items():
+                if name == ram.name:
+                    self._best[key] = statistics.median(several)
+                else:
+                    setattr(self.results[name], key, statistics.median(several))
+
+    def _device(self) -> None:
+        """What the device itself can do, as it is and as a cloud disk; nothing of it where fio is missing."""
+        path = os.path.join(self._folder, RAM[self._work].reads)
+        say(f"dd and fio: {self._work}")
+        figures = {"dd": best.dd(path), "cold": best.random_reads(self._work, path)}
+        with suppress(CgroupUnavailableError), cloud_disk(self._folder) as enter:
+            figures["cloud"] = best.random_reads(self._work, path, enter)
+        self._best |= {key: value for key, value in figures.items() if value is not None}
 
     def _saw_peak(self, name: str, peak: int) -> None:
         """The highest of all runs, warm and cold: a map is highest where its neighbours are cached."""
@@ -204,15 +242,22 @@ class Comparison:
         for key in runs[0]:
             setattr(result, key, statistics.median(run[key] for run in runs))
 
-    def _limited(self, peer: Peer) -> tuple[float | None, str]:
-        """Speed in a memory cgroup that holds a fraction of the file; how it went."""
+    def _contained(self, peer: Peer, *, cloud: bool = False) -> tuple[float | None, str]:
+        """Speed in a memory cgroup that holds a fraction of the file, or also on a slow disk; how it went."""
+        files = peer.files(self._folder)
         try:
-            with memory_cgroup(LIMIT) as group, self._process(peer.name, group) as process:
-                _make_cold(peer.files(self._folder))  # pages that another group paid for would be free
-                _ask(
-                    process, LIMITED_SECONDS, do="run", seconds=1
-                )  # until the group is full and has to reclaim
-                message = _ask(process, LIMITED_SECONDS, do="run", seconds=2)
+            with ExitStack() as stack:
+                enter = stack.enter_context(cloud_disk(self._folder)) if cloud else ()
+                group = stack.enter_context(memory_cgroup(LIMIT))
+                process = stack.enter_context(self._process(peer.name, group, enter=enter))
+                _make_cold(files)  # pages that another group paid for would be free
+                if cloud:
+                    asked = sum(map(os.path.getsize, files)) // 4 // USEFUL[peer.work]
+                    message = _ask(process, 2 * CLOUD_SECONDS, do="run", batches=asked, seconds=CLOUD_SECONDS)
+                else:  # until the group is full and has to reclaim
+                    message = _ask(process, LIMITED_SECONDS, do="run", seconds=1)
+                    if message["seconds"] < 5:
+                        message = _ask(process, LIMITED_SECONDS, do="run", seconds=2)
         except CgroupUnavailableError as error:
             return None, f"n/a: {error}"
         except LoaderEndedError as error:
@@ -238,6 +283,8 @@ class Comparison:
         """Whether the batches of two ranks together hold, step by step, what those of one rank hold."""
         port = _free_port()
         try:
+            with self._process(peer.name) as process:
+                alone = _ask(process, do="digests", batches=COMPARE)["digests"]
             with ExitStack() as stack:
                 where = [_torchrun(rank, 2, port) for rank in range(2)]
                 running = [stack.enter_context(self._process(peer.name, environment=one)) for one in where]
@@ -247,7 +294,7 @@ class Comparison:
         except LoaderEndedError as error:
             return f"failed: {error}"
         together = [sorted(a + b) for a, b in zip(*message, strict=True)]
-        return "yes" if together == [sorted(step) for step in self._alone[peer.name]] else "no"
+        return "yes" if together == [sorted(step) for step in alone] else "no"
 
 
 def _ask(process: LoaderProcess, timeout: float = 120, **expected: Any) -> dict[str, Any]:

@@ -76,6 +76,9 @@ def _speed(message: Mapping[str, Any]) -> Any:
             places.append((x, y, row))
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,g}")
+            axis.set_minor_formatter("")
         axes.margins(x=0.32, y=0.12)
         axes.axvline(limit, color=_GREY, linewidth=1, linestyle="--")
         axes.set_xlabel("peak memory above the start, MiB")

@@ -6,6 +6,7 @@ the comments give the others. None of them has its own shuffled pass: they are a
 
 from __future__ import annotations
 
+import functools
 import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -197,6 +198,33 @@ def tensorstore_in_order(folder: str) -> Iterator[Any]:
     return _slices(matrix.shape[0], lambda rows: matrix[rows.start : rows.stop].read().result())
 
 
+# DGL GraphBolt: a feature "on disk", which in 2.1.0 is a tensor over a map that is kept. DiskBasedFeature,
+# which reads by io_uring, came after the last release on PyPI.
+
+
+def _graphbolt(folder: str) -> Callable[[Any], Any]:
+    from dgl import graphbolt
+
+    where = {"domain": "node", "type": None, "name": "feat", "format": "numpy", "in_memory": False}
+    data = graphbolt.OnDiskFeatureData(path=f"{folder}/{MATRIX}", **where)
+    store = graphbolt.TorchBasedFeatureStore([data])
+    return lambda rows: store.read("node", None, "feat", rows).numpy()
+
+
+def graphbolt(place: Place) -> Stream:
+    import torch
+
+    read = _graphbolt(place.folder)
+    return _asked(len(_source(place.folder)), lambda rows: read(torch.from_numpy(rows)))
+
+
+def graphbolt_in_order(folder: str) -> Iterator[Any]:
+    import torch
+
+    read = _graphbolt(folder)
+    return _slices(len(_source(folder)), lambda rows: read(torch.arange(rows.start, rows.stop)))
+
+
 # Dask: blocks of 64 MiB over np.memmap, threads. Blocks of 4 MiB were three times slower.
 
 
@@ -266,17 +294,17 @@ def blosc2_mapped_in_order(folder: str) -> Iterator[Any]:
 # lowtide
 
 
-def _lowtide(place: Place, cache: Any = "keep", shuffle: Any = True) -> Stream:
+def _lowtide(place: Place, cache: Any = "keep", shuffle: Any = True, budget: Any = None) -> Stream:
     import lowtide
 
     array = lowtide.open(place.path(MATRIX), cache=cache)
-    passing = [array.chunks(ROWS, shuffle=shuffle, seed=0)]
+    passing = [array.chunks(ROWS, shuffle=shuffle, seed=0, budget=budget)]
     if place.state is not None:
         passing[0].load_state_dict(place.state)
 
     def batches(epoch: int) -> Iterator[Any]:
         if epoch:
-            passing[0] = array.chunks(ROWS, shuffle=shuffle, seed=epoch)
+            passing[0] = array.chunks(ROWS, shuffle=shuffle, seed=epoch, budget=budget)
         yield from passing[0]
 
     return Stream(endless(batches), lambda: passing[0].state_dict())
@@ -288,6 +316,10 @@ def lowtide_keep(place: Place) -> Stream:
 
 def lowtide_drop(place: Place) -> Stream:
     return _lowtide(place, "drop")
+
+
+def lowtide_budget(place: Place) -> Stream:
+    return _lowtide(place, budget="128 MiB")
 
 
 def lowtide_blocks(place: Place) -> Stream:
@@ -305,6 +337,27 @@ def lowtide_drop_in_order(folder: str) -> Iterator[Any]:
     return lowtide_in_order(folder, "drop")
 
 
+@functools.cache
+def _loaded(path: str) -> Any:
+    return np.load(path)
+
+
+def ram(place: Place) -> Stream:
+    """Rows of an array in memory: what nothing that copies rows can be faster than."""
+    matrix = _loaded(place.path(MATRIX))
+    return _asked(len(matrix), lambda rows: matrix[rows])
+
+
+def ram_in_order(folder: str) -> Iterator[Any]:
+    """Of the array that is there already: loading is not a part of a copy."""
+    matrix = _loaded(Place(folder).path(MATRIX))
+    return _slices(len(matrix), lambda rows: np.array(matrix[rows]))
+
+
+RAM = Peer(
+    "rows/ram", "RAM", "lists of rows of an array in memory", ram, (), "numpy", None, MATRIX, ram_in_order
+)
+
 PEERS = [
     Peer("rows/memmap", "np.memmap, kept", "one map, lists of rows", memmap_kept,
          (), "numpy", None, MATRIX, memmap_in_order),
@@ -320,6 +373,8 @@ PEERS = [
          ("zarr",), "zarr", to_zarr, "matrix.zarr", zarr_in_order),
     Peer("rows/tensorstore", "TensorStore", "Zarr 3, chunks of 16 KiB in shards", tensorstore,
          ("tensorstore",), "tensorstore", to_tensorstore, "matrix.tensorstore", tensorstore_in_order),
+    Peer("rows/graphbolt", "DGL GraphBolt", "a feature on disk (a kept map), read by lists", graphbolt,
+         ("dgl.graphbolt",), "dgl", None, MATRIX, graphbolt_in_order),
     Peer("rows/dask", "Dask", "blocks of 64 MiB over np.memmap, threads", dask,
          ("dask.array",), "dask", None, MATRIX, dask_in_order),
     Peer("rows/blosc2", "Blosc2", "chunks of 4 MiB, blocks of 16 KiB", blosc2,
@@ -330,6 +385,8 @@ PEERS = [
          ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, lowtide_in_order, state=True),
     Peer("rows/lowtide-drop", "lowtide, cache=drop", "the same, leaving no page cache", lowtide_drop,
          ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, lowtide_drop_in_order, state=True),
+    Peer("rows/lowtide-budget", "lowtide, budget=128 MiB", "the same, reading ahead in half of a container",
+         lowtide_budget, ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, state=True),
     Peer("rows/lowtide-blocks", "lowtide, shuffle=blocks", "shuffled in blocks, not globally",
          lowtide_blocks, ("lowtide._arrays.chunks",), "lowtide", None, MATRIX, state=True),
 ]  # fmt: skip

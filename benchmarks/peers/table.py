@@ -1,31 +1,50 @@
-"""The figures as two tables, for a terminal or in Markdown."""
+"""The figures of one machine as two tables, for a terminal or in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.harness import MIB
 from lowtide._sizes import format_size
 
 Row = Mapping[str, Any]
-START, END = "<!-- peers: start -->", "<!-- peers: end -->"
 WORKS = {
     "tokens": "Token batches: 64 windows of 1,024 tokens, shuffled",
     "rows": "Rows of a matrix: 4,096 rows of 1 KiB at a time, shuffled",
 }
+UNKNOWN = "–"
+"""Not measured."""
 
 
-def _speed(value: float | None) -> str:
+def speed(value: float | None) -> str:
     if value is None:
-        return "–"
+        return UNKNOWN
     digits = 0 if value >= 10 else 1 if value >= 0.1 else 2
     return f"{value:,.{digits}f}"
 
 
-def _mib(value: float | None) -> str:
-    return "–" if value is None else _speed(max(value, 0) / MIB) if value >= MIB / 20 else "0"
+def ratio(value: float) -> str:
+    """Two digits that mean something."""
+    digits = 0 if value >= 9.95 else 1 if value >= 0.995 else 2 if value >= 0.0995 else 3
+    return f"{value:,.{digits}f}"
+
+
+def mib(value: float | None) -> str:
+    return UNKNOWN if value is None else speed(max(value, 0) / MIB) if value >= MIB / 20 else "0"
+
+
+def _of_best(key: str) -> Callable[[Row], str]:
+    """A speed, and what part it is of the best possible in the same run."""
+
+    def cell(row: Row) -> str:
+        possible = row["best"].get(key)
+        if row[key] is None or not possible:
+            return speed(row[key]) if row[key] is not None else row.get(f"{key}_how") or UNKNOWN
+        return f"{speed(row[key])} ({ratio(row[key] / possible)})"
+
+    return cell
 
 
 def _conversion(row: Row) -> str:
@@ -38,18 +57,19 @@ def _limited(row: Row) -> str:
     if row["limited"] is None:
         return str(row["limited_how"])
     times = row["cold"] / row["limited"]
-    return f"{_speed(row['limited'])} MiB/s" + (f" ({times:,.0f}x slower)" if times >= 2 else "")
+    return speed(row["limited"]) + (f" ({times:,.0f}x slower)" if times >= 2 else "")
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
-    "warm, MiB/s": lambda row: _speed(row["warm"]),
-    "cold, MiB/s": lambda row: _speed(row["cold"]),
-    "in order, MiB/s": lambda row: _speed(row["in_order"]),
-    "peak RSS, MiB": lambda row: _mib(row["peak"]),
-    "page cache left, MiB": lambda row: _mib(row["cached"]),
+    "warm, MiB/s (of RAM)": _of_best("warm"),
+    "in order, MiB/s (of RAM)": _of_best("in_order"),
+    "cold, MiB/s (of fio)": _of_best("cold"),
+    "in 256 MiB, MiB/s": _limited,
+    "and a cloud disk, MiB/s (of fio)": _of_best("cloud"),
+    "peak RSS, MiB": lambda row: mib(row["peak"]),
+    "page cache left, MiB": lambda row: mib(row["cached"]),
     "start-up, ms": lambda row: f"{1000 * row['start_up']:,.0f}",
     "conversion": _conversion,
-    "in 256 MiB": _limited,
     "exact resume": lambda row: row["resume"],
     "same on 2 ranks": lambda row: row["ranks"],
 }
@@ -57,40 +77,69 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 def _cells(message: Mapping[str, Any], work: str) -> tuple[list[str], list[list[str]]]:
     """Headings and rows; a peer that is missing has its reason in the place of its figures."""
-    rows = [row for row in message["peers"] if row["name"].startswith(f"{work}/")]
-    columns = {name: cell for name, cell in COLUMNS.items() if work == "rows" or name != "in order, MiB/s"}
+    columns = {
+        name: cell for name, cell in COLUMNS.items() if work == "rows" or not name.startswith("in order")
+    }
     result = []
-    for row in rows:
+    for row in of(message, work):
         cells = [row["missing"]] if row["missing"] else [cell(row) for cell in columns.values()]
-        result.append([row["title"], row["version"] or "–", *cells])
+        result.append([row["title"], row["version"] or UNKNOWN, *cells])
     return ["", "version", *columns], result
+
+
+def of(message: Mapping[str, Any], work: str) -> list[Row]:
+    """The rows of one kind of work."""
+    return [row for row in message["peers"] if row["name"].startswith(f"{work}/")]
 
 
 def about(message: Mapping[str, Any]) -> str:
     """What the figures were measured on, in a line."""
     on, setting = message["machine"], message["setting"]
-    load = ", ".join(f"{one:.1f}" for one in setting["load"])
+    loads = setting["load"]
+    disk = "" if on["disk"] == "unknown" else f" on {on['disk']}"
     return (
         f"{on['date']}; {on['cores']} cores ({on['processor']}), {on['memory_gib']} GiB, "
-        f"Linux {on['kernel']}, {on['file_system']}, read-ahead {on['read_ahead']}; "
+        f"Linux {on['kernel']}, {on['file_system']}{disk}, read-ahead {on['read_ahead']}; "
         f"Python {on['python']}, NumPy {on['numpy']}. "
         f"Files of {format_size(setting['size'])}, medians of {setting['rounds']} rounds, "
-        f"load average before, between and after: {load}."
+        f"load average before each part: {min(loads):.1f} to {max(loads):.1f}."
     )
+
+
+def possible(message: Mapping[str, Any], work: str) -> str:
+    """The best possible, in a line: the median of the parts of a run."""
+    parts = {tuple(row["best"].items()): row["best"] for row in of(message, work) if row["best"]}
+    names = {
+        "warm": "a gather from RAM",
+        "in_order": "a copy from RAM in order",
+        "dd": "dd from the page cache",
+        "cold": "fio, random reads of one sample",
+        "cloud": "the same on the cloud disk",
+    }
+    result = []
+    for key, name in names.items():
+        values = [best[key] for best in parts.values() if key in best]
+        if values:
+            result.append(f"{name} {speed(median(values))}")
+    if not result:
+        return "The best possible was not measured."
+    missing = "" if any("cold" in best for best in parts.values()) else " fio was not installed."
+    return f"The best possible, MiB/s: {', '.join(result)}.{missing}"
 
 
 def notes(message: Mapping[str, Any], work: str) -> list[str]:
     """What a reader of a table should know that its cells cannot hold."""
-    rows = [row for row in message["peers"] if row["name"].startswith(f"{work}/") and row["cold_read"]]
+    rows = [row for row in of(message, work) if row["cold_read"]]
     asked = max((row["cold_read"] for row in rows), default=0)
+    result = [possible(message, work)]
     # Windows that are cut off at the end of a file make a percent of difference.
-    short = [f"{row['title']} {_mib(row['cold_read'])}" for row in rows if row["cold_read"] < 0.95 * asked]
-    if not short:
-        return []
-    return [
-        f"Read in the cold run, after which the page cache was looked at: {_mib(asked)} MiB, or as much as "
-        f"came in 4 s: {', '.join(short)} MiB."
-    ]
+    short = [f"{row['title']} {mib(row['cold_read'])}" for row in rows if row["cold_read"] < 0.95 * asked]
+    if short:
+        result.append(
+            f"Read in the cold run, after which the page cache was looked at: {mib(asked)} MiB, or as much "
+            f"as came in 4 s: {', '.join(short)} MiB."
+        )
+    return result
 
 
 def text(message: Mapping[str, Any]) -> str:
@@ -120,22 +169,14 @@ def markdown(message: Mapping[str, Any]) -> str:
         headings, rows = _cells(message, work)
         if not rows:
             continue
-        parts += [f"**{title}**", "", _line(headings), "|---|---|" + "--:|" * (len(headings) - 2)]
+        parts += [f"**{title}**", "", line(headings), "|---|---|" + "--:|" * (len(headings) - 2)]
         for row in rows:
-            parts.append(_line(row + [""] * (len(headings) - len(row))))
-        parts += ["", *notes(message, work), ""]
+            parts.append(line(row + [""] * (len(headings) - len(row))))
+        for note in notes(message, work):
+            parts += ["", note]
+        parts.append("")
     return "\n".join(parts)
 
 
-def put(message: Mapping[str, Any], path: str) -> None:
-    """Write the tables to a file; in a page with the two marks, between them."""
-    page, tables = Path(path), markdown(message)
-    text = page.read_text() if page.exists() else ""
-    if START in text and END in text:
-        before, after = text.partition(START)[0], text.partition(END)[2]
-        tables = f"{before}{START}\n\n{tables}\n{END}{after}"
-    page.write_text(tables)
-
-
-def _line(cells: list[str]) -> str:
+def line(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
