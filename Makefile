@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE =
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
-.PHONY: demo docs quick test lint types tests browser-deps bench-deps bench dist clean
+.PHONY: demo docs quick unit test lint types tests browser-deps bench-deps bench dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/lowtide demo --out demo
@@ -16,13 +16,17 @@ demo: $(VENV)/.run
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Within a minute, without PyTorch, a browser or root: what to run while working. Property tests try a fifth of
+# Within a minute, without PyTorch, a browser or root: what to run while working. Property tests try a tenth of
 # the examples of `make test`.
-quick: $(VENV)/.quick lint
-	EXAMPLES=$${EXAMPLES:-10} $(BIN)/pytest tests/unit --numprocesses auto --dist worksteal
+quick: $(VENV)/.quick
+	$(MAKE) --no-print-directory --jobs 2 unit lint
 
-# Lint and types beside the tests: they are done long before those.
-test: $(VENV)/.test
+unit: $(VENV)/.quick
+	EXAMPLES=$${EXAMPLES:-5} $(BIN)/pytest tests/unit --numprocesses auto --dist worksteal
+
+# The browser is installed while the packages are. Lint and types beside the tests: they are done long before those.
+test:
+	$(MAKE) --no-print-directory --jobs 2 $(VENV)/.test browser-deps
 	$(MAKE) --no-print-directory --jobs 3 lint types tests
 
 lint: $(VENV)/.lint

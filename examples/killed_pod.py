@@ -60,7 +60,7 @@ def main(folder):
     verdict = profile(KILLED, path)
     print(f"the program that is killed: {verdict}")
     assert verdict.startswith("grows"), verdict
-    assert "file-mapped: features.npy" in verdict, "the file is named, and that it is mapped"
+    assert "mapped: features.npy" in verdict, "the file is named, and that it is mapped"
 
     verdict = profile(MENDED, path)
     print(f"the program that is mended: {verdict}")

@@ -9,7 +9,7 @@ from hypothesis import settings
 # which breaks something can be distinguished from an unlucky run.
 settings.register_profile(
     "lowtide",
-    max_examples=int(os.environ.get("EXAMPLES", "50")),
+    max_examples=int(os.environ.get("EXAMPLES", "25")),
     deadline=None,
     derandomize=bool(os.environ.get("CI")),
 )

@@ -14,7 +14,9 @@ _WIDTH = 84  # what fits into a page beside its two columns
 
 def _help(result: re.Match[str]) -> str:
     command: click.Command = import_module(f"lowtide.cli.{result[1]}").command
-    context = click.Context(command, info_name=f"lowtide {result[1]}", max_content_width=_WIDTH)
+    context = click.Context(
+        command, info_name=f"lowtide {result[1]}", max_content_width=_WIDTH, show_default=True
+    )
     context.terminal_width = _WIDTH
     return f"```text\n{command.get_help(context)}\n```"
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from lowtide._arrays.array import open as open
     from lowtide._arrays.chunks import Chunks as Chunks
     from lowtide._arrays.shuffling import shuffle as shuffle
+    from lowtide._arrays.together import Zip as Zip
+    from lowtide._arrays.together import zip as zip
+    from lowtide._arrays.writable import WritableArray as WritableArray
     from lowtide._arrays.writer import Writer as Writer
     from lowtide._arrays.writer import create as create
+    from lowtide._memory.magics import load_ipython_extension as load_ipython_extension
     from lowtide._memory.watch import Watch as Watch
     from lowtide._memory.watch import watch as watch
     from lowtide._prepare.prepare import prepare as prepare
@@ -54,12 +58,15 @@ _NAMES = {
     "Mixture": "lowtide._tokens.mixture",
     "TruncatedFileError": "lowtide.errors",
     "Watch": "lowtide._memory.watch",
+    "WritableArray": "lowtide._arrays.writable",
     "Writer": "lowtide._arrays.writer",
+    "Zip": "lowtide._arrays.together",
     "corpus": "lowtide._tokens.corpus",
     "create": "lowtide._arrays.writer",
     "dask": "lowtide.dask",
     "errors": "lowtide.errors",
     "gpt": "lowtide.gpt",
+    "load_ipython_extension": "lowtide._memory.magics",
     "load_tokenizer": "lowtide._prepare.tokenizers",
     "memory": "lowtide.memory",
     "mix": "lowtide._tokens.mixture",
@@ -70,6 +77,7 @@ _NAMES = {
     "to_dask": "lowtide.dask",
     "torch": "lowtide.torch",
     "watch": "lowtide._memory.watch",
+    "zip": "lowtide._arrays.together",
 }
 
 __all__ = ["__version__", *_NAMES]

@@ -89,7 +89,8 @@ def whole(name: str, value: object, least: int | None = None) -> int:
     lowtide.errors.ArgumentError: rows must be an integer >= 1, got 0
     """
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        # A bool is an int too, and as a size it is a mistake that PyTorch, for one, meets with a TypeError.
+        number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError(f"{name} must be an integer, got {value!r}") from None
     if least is not None and number < least:

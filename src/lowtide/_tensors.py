@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._closing import Closing
+from lowtide._io.buffers import Buffers
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
-from lowtide._tokens.batches import Batches, Steps, pair
+from lowtide._tokens.batches import Batches, pair
 from lowtide._tokens.documents import DocumentBatch, DocumentKind, mark_documents
+from lowtide._tokens.steps import Steps
 from lowtide.errors import ArgumentError, ClosedError, MissingExtraError
 
 try:
@@ -42,6 +44,22 @@ class MarkedHost(NamedTuple):
     max_seqlen: int
 
 
+class SharedEpoch:
+    """The number of an epoch, in memory that worker processes share: what is set reaches those that run."""
+
+    def __init__(self, epoch: int) -> None:
+        self._tensor = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
+        self.value = epoch
+
+    @property
+    def value(self) -> int:
+        return int(self._tensor.item())
+
+    @value.setter
+    def value(self, epoch: int) -> None:
+        self._tensor.fill_(whole("epoch", epoch, 0))
+
+
 class Destination:
     """Where tokens go and as what, checked before any training.
 
@@ -51,13 +69,24 @@ class Destination:
     """
 
     def __init__(
-        self, device: str | torch.device, dtype: torch.dtype | None, tokens: np.dtype[Any], length: int
+        self,
+        device: str | torch.device,
+        dtype: torch.dtype | None,
+        tokens: np.dtype[Any],
+        length: int,
+        rows: int = 0,
+        prefetch: int = 0,
     ) -> None:
         self.device = _usable(device)
         self.dtype = torch.int64 if dtype is None else dtype
         self._check_dtype(tokens)
         self._tokens, self._width = tokens, length + 1
         self._pinned = self.device.type == "cuda"
+        # Memory for batches of ``rows`` windows, used again when nobody holds what was in it. To get it from
+        # the system each time, page by page, and to give it back would take as long as reading the tokens.
+        self._read_into = Buffers(rows * (length + 1) * tokens.itemsize, most=prefetch + 1)
+        self._wide = _numpy_dtype(self.dtype)
+        self._widen_into = Buffers(2 * rows * length * self._wide.itemsize, most=prefetch + 2)
 
     def _check_dtype(self, tokens: np.dtype[Any]) -> None:
         dtype: object = self.dtype  # from the caller, who may be mistaken
@@ -74,14 +103,26 @@ class Destination:
     def submit(self, rows: int, read: Callable[[npt.NDArray[Any]], Pending[Any]]) -> Pending[Host]:
         """Start to ``read`` ``rows`` windows into a buffer in the corpus' own dtype."""
         pinned = self._pinned_memory((rows, self._width), self._tokens) if self._pinned else None
-        tokens = np.empty((rows, self._width), self._tokens) if pinned is None else pinned.numpy()
+        shape = rows, self._width
+        tokens = self._read_into.empty(shape, self._tokens) if pinned is None else pinned.numpy()
         return read(tokens).then(partial(self._host, tokens, pinned))
 
+    def submit_step(self, steps: Steps, step: int) -> Pending[Host]:
+        """Start to read this rank's windows of a step."""
+        if self._pinned:
+            return self.submit(steps.rows[1] - steps.rows[0], partial(steps.submit, step))
+        return steps.submit_view(step).then(self._pair)
+
     def _host(self, tokens: npt.NDArray[Any], pinned: torch.Tensor | None, _: object) -> Host:
-        if pinned is not None:
-            return pinned
-        x, y = pair(tokens)
-        return _widened(x, self.dtype), _widened(y, self.dtype)
+        return self._pair(tokens) if pinned is None else pinned
+
+    def _pair(self, tokens: npt.NDArray[Any]) -> Pair:
+        # By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
+        wide = self._widen_into.empty((2, len(tokens), self._width - 1), self._wide)
+        x, y = wide[0], wide[1]
+        np.copyto(x, tokens[:, :-1])
+        np.copyto(y, tokens[:, 1:])
+        return torch.from_numpy(x), torch.from_numpy(y)  # two, so that changing y in place leaves x alone
 
     def mark(self, steps: Steps, step: int, kind: DocumentKind, tokens: Host) -> MarkedHost:
         """Add the documents of a step's batch, in memory of the host."""
@@ -107,7 +148,7 @@ class Destination:
         if not isinstance(host, torch.Tensor):
             return self.move(host[0]), self.move(host[1])
         tokens = self.move(host)
-        return self._wide(tokens[:, :-1]), self._wide(tokens[:, 1:])
+        return self._widened(tokens[:, :-1]), self._widened(tokens[:, 1:])
 
     def take_marked(self, host: MarkedHost) -> DocumentBatch[torch.Tensor]:
         """x, y and their documents on the device."""
@@ -121,7 +162,7 @@ class Destination:
         # PyTorch reuses pinned memory only when the copies out of it have ended.
         return tensor.to(self.device, non_blocking=self._pinned)
 
-    def _wide(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _widened(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
 
 
@@ -134,14 +175,6 @@ def _usable(device: str | torch.device) -> torch.device:
         raise ArgumentError(f"PyTorch cannot use device {str(device)!r} here: {reason}; try 'cpu'") from error
     # A name without a number means the current GPU, which is another one in another thread.
     return torch.device("cuda", torch.cuda.current_device()) if result == torch.device("cuda") else result
-
-
-def _widened(tokens: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous copy as a tensor.
-
-    By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
-    """
-    return torch.from_numpy(tokens.astype(_numpy_dtype(dtype), "C"))
 
 
 @cache
@@ -219,3 +252,5 @@ class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
         """End the thread; idempotent."""
         self._closed = True
         self._ahead.close()
+        if self._batches._steps.ahead is not None:
+            self._batches._steps.ahead.release()

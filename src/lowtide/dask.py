@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lowtide._arrays.array import Array
-from lowtide._io.store import opened
 from lowtide._sizes import parse_size
 from lowtide.errors import ArgumentError, MissingExtraError
 
@@ -77,20 +75,38 @@ class _Unopened:
     """
 
     def __init__(self, array: Array) -> None:
-        restore, arguments = array.__reduce__()
-        self._open: Callable[[], Array] = partial(restore, *arguments)
+        self._recipe = _Recipe.of(array)
+        self._recipe.open().close()  # as every task will: a file that is gone or changed raises here
         self.shape = array.shape
         self.dtype = array.dtype
         self.ndim = array.ndim
-        with opened(array.path) as file:
-            self._token = (arguments, file.identity.mtime_ns)
 
     def __getitem__(self, index: Any) -> Any:
-        with self._open() as array:
+        with self._recipe.open() as array:
             return array[index]
 
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return self._token
+    def __dask_tokenize__(self) -> Any:
+        return self._recipe.token()
+
+
+class _Recipe(NamedTuple):
+    """How to open an array: what its pickle calls, in which the array that a view shows is a recipe too."""
+
+    restore: Callable[..., Array]
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, array: Array) -> _Recipe:
+        restore, arguments = array.__reduce__()
+        return cls(restore, tuple(cls.of(each) if isinstance(each, Array) else each for each in arguments))
+
+    def open(self) -> Array:
+        arguments = (each.open() if isinstance(each, _Recipe) else each for each in self.arguments)
+        return self.restore(*arguments)
+
+    def token(self) -> tuple[Any, ...]:
+        arguments = (each.token() if isinstance(each, _Recipe) else each for each in self.arguments)
+        return (self.restore.__qualname__, *arguments)
 
 
 def _pieces(array: Array, size: int | str) -> tuple[int, ...]:
@@ -98,7 +114,7 @@ def _pieces(array: Array, size: int | str) -> tuple[int, ...]:
     fits = parse_size(size) // max(1, array.itemsize)
     blocks = [1] * array.ndim
     # From the axis that varies fastest on disk to the slowest: whole axes while they fit, then a part of one.
-    for axis in range(array.ndim) if array._layout.fortran else reversed(range(array.ndim)):
+    for axis in range(array.ndim) if array._in_columns else reversed(range(array.ndim)):
         length = max(1, array.shape[axis])
         parts = -(-length // max(1, fits))
         blocks[axis] = -(-length // parts)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 __all__ = [
@@ -39,13 +41,20 @@ __all__ = [
 ]
 
 
+_LONGEST_PATH = 4096  # of Linux, the longest of all systems
+
+
 class LowtideError(Exception):
     """Base of every exception that lowtide raises on purpose."""
 
     def __str__(self) -> str:
         # OSError's own would be "[Errno 2] problem: 'path'"; the number stays in ``errno``.
         path, problem = getattr(self, "filename", None), getattr(self, "strerror", None)
-        return f"{path or repr(path)}: {problem}" if path is not None and problem else super().__str__()
+        if path is None or not problem:
+            return super().__str__()
+        if len(path) > _LONGEST_PATH:  # of no file: a damaged index names it
+            path = f"{path[:200]}… ({len(path)} characters)"
+        return f"{path or repr(path)}: {problem}"
 
 
 class _FileError(LowtideError, OSError):
@@ -195,6 +204,17 @@ def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
         )
     problem = _WRITE_PROBLEMS.get(code) or (error.strerror or os.strerror(code)).lower()
     return WriteError(code, problem, str(path))
+
+
+@contextmanager
+def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise every ``OSError`` of a block as the lowtide exception for writing ``path``."""
+    try:
+        yield
+    except LowtideError:
+        raise
+    except OSError as error:
+        raise writing(path, error) from error
 
 
 class _DeniedWriteError(WriteError, PermissionError):

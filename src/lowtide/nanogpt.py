@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from lowtide._io.reader import Cache
 from lowtide._io.store import exists
+from lowtide._permutation import key_of
+from lowtide._ranks import Rank, ranks
 from lowtide._sizes import whole
 from lowtide._tensors import Destination, Pair
 from lowtide._tokens.corpus import Corpus, corpus
@@ -25,6 +27,8 @@ __all__ = ["GetBatch", "get_batch_for"]
 
 GetBatch = Callable[[str], Pair]
 
+_EVALUATION = 1  # salt of the seed for training data that is evaluated on
+
 
 def get_batch_for(
     data_dir: str | os.PathLike[str],
@@ -34,6 +38,9 @@ def get_batch_for(
     *,
     order: Literal["random", "shuffle"] = "random",
     seed: int = 1337,
+    rank: Rank = "auto",
+    world_size: int | None = None,
+    start: int = 0,
     cache: Cache = "keep",
 ) -> GetBatch:
     """A ``get_batch(split)`` for the folder that nanoGPT calls ``data_dir``.
@@ -53,9 +60,17 @@ def get_batch_for(
     order
         ``"random"`` draws offsets by the same calls of PyTorch's generator as nanoGPT, so that for the same
         ``torch.manual_seed`` the same ``x`` and ``y`` come. ``"shuffle"`` gives every token once per epoch
-        instead, prefetched by a thread.
+        instead, prefetched by a thread. What is read while gradients are disabled, as nanoGPT's
+        ``estimate_loss`` does, comes from another permutation and leaves the training batches as they are.
     seed
         Selects the permutation of ``order="shuffle"``.
+    rank, world_size
+        Of ``order="shuffle"``: which rank reads its rows of a global batch of ``world_size`` times
+        ``batch_size`` windows; ``"auto"`` takes both from ``torch.distributed`` or the environment of
+        ``torchrun``. ``order="random"`` needs none: nanoGPT gives each rank its own ``torch.manual_seed``.
+    start
+        Of ``order="shuffle"``: training batches that were used before, when a run is resumed; for nanoGPT
+        ``iter_num * gradient_accumulation_steps``.
     cache
         ``"keep"`` leaves the page cache to the kernel, ``"drop"`` leaves nothing of the files in it.
 
@@ -71,12 +86,26 @@ def get_batch_for(
         raise ArgumentError(f"order must be 'random' or 'shuffle', got {order!r}")
     block_size = whole("block_size", block_size, 1)
     batch_size = whole("batch_size", batch_size, 1)
+    start, seed = whole("start", start, 0), whole("seed", seed)
+    number, count = ranks(rank, world_size)
+
+    def shuffled(split: str) -> Callable[[], Pair]:
+        tokens = _open(data_dir, split, block_size, cache)
+        options: dict[str, Any] = {"rank": number, "world_size": count}
+
+        def stream(seed: int, start: int) -> Callable[[], Pair]:
+            batches = tokens.batches(batch_size * count, block_size, seed=seed, start=start, **options)
+            return batches.torch(device).__next__
+
+        if split != "train":
+            return stream(seed, 0)
+        training, evaluation = stream(seed, start), stream(key_of(seed, _EVALUATION), 0)
+        return lambda: training() if torch.is_grad_enabled() else evaluation()
 
     def opened(split: str) -> Callable[[], Pair]:
-        tokens = _open(data_dir, split, block_size, cache)
         if order == "shuffle":
-            return tokens.batches(batch_size, block_size, seed=seed).torch(device).__next__
-        return _drawn(tokens, block_size, batch_size, device)
+            return shuffled(split)
+        return _drawn(_open(data_dir, split, block_size, cache), block_size, batch_size, device)
 
     splits = {"train": opened("train")}
     if exists(_file(data_dir, "val")):
@@ -93,7 +122,7 @@ def get_batch_for(
 def _drawn(
     tokens: Corpus, block_size: int, batch_size: int, device: str | torch.device
 ) -> Callable[[], Pair]:
-    to = Destination(device, None, tokens.dtype, block_size)
+    to = Destination(device, None, tokens.dtype, block_size, batch_size)
 
     def draw() -> Pair:
         # Nothing else here may draw from PyTorch's generator, or the batches would no longer be nanoGPT's.

@@ -242,7 +242,7 @@ def _make_recording(folder: Path) -> None:
         size = index << 22
         recording.add(Point(index * 0.1, 0, 1, 2**25, size, 0, size, 2**22, size, index, index))
     detail = (0, (0, 0, 0), (0, 0, 0), {"x.npy": 2**26}, 0, 0, 2**40, 0, {"x.npy": 2**27}, 99, None, None)
-    recording.detail(Detail(1.0, *detail))
+    recording.details.add(Detail(1.0, *detail))
     document.save(str(folder / "recording.json"), document.of(recording))
 
 

@@ -162,13 +162,17 @@ def _make_saved(folder: Path) -> None:
 
 
 def _prepare_damaged(folder: Path) -> None:
+    """In one process: that its death is survived is looked at only where it dies."""
+    with mock.patch.object(run, "_isolated", return_value=False):
+        _prepare_isolated(folder)
+
+
+def _prepare_isolated(folder: Path) -> None:
     """Prepare the file that was damaged, and a whole folder where only that says what its files are."""
     changed = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     source = folder if (folder / "state.json").exists() else changed
-    # In one process: that its death is survived is tested elsewhere, here none is expected.
     # A task that is tried again failed with an exception of somebody else's.
-    here = mock.patch.object(run, "_isolated", return_value=False)
-    with mock.patch.object(os, "fsync"), here:
+    with mock.patch.object(os, "fsync"):
         try:
             on_error = _ON_ERROR[changed.stat().st_size % 2]
             lowtide.prepare(source, folder / "out", workers=1, val_fraction=0, on_error=on_error)
@@ -211,8 +215,8 @@ def _resume(folder: Path) -> None:
 TARGETS = [
     Target("workfolder", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
     Target("source-text", _make_texts, _prepare_damaged, share=0.3),
-    Target("source-table", _make_tables, _prepare_damaged, share=0.3),
-    Target("source-dataset", _make_saved, _prepare_damaged, share=0.1),
+    Target("source-table", _make_tables, _prepare_damaged, isolated=_prepare_isolated, share=0.3),
+    Target("source-dataset", _make_saved, _prepare_damaged, isolated=_prepare_isolated, share=0.1),
     Target("tokenizer-huggingface", _make_huggingface, _tried_quickly, share=0.3),
     Target("tokenizer-own", _make_own, _tried_quickly, share=0.3),
     Target("tokenizer-probe", _make_huggingface, _use_tokenizers, share=0.005),

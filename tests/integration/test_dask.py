@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 
 import lowtide
 from lowtide._arrays.array import Array
+from lowtide._arrays.stored import StoredArray
 from lowtide._memory import proc
 from lowtide.errors import ArgumentError, ClosedError, MissingExtraError, NotFoundError, TruncatedFileError
 from tests.support.formats import refused
@@ -55,14 +56,14 @@ def saved(path: Path, array: np.ndarray) -> Array:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shape of everything that is read from arrays."""
     shapes: list[tuple[int, ...]] = []
-    read: Callable[[Array, Any], np.ndarray] = Array.__getitem__
+    read: Callable[[StoredArray, Any], np.ndarray] = StoredArray.__getitem__
 
-    def noted(self: Array, index: Any) -> np.ndarray:
+    def noted(self: StoredArray, index: Any) -> np.ndarray:
         block = read(self, index)
         shapes.append(block.shape)
         return block
 
-    monkeypatch.setattr(Array, "__getitem__", noted)
+    monkeypatch.setattr(StoredArray, "__getitem__", noted)
     return shapes
 
 
@@ -155,6 +156,24 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path, reads: list[tupl
     assert reads == []
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.rows(10, None, 3),
+        lambda a: a.select(np.arange(len(a)) % 3 == 0).astype("f8"),
+        lambda a: a.columns[[5, 1]].select([7, 7, 3]),
+    ],
+)
+def test_views_are_arrays_to_dask(tmp_path: Path, view: Any) -> None:
+    array = view(saved(tmp_path, ARRAYS["matrix"]))
+    lazy = lowtide.to_dask(array, chunks=100)
+    assert lazy.name == lowtide.to_dask(view(lowtide.open(array.path)), chunks=100).name
+    again = pickle.loads(pickle.dumps(lazy))
+    expected = array[:]
+    array._source.close()
+    np.testing.assert_array_equal(again.compute(scheduler="synchronous"), expected)
+
+
 # Names and pickles
 
 NAME = "import sys, lowtide; print(lowtide.to_dask(lowtide.open(sys.argv[1]), chunks=100).name)"
@@ -173,7 +192,9 @@ def test_names_follow_from_the_file(tmp_path: Path) -> None:
     other = lowtide.open(tmp_path / "a.npy", "i8", (1000, 7), 128)
     assert len({name, lowtide.to_dask(raw, 100).name, lowtide.to_dask(other, 100).name}) == 3
     os.utime(tmp_path / "a.npy", ns=(0, 12345))
-    assert lowtide.to_dask(array, 100).name != name
+    assert lowtide.to_dask(lowtide.open(tmp_path / "a.npy"), 100).name != name
+    with pytest.raises(lowtide.FileChangedError):
+        lowtide.to_dask(array, 100)
 
 
 @pytest.mark.parametrize("gib", [1, 100])
@@ -321,3 +342,20 @@ def test_no_worker_holds_the_file(large: Path) -> None:
     assert workers == set()
     # A block that is reduced while the next is read, and what Dask takes beside; some 30 MiB are usual.
     assert all(8 * MIB < bytes_more < 64 * MIB for bytes_more in grown.values()), grown
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new file", "in place"])
+def test_store_writes_from_worker_processes(tmp_path: Path, new: bool) -> None:
+    source = saved(tmp_path, random.random((1000, 7)))
+    out = lowtide.create(tmp_path / "out.npy", "f8", shape=source.shape)
+    if not new:
+        out.close()
+        out = lowtide.open(tmp_path / "out.npy", mode="r+")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        blocks = lowtide.to_dask(source, chunks=(130, -1)) * 2
+        dask.array.store(blocks, out, lock=False)
+    out.close()
+    assert (np.load(tmp_path / "out.npy") == source[:] * 2).all()

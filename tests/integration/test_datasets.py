@@ -164,13 +164,78 @@ def test_an_iterable_of_a_rank_gives_its_rows(corpus: lowtide.Corpus) -> None:
 
 def test_masking_labels_does_not_change_the_input(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
-    [batch] = IterableDataset(batches, steps=1, as_dict=True)
+    [batch] = IterableDataset(batches, steps=1, as_dict=True, single=False)
     item = MapDataset(batches, as_dict=True)[0]
     for named in (batch, item):
         assert set(named) == {"input_ids", "labels"}
         assert torch.equal(named["input_ids"], named["labels"])
         named["labels"][:] = -100
         assert (named["input_ids"] >= 0).all()
+
+
+def test_length_is_that_of_an_epoch(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH)
+    assert len(IterableDataset(batches, steps=9)) == 9
+    assert len(DataLoader(IterableDataset(batches, steps=9), batch_size=None)) == 9
+    assert len(IterableDataset(batches, steps=9, single=True)) == 36
+    with pytest.raises(TypeError, match="has no end"):
+        len(IterableDataset(batches))
+
+
+@forks
+@pytest.mark.parametrize("kind", ["iterable", "map"])
+def test_set_epoch_reaches_workers_that_stay(corpus: lowtide.Corpus, kind: str) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset: Any = IterableDataset(batches, steps=6) if kind == "iterable" else MapDataset(batches)
+    size = None if kind == "iterable" else 4
+    loader = DataLoader(dataset, batch_size=size, num_workers=2, persistent_workers=True)
+    for epoch in (0, 1, 3):
+        dataset.set_epoch(epoch)
+        fresh: Any = (
+            IterableDataset(batches, steps=6, epoch=epoch)
+            if kind == "iterable"
+            else MapDataset(batches, epoch=epoch)
+        )
+        assert rows(loader) == rows(DataLoader(fresh, batch_size=size))
+
+
+@counts
+def test_single_windows_make_the_same_batches(corpus: lowtide.Corpus, num_workers: int) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    dataset = IterableDataset(batches, steps=5, as_dict=True)
+    loader = DataLoader(dataset, batch_size=4, num_workers=num_workers)
+    result = list(loader)
+    assert len(result) == 5
+    for step, batch in enumerate(result):
+        assert batch["input_ids"].shape == (4, LENGTH)
+        assert (batch["input_ids"].numpy() == batches[step][0]).all()
+
+
+def test_state_of_single_windows_resumes_within_a_step(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH, seed=1)
+    expected = [x.tolist() for x, _ in IterableDataset(batches, steps=3, single=True)]
+    for taken in range(13):
+        dataset = IterableDataset(batches, steps=3, single=True)
+        running = iter(dataset)
+        for _ in range(taken):
+            next(running)
+        resumed = IterableDataset(batches, steps=3, single=True)
+        resumed.load_state_dict(dataset.state_dict())
+        assert [x.tolist() for x, _ in resumed] == expected[taken:]
+
+
+def test_rank_of_the_environment_is_asked_when_iterating(
+    corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = corpus.batches(5, LENGTH, seed=1)
+    dataset = IterableDataset(batches, steps=2, rank="auto")
+    parts = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        parts.append([x for x, _ in dataset])
+    for step in range(2):
+        assert (np.concatenate([part[step] for part in parts]) == batches[step][0]).all()
 
 
 # Single windows

@@ -18,7 +18,9 @@ CREATED_BY = {
     "lowtide.Chunks": "lowtide.Array.chunks",
     "lowtide.Corpus": "lowtide.corpus",
     "lowtide.Mixture": "lowtide.mix",
+    "lowtide.WritableArray": "lowtide.create",
     "lowtide.Writer": "lowtide.create",
+    "lowtide.Zip": "lowtide.zip",
     "lowtide.memory.Snapshot": "lowtide.memory.snapshot",
     "lowtide.torch.TorchDocumentBatches": "lowtide.Batches.torch",
 }
@@ -39,8 +41,9 @@ def public(front: str) -> Iterator[tuple[str, Any]]:
             continue
         yield f"{front}.{name}", value
         if inspect.isclass(value):
-            for method, function in vars(value).items():
-                if not method.startswith("_") and inspect.isfunction(inspect.unwrap(function)):
+            for method, function in inspect.getmembers(value):
+                is_function = inspect.isfunction(inspect.unwrap(function))
+                if is_function and not method.startswith("_") and function.__module__.startswith("lowtide"):
                     yield f"{front}.{name}.{method}", function
 
 

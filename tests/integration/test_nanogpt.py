@@ -190,3 +190,31 @@ def test_settings_that_make_no_sense(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         get_batch_for(folder, **{"block_size": 8, "batch_size": 4, "order": order, **arguments})
+
+
+def test_shuffle_gives_each_rank_its_own_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        parts.append(get_batch_for(folder, 16, 4, order="shuffle", seed=3)("train")[0])
+    expected = lowtide.corpus(folder / "train.bin").batches(8, 16, seed=3, rank=0)[0][0]
+    assert (torch.cat(parts).numpy() == expected).all()
+
+
+def test_shuffle_resumes_at_start(folder: Path) -> None:
+    whole = get_batch_for(folder, 16, 4, order="shuffle")
+    expected = [whole("train") for _ in range(6)]
+    resumed = get_batch_for(folder, 16, 4, order="shuffle", start=4)
+    assert all(same(resumed("train"), pair) for pair in expected[4:])
+
+
+def test_evaluation_leaves_the_training_stream_alone(folder: Path) -> None:
+    alone, evaluated = (get_batch_for(folder, 16, 4, order="shuffle") for _ in range(2))
+    for _ in range(4):
+        with torch.no_grad():  # as nanoGPT's estimate_loss
+            draws = [evaluated("train"), evaluated("train"), evaluated("val")]
+        batch = alone("train")
+        assert same(evaluated("train"), batch)
+        assert not same(draws[0], batch)
+        assert not same(draws[0], draws[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.peers import plots, table
+from benchmarks.peers import best, pages, plots, table
 from benchmarks.peers.__main__ import chosen, main
-from benchmarks.peers.measure import Result
-from benchmarks.peers.work import COLUMNS, ROWS, shuffled, write_matrix, write_tokens
-from benchmarks.peers.worker import PEERS, Worker, samples
+from benchmarks.peers.measure import TOO_SLOW, Result
+from benchmarks.peers.results import load, merged, save
+from benchmarks.peers.work import COLUMNS, ROWS, Peer, Stream, Work, shuffled, write_matrix, write_tokens
+from benchmarks.peers.worker import PEERS, RAM, Worker, samples
 
 from tests.support.cgroup import require_memory_cgroups
 
@@ -26,7 +28,7 @@ MIB = 2**20
 def message(*rows: Result) -> dict[str, Any]:
     machine = {
         "date": "2026-01-01 00:00", "cores": 2, "processor": "one", "memory_gib": 8.0, "kernel": "6.18",
-        "file_system": "ext4", "read_ahead": "128 KiB", "python": "3.11", "numpy": "2.4",
+        "file_system": "ext4", "disk": "nvme", "read_ahead": "128 KiB", "python": "3.11", "numpy": "2.4",
     }  # fmt: skip
     setting = {"size": 2**30, "limit": 256 * MIB, "rounds": 3, "load": [0.1, 0.2, 0.3]}
     return {"machine": machine, "setting": setting, "peers": [vars(row) for row in rows]}
@@ -35,7 +37,8 @@ def message(*rows: Result) -> dict[str, Any]:
 def measured(name: str, title: str, **figures: Any) -> Result:
     result = {
         "warm": 1000.0, "cold": 80.0, "cold_read": 256 * MIB, "peak": 20 * MIB, "cached": 0, "start_up": 0.25,
-        "limited": 4.0, "limited_how": "completed", "curve": [(MIB, 10 * MIB), (2 * MIB, 12 * MIB)],
+        "limited": 4.0, "limited_how": "completed", "cloud": 3.0, "cloud_how": "completed",
+        "curve": [(MIB, 10 * MIB), (2 * MIB, 12 * MIB)],
     }  # fmt: skip
     return Result(name, title, "somehow", "1.0", **{**result, **figures})
 
@@ -46,21 +49,23 @@ def cells(line: str) -> list[str]:
 
 def test_a_row_of_the_table_tells_each_figure_in_its_unit() -> None:
     row = measured(
-        "rows/x", "X", in_order=4321.0, convert_seconds=1.25, convert_nbytes=3 * MIB, resume="yes", ranks="no"
-    )
+        "rows/x", "X", in_order=4321.0, convert_seconds=1.25, convert_nbytes=3 * MIB, resume="yes",
+        ranks="no", best={"warm": 2000.0, "cold": 32.0, "cloud": 100.0},
+    )  # fmt: skip
     lines = table.markdown(message(row)).splitlines()
     headings, result = (cells(line) for line in lines if line.startswith("|") and not line.startswith("|--"))
     assert dict(zip(headings, result, strict=True)) == {
         "": "X",
         "version": "1.0",
-        "warm, MiB/s": "1,000",
-        "cold, MiB/s": "80",
-        "in order, MiB/s": "4,321",
+        "warm, MiB/s (of RAM)": "1,000 (0.50)",
+        "in order, MiB/s (of RAM)": "4,321",
+        "cold, MiB/s (of fio)": "80 (2.5)",
+        "in 256 MiB, MiB/s": "4.0 (20x slower)",
+        "and a cloud disk, MiB/s (of fio)": "3.0 (0.030)",
         "peak RSS, MiB": "20",
         "page cache left, MiB": "0",
         "start-up, ms": "250",
         "conversion": "1.2 s, 3.0 MiB",
-        "in 256 MiB": "4.0 MiB/s (20x slower)",
         "exact resume": "yes",
         "same on 2 ranks": "no",
     }
@@ -87,8 +92,8 @@ def test_a_killed_peer_is_reported() -> None:
 def test_a_cold_run_that_was_truncated_is_noted() -> None:
     slow = measured("rows/slow", "Slow", cold_read=8 * MIB)
     fast = measured("rows/fast", "Fast")
-    assert table.notes(message(fast), "rows") == []
-    (note,) = table.notes(message(fast, slow), "rows")
+    assert table.notes(message(fast), "rows") == ["The best possible was not measured."]
+    _, note = table.notes(message(fast, slow), "rows")
     assert "256 MiB" in note
     assert "Slow 8.0 MiB" in note
     assert "Fast" not in note
@@ -96,17 +101,135 @@ def test_a_cold_run_that_was_truncated_is_noted() -> None:
 
 def test_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    result = message(measured("rows/x", "X"))
-    page.write_text(f"before\n{table.START}\nlast time\n{table.END}\nafter\n")
+    text = pages.markdown([message(measured("rows/x", "X"))])
+    page.write_text(f"before\n{pages.START}\nlast time\n{pages.END}\nafter\n")
     for _ in range(2):
-        table.put(result, str(page))
-        text = page.read_text()
-        assert text.startswith(f"before\n{table.START}\n")
-        assert text.endswith(f"{table.END}\nafter\n")
-        assert "last time" not in text
-        assert text.count("| X |") == 1
-    table.put(result, str(tmp_path / "new.md"))
-    assert (tmp_path / "new.md").read_text() == table.markdown(result)
+        pages.put(text, str(page))
+        result = page.read_text()
+        assert result.startswith(f"before\n{pages.START}\n")
+        assert result.endswith(f"{pages.END}\nafter\n")
+        assert "last time" not in result
+        assert pages.between_marks(str(page)) == text
+    pages.put(text, str(tmp_path / "new.md"))
+    assert (tmp_path / "new.md").read_text() == text
+
+
+RESULTS = sorted(
+    (str(path) for path in (ROOT / "docs/results").glob("*.json")),
+    key=lambda path: load(path)["machine"]["date"],
+)
+
+
+def test_the_pages_show_the_figures_that_are_kept() -> None:
+    messages = [load(path) for path in RESULTS]
+    assert pages.between_marks(str(ROOT / "docs/benchmarks.md")) == pages.markdown(messages)
+    assert pages.between_marks(str(ROOT / "README.md")) == pages.short(pages.newest(messages))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=os.path.basename)
+def test_kept_figures_are_small_and_say_nothing_of_hosts_and_folders(path: str, tmp_path: Path) -> None:
+    text = Path(path).read_text()
+    assert len(text) < 64_000
+    assert socket.gethostname() not in text.replace('"', " ").split()
+    assert not any(where in text for where in ("/tmp/", "/home/", "/root/", "/usr/", "site-packages"))
+    save(load(path), str(tmp_path / "again.json"))
+    assert (tmp_path / "again.json").read_text() == text
+    assert {"processor", "kernel", "read_ahead", "disk", "date"} <= set(load(path)["machine"])
+
+
+def two_machines() -> list[dict[str, Any]]:
+    kept, peer = (
+        measured("rows/memmap", "Map"),
+        measured("rows/x", "X", warm=500.0, limited=None, limited_how=TOO_SLOW),
+    )
+    first = message(kept, peer)
+    best = {"warm": 4000.0}
+    kept = measured(
+        "rows/memmap", "Map", warm=2000.0, limited=None, limited_how=TOO_SLOW, best={"warm": 2000.0}
+    )
+    return [
+        first,
+        message(kept, measured("rows/x", "X", limited=2.0, best=best), measured("rows/new", "New")),
+    ]
+
+
+def test_two_machines_stand_side_by_side_by_ratios() -> None:
+    text = pages.markdown(two_machines())
+    lines = [cells(line) for line in text.partition("### one")[0].splitlines() if line.startswith("|")]
+    headings, _, kept, peer, new = lines[-5:]
+    assert headings[1:3] == ["warm: A", "warm: B"]
+    rows = {row[0]: dict(zip(headings[1:], row[1:], strict=True)) for row in (kept, peer, new)}
+    # 1,000 of 4,000 against 2,000 of 2,000: each is compared with the best possible of its part of a run.
+    assert (rows["X"]["warm: A"], rows["X"]["warm: B"]) == ("0.50", "0.25")
+    # No batch of 4 MiB in 20 s is less than 0.2 MiB/s.
+    assert (rows["X"]["in 256 MiB: A"], rows["X"]["in 256 MiB: B"]) == ("<0.050", ">10")
+    assert (rows["Map"]["warm: A"], rows["Map"]["in 256 MiB: B"]) == ("1", "1")
+    assert rows["New"]["cold: A"] == table.UNKNOWN
+    assert rows["New"]["cold: B"] == "1.0"
+    assert text.count("### one, 2026-01-01") == 2
+
+
+def test_the_short_table_has_the_container_and_the_cloud_disk() -> None:
+    rows = [
+        measured("tokens/memmap", "Map", cloud=None, cloud_how=TOO_SLOW),
+        measured("tokens/litdata", "Lit", convert_nbytes=1, convert_seconds=1.0),
+        measured("tokens/lowtide", "lowtide"),
+        Result("tokens/spdl", "SPDL", "", missing="not installed"),
+    ]
+    lines = pages.short(message(*rows)).splitlines()
+    assert cells(lines[2]) == ["Map", "1,000", "4.0", TOO_SLOW, "20 MiB"]
+    assert cells(lines[3])[0] == "Lit, converted"
+    assert cells(lines[4]) == ["**lowtide**", "**1,000**", "**4.0**", "**3.0**", "**20 MiB**"]
+    assert len(lines) == 8  # an empty line, and the headings of the other table
+
+
+def test_parts_of_a_run_are_merged_in_the_order_of_the_tables(tmp_path: Path) -> None:
+    before = message(measured("rows/b", "B"), measured("rows/a", "A", warm=1.0))
+    after = message(measured("rows/a", "A", warm=2.23456))
+    result = merged(before, after, ["rows/a", "rows/b"])
+    assert [row["name"] for row in result["peers"]] == ["rows/a", "rows/b"]
+    assert result["setting"]["load"] == [0.1, 0.2, 0.3] * 2
+    save(result, str(tmp_path / "figures.json"))
+    assert load(str(tmp_path / "figures.json"))["peers"][0]["warm"] == 2.235
+    after["setting"]["size"] = 1
+    with pytest.raises(SystemExit, match="--merge: size was 1073741824 in the earlier part"):
+        merged(before, after, [])
+
+
+def test_a_batch_that_comes_too_late_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    rows = np.zeros((ROWS, COLUMNS), np.float32)
+    rows[:, 0] = np.arange(ROWS)
+
+    def bursts() -> Any:  # two batches at once, every 8 seconds
+        while True:
+            clock[0] += 8
+            yield rows
+            yield rows
+
+    monkeypatch.setattr("benchmarks.peers.worker.time.perf_counter", lambda: clock[0])
+    peer = Peer("rows/x", "X", "", lambda place: Stream(bursts()))
+    assert Worker(peer, str(tmp_path)).run(seconds=10)["seconds"] == 8
+    clock[0] = 0.0
+    assert Worker(peer, str(tmp_path)).run(seconds=10)["nbytes"] == 2 * 4 * MIB
+    clock[0] = 0.0
+    assert Worker(peer, str(tmp_path)).run(seconds=5)["nbytes"] == 2 * 4 * MIB - 4 * MIB  # one, however late
+
+
+@pytest.mark.parametrize("work", ["tokens", "rows"])
+def test_the_best_possible_does_the_same_work(work: Work, tmp_path: Path) -> None:
+    (write_tokens if work == "tokens" else write_matrix)(str(tmp_path / RAM[work].reads), 8 * MIB)
+    assert Worker(RAM[work], str(tmp_path)).run(batches=2)["nbytes"] > 0
+
+
+def test_without_fio_no_figures_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert best.random_reads("rows", "anything") is None
+    assert best.dd("anything") is None
+    row = measured("rows/x", "X", best={"warm": 2000.0})
+    assert table.possible(message(row), "rows") == (
+        "The best possible, MiB/s: a gather from RAM 2,000. fio was not installed."
+    )
 
 
 def test_pictures_are_small(tmp_path: Path) -> None:
@@ -125,6 +248,7 @@ def test_every_peer_is_named_once_and_says_how_it_is_used() -> None:
     assert [peer.name for peer in chosen(["rows/lowtide*"])] == [
         "rows/lowtide",
         "rows/lowtide-drop",
+        "rows/lowtide-budget",
         "rows/lowtide-blocks",
     ]
     with pytest.raises(SystemExit, match=r"--only rows/none: no such peer \(there are tokens/memmap"):
@@ -178,13 +302,27 @@ def test_the_whole_way_at_a_small_size(tmp_path: Path) -> None:
     (tmp_path / "zarr.py").write_text("raise ImportError(\"No module named 'zarr'\")")
     figures, page = tmp_path / "peers.json", tmp_path / "peers.md"
     command = [sys.executable, "-m", "benchmarks.peers", "--size", "64MiB", "--rounds", "1"]
-    command += ["--folder", str(tmp_path), "--json", str(figures), "--markdown", str(page)]
-    command += ["--only", "rows/memmap", "rows/zarr", "rows/lowtide"]
+    command += [
+        "--json",
+        str(figures),
+        "--markdown",
+        str(page),
+        "--files",
+        str(tmp_path / "files"),
+        "--merge",
+    ]
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    for only in (["rows/memmap", "rows/zarr"], ["rows/memmap", "rows/lowtide"]):  # in two parts
+        done = subprocess.run(
+            [*command, "--only", *only],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert "rows/memmap" not in done.stderr  # it was in the first part
     result = json.loads(figures.read_text())
     assert result["setting"]["size"] == 64 * MIB
     assert {"date", "kernel", "cores", "memory_gib", "file_system", "read_ahead"} <= set(result["machine"])
@@ -198,6 +336,9 @@ def test_the_whole_way_at_a_small_size(tmp_path: Path) -> None:
         assert row["limited_how"] == "completed"
         assert row["cold_read"] == 16 * MIB
         assert row["curve"][-1][0] == row["cold_read"]
-    assert memmap["peak"] > 50 * MIB > lowtide["peak"]
+        assert row["cloud"] > 0
+        assert row["cloud_how"] == "completed"
+        assert row["best"]["warm"] > 0
+    assert memmap["peak"] > 50 * MIB
     assert (memmap["resume"], lowtide["resume"]) == ("none", "yes")
-    assert not any(name.startswith("lowtide-peers-") for name in os.listdir(tmp_path))
+    assert (tmp_path / "files/matrix.npy").exists()

@@ -18,6 +18,7 @@ from lowtide import errors
 from lowtide._gpt.config import FIELDS
 from lowtide.cli import COMMANDS
 from tests.support.guide import ROOT
+from tests.support.shared import shared
 
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
@@ -25,14 +26,17 @@ TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as ``make docs`` builds it: strictly, so that a warning is a failure."""
-    out = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
-        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert not done.returncode, done.stderr
-    return out
+
+    def make(out: Path) -> Path:
+        done = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
+            cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert not done.returncode, done.stderr
+        return out
+
+    return shared(tmp_path_factory, "site", make)
 
 
 class _Addresses(HTMLParser):

@@ -90,6 +90,111 @@ def test_lightning_fits_from_the_loader(corpus: lowtide.Corpus, num_workers: int
         assert (x.numpy() == batches[step][0]).all()
 
 
+@need("lightning", "torchdata")
+@forks
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning")
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("stop", [3, 5, 7], ids=["mid-epoch", "at the end of an epoch", "in a later epoch"])
+def test_lightning_resumes_exactly(
+    corpus: lowtide.Corpus, tmp_path: Path, num_workers: int, stop: int
+) -> None:
+    """Epochs of five steps: what is trained before and after a checkpoint is what one run trains."""
+    lightning: Any = import_module("lightning")
+    stateful: Any = import_module("torchdata.stateful_dataloader")
+    batches = corpus.batches(4, LENGTH, seed=1)
+    seen: list[torch.Tensor] = []
+
+    class Model(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = tiny()
+
+        def on_train_epoch_start(self) -> None:
+            # Not current_epoch: Lightning 2.6 counts one too many when it resumes at the end of an epoch.
+            self.trainer.train_dataloader.dataset.set_epoch(self.global_step // 5)
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            x, y = batch
+            seen.append(x.clone())
+            return torch.nn.functional.cross_entropy(self.net(x).view(-1, 64), y.view(-1))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fit(steps: int, checkpoint: Any = None) -> None:
+        dataset = IterableDataset(batches, steps=5)
+        saving = lightning.pytorch.callbacks.ModelCheckpoint(
+            tmp_path, filename="{step}", every_n_train_steps=stop, save_top_k=-1
+        )
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            logger=False,
+            callbacks=[saving],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        loader = stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+        trainer.fit(Model(), loader, ckpt_path=checkpoint)
+
+    fit(stop + 1)  # one more than is saved, as when a run is killed
+    del seen[stop:]
+    fit(12, tmp_path / f"step={stop}.ckpt")
+    assert len(seen) == 12
+    for step, x in enumerate(seen):
+        assert (x.numpy() == batches[step][0]).all(), step
+
+
+@need("transformers", "accelerate")
+@forks
+@pytest.mark.parametrize("kind", ["iterable", "map"])
+def test_hugging_face_with_workers_that_stay(corpus: lowtide.Corpus, tmp_path: Path, kind: str) -> None:
+    """Inputs of the usual shape from whole batches too, and other windows in the next epoch."""
+    transformers: Any = import_module("transformers")
+    batches = corpus.batches(8, LENGTH, seed=1)
+    dataset: Any = (
+        IterableDataset(batches, steps=4, as_dict=True)
+        if kind == "iterable"
+        else MapDataset(batches, as_dict=True)
+    )
+    seen: list[torch.Tensor] = []
+
+    class Model(transformers.GPT2LMHeadModel):  # type: ignore[misc]
+        def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
+            seen.append(input_ids.clone())
+            return super().forward(input_ids=input_ids, labels=labels, **more)
+
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        num_train_epochs=2,
+        per_device_train_batch_size=8,
+        report_to="none",
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_strategy="no",
+        dataloader_num_workers=2,
+        dataloader_persistent_workers=True,
+    )
+    transformers.Trainer(model=Model(config), args=arguments, train_dataset=dataset).train()
+    assert {tuple(x.shape[1:]) for x in seen} == {(LENGTH,)}
+    if kind == "iterable":
+        assert len(seen) == 8
+        assert all((x.numpy() == batches[step][0]).all() for step, x in enumerate(seen))
+        return
+    half = len(seen) // 2
+    for epoch, part in enumerate((seen[:half], seen[half:])):
+        windows = [item[0].tolist() for item in items(MapDataset(batches, epoch=epoch))]
+        assert sorted(torch.cat(part).tolist()) == sorted(windows)
+
+
 @need("transformers", "accelerate")
 @forks
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 
 import lowtide
 from lowtide.cli import COMMANDS
+from tests.support.shared import shared
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "lowtide"
@@ -31,11 +32,14 @@ ASKED_FOR = {"numpy", "psutil", "rich", "click"}
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source distribution, built without a network."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder
+
+    def make(folder: Path) -> Path:
+        command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return folder
+
+    return shared(tmp_path_factory, "dist", make)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
     sources = [path.read_text() for path in PACKAGE.rglob("*.py")]
     named = {part.split("]")[0] for source in sources for part in source.split("pip install 'lowtide[")[1:]}
     assert "gpt" in named
-    named.remove("{extra}")  # of _prepare.library, which is called with these:
+    named.remove("{extra}")  # of _extras.library, which is called with these:
     named |= {name for source in sources for name in re.findall(r'\blibrary\([^()]*, "(\w+)"\)', source)}
     assert named <= set(about.get_all("Provides-Extra") or ())
 

@@ -134,8 +134,10 @@ def _remove(group: LimitedGroup) -> None:
     deadline = time.monotonic() + 10
     while True:
         for pid in map(int, _read(f"{group.path}/cgroup.procs").split()):
+            # One that is almost gone has no number any more, and 0 would be this process and all beside it.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+                if pid:
+                    os.kill(pid, 9)
         try:
             os.rmdir(group.path)
         except OSError:  # the last process is still on its way out

@@ -72,11 +72,11 @@ def jsonl(path: Path, documents: int, seed: int = 0) -> list[str]:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Every file of a folder and its digest."""
+    """Every file of a folder and its digest, but for the digest of the plan, which holds paths and times."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != ".prepared.json"
     }
 
 

@@ -28,6 +28,6 @@ def write(path: Path, rows: list[list[int]]) -> None:
 def read(path: Path, dtype: str = "i4", columns: int = 2) -> list[list[int]]:
     """All rows of an array, as lists."""
     raw = {} if path.suffix == ".npy" else {"dtype": dtype, "shape": (-1, columns)}
-    with lowtide.open(path, **raw) as array:  # type: ignore[arg-type]
+    with lowtide.open(path, **raw) as array:  # type: ignore[call-overload]
         rows: list[list[int]] = array[:].tolist()
         return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ def _fail(problem: str, folder: str) -> None:
     )
 
 
+# h5py asks for it when it is imported, and Python runs `uname` the first time.
+platform.processor()
 sys.addaudithook(_audit)
 
 # No audit event is raised for processes that multiprocessing spawns.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide._sizes import format_size, parse_size
+from lowtide._sizes import format_size, parse_size, whole
 from lowtide.errors import ArgumentError
 
 
@@ -30,7 +31,7 @@ from lowtide.errors import ArgumentError
         ("9" * 400, int("9" * 400)),  # a float would be infinite
     ],
 )
-def test_parsing(text: str, size: int) -> None:
+def test_size_with_a_unit_is_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
@@ -57,3 +58,13 @@ def test_whole_bytes_are_exact(size: int) -> None:
 @given(st.integers(0, 2**50))
 def test_what_is_shown_can_be_read_back(size: int) -> None:
     assert abs(parse_size(format_size(size)) - size) <= max(1, size) * 0.051
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, 1.0, "1", None])
+def test_other_values_than_integers_are_refused(value: object) -> None:
+    with pytest.raises(ArgumentError, match="rows must be an integer, got"):
+        whole("rows", value)
+
+
+def test_integers_of_numpy_become_pythons() -> None:
+    assert type(whole("rows", np.uint16(5), least=1)) is int

@@ -1,16 +1,22 @@
-"""One run of a comparison, its file, and the page cache before it."""
+"""The runs of a comparison: which there are, what each needs of the page cache, and what they show."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.writer import create
-from lowtide._compare.walks import Figures
+from lowtide._compare.walks import METHODS, Figures, Walk, walk_apart
 from lowtide._io import pagecache
+from lowtide._sizes import format_size
+from lowtide.errors import ArgumentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,71 @@ class Run:
     def speed(self) -> float:
         """Bytes per second."""
         return self.figures["bytes_read"] / max(1e-9, self.figures["seconds"])
+
+
+class Passes(NamedTuple):
+    """What every run of a comparison reads: the first rows of an array, in chunks, for some seconds."""
+
+    layout: Layout
+    rows: int  # of a chunk
+    limit_rows: int
+    seconds: float
+
+    @classmethod
+    def over(cls, layout: Layout, rows: int | None, limit: int, seconds: float) -> Passes:
+        """Passes over at most ``limit`` bytes of an array, in chunks of ``rows`` rows or about 2 MiB."""
+        if not layout.shape or not layout.nbytes:
+            raise ArgumentError(f"{layout.path}: has no rows (shape {layout.shape}); pass another array")
+        count = layout.shape[0]
+        width = layout.nbytes // count
+        limit_rows = count if layout.fortran else max(1, min(count, limit // max(1, width)))
+        return cls(layout, min(limit_rows, rows or max(1, 2 * 2**20 // width)), limit_rows, seconds)
+
+    @property
+    def row_size(self) -> int:
+        return self.layout.nbytes // self.layout.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of a complete pass."""
+        return self.row_size * self.limit_rows
+
+    def plan(self) -> list[tuple[str, bool, bool]]:
+        """Method, shuffled and cold of each run; warm ones only if the bytes can stay in the page cache."""
+        warm = self.size < psutil.virtual_memory().available // 2
+        orders = itertools.product((True, False) if warm else (True,), (False, True), METHODS)
+        return [(method, shuffled, cold) for cold, shuffled, method in orders]
+
+    def run(self, method: str, shuffled: bool, cold: bool) -> Run | None:
+        """One pass in a separate process; None if it must be cold and the file stays in the page cache."""
+        if not cold:
+            make_warm(self.layout, self.size)
+        elif not make_cold(self.layout.path):
+            return None
+        task = Walk(self.layout, method, shuffled, self.rows, self.limit_rows, self.seconds)
+        figures = walk_apart(task)
+        left = pagecache.resident(self.layout.path) if cold else None
+        return Run(method, shuffled, cold, figures, left[0] if left else None)
+
+
+def peak(runs: Sequence[Run]) -> str:
+    """The highest memory of some runs, in words."""
+    peaks = [run.figures["peak"] for run in runs]
+    known = [peak for peak in peaks if peak is not None]
+    return format_size(max(known)) if known else "-"
+
+
+def summary(runs: Sequence[Run]) -> str | None:
+    """The main comparison in one line: shuffled, from the device or else warm."""
+    cold = any(run.cold for run in runs)
+    chosen = {run.method: run for run in runs if run.shuffled and run.cold == cold}
+    ours, theirs = chosen.get("pread"), chosen.get("np.memmap")
+    if ours is None or theirs is None:
+        return None
+    return (
+        f"shuffled, {'cold' if cold else 'warm'}: lowtide reads {ours.speed / theirs.speed:.1f} times as "
+        f"fast as np.memmap, with {peak([ours])} of memory instead of {peak([theirs])}"
+    )
 
 
 def make_matrix(path: str, size: int) -> None:

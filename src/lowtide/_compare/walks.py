@@ -1,21 +1,22 @@
-"""One pass of ``lowtide compare`` in a separate process: settings as JSON in, figures as JSON out."""
+"""One pass of ``lowtide compare`` in a separate process: a pickled task in, figures as JSON out."""
 
 from __future__ import annotations
 
 import gc
 import json
+import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._arrays.array import Array
 from lowtide._arrays.formats.layout import Layout
+from lowtide._arrays.stored import StoredArray
 from lowtide._memory import proc
 from lowtide._memory.snapshot import reset_peak, resident
 from lowtide._permutation import Order, Sequential, Shuffled
@@ -25,10 +26,10 @@ METHODS = ("np.memmap", "memmap", "remap", "advise", "pread", "pread, drop")
 _SAMPLES = 100
 
 
-class Walk(TypedDict):
+class Walk(NamedTuple):
     """The settings of a walk."""
 
-    layout: tuple[Any, ...]
+    layout: Layout
     method: str
     shuffled: bool
     rows: int
@@ -49,10 +50,8 @@ class Figures(TypedDict):
 
 def walk(task: Walk) -> Figures:
     """Read a file as ``task`` says, and measure."""
-    path, format, offset, dtype, shape, fortran, file_size = task["layout"]
-    limited = (task["limit_rows"], *shape[1:])
-    layout = Layout(path, format, offset, np.dtype(dtype), limited, fortran, file_size)
-    chunks = _memmap_chunks(layout, task) if task["method"] == "np.memmap" else _chunks(layout, task)
+    layout = replace(task.layout, shape=(task.limit_rows, *task.layout.shape[1:]))
+    chunks = _memmap_chunks(layout, task) if task.method == "np.memmap" else _chunks(layout, task)
     gc.collect()
     base = resident()
     peaks = reset_peak()
@@ -67,7 +66,7 @@ def walk(task: Walk) -> Figures:
             samples.append((total, resident() - base))
             next_sample = total + step
             paused += time.perf_counter() - now  # measuring is not reading
-        if now - started > task["seconds"]:
+        if now - started > task.seconds:
             break
     seconds = time.perf_counter() - started - paused
     return {
@@ -80,44 +79,32 @@ def walk(task: Walk) -> Figures:
 
 
 def _chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
-    reader, _, drop = task["method"].partition(", ")
-    array = Array(layout, reader=reader, cache="drop" if drop else "keep")  # type: ignore[arg-type]
-    return array.chunks(task["rows"], shuffle=task["shuffled"])
+    reader, _, drop = task.method.partition(", ")
+    array = StoredArray(layout, reader=reader, cache="drop" if drop else "keep")  # type: ignore[arg-type]
+    chunks = array.chunks(task.rows, shuffle=task.shuffled)
+    if not task.shuffled:
+        return chunks
+    # Readers are compared, not budgets: without room to look ahead, or small files would be loaded.
+    return array.chunks(task.rows, shuffle=True, budget=chunks._plan.least)
 
 
 def _memmap_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
     """The usual code without lowtide: one map, kept, and each chunk copied out of it."""
     order = "F" if layout.fortran else "C"
     mapped = np.memmap(layout.path, layout.dtype, "r", layout.offset, layout.shape, order)  # type: ignore[call-overload]
-    rows: Order = Shuffled(len(mapped)) if task["shuffled"] else Sequential(len(mapped))
-    for start in range(0, len(mapped), task["rows"]):
-        stop = min(len(mapped), start + task["rows"])
-        yield mapped[rows(start, stop)] if task["shuffled"] else np.array(mapped[start:stop])
+    rows: Order = Shuffled(len(mapped)) if task.shuffled else Sequential(len(mapped))
+    for start in range(0, len(mapped), task.rows):
+        stop = min(len(mapped), start + task.rows)
+        yield mapped[rows(start, stop)] if task.shuffled else np.array(mapped[start:stop])
 
 
-def task_for(layout: Layout, **settings: Any) -> str:
-    """The JSON for one walk."""
-    plain = replace(layout, name=None)
-    where = (
-        plain.path,
-        plain.format,
-        plain.offset,
-        plain.dtype.str,
-        plain.shape,
-        plain.fortran,
-        plain.file_size,
-    )
-    return json.dumps({"layout": where, **settings})
-
-
-def walk_apart(task: str) -> Figures:
+def walk_apart(task: Walk) -> Figures:
     """Walk in a separate process, so that its memory is that of the walk alone."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "lowtide._compare.walks", task], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "lowtide._compare.walks"]
+    ended = subprocess.run(command, input=pickle.dumps(task), capture_output=True, check=False)
     if ended.returncode:
         ending = f"exit status {ended.returncode}" if ended.returncode > 0 else f"signal {-ended.returncode}"
-        last = ended.stderr.strip().splitlines()[-1:] or [ending]
+        last = ended.stderr.decode(errors="replace").strip().splitlines()[-1:] or [ending]
         raise LowtideError(f"a walk failed: {last[0]}")
     figures: Figures = json.loads(ended.stdout)
     return figures
@@ -125,6 +112,6 @@ def walk_apart(task: str) -> Figures:
 
 if __name__ == "__main__":
     try:
-        json.dump(walk(json.loads(sys.argv[1])), sys.stdout)
+        json.dump(walk(pickle.load(sys.stdin.buffer)), sys.stdout)  # noqa: S301 - of the parent process
     except LowtideError as error:
         sys.exit(str(error))

@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "Write a trained GPT in the format of Hugging Face.",
     "profile": "Measure the memory of a command, over time and over bytes read.",
     "watch": "Show the memory of a running process, live.",
+    "mprof": "Record memory over time, in memory_profiler's files.",
     "report": "Make the HTML report of a saved profile or a .dat file.",
     "doctor": "Show what this machine and container allow, with advice.",
     "completion": "Print the script that makes TAB complete in your shell.",
@@ -77,7 +78,7 @@ class _Commands(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, message="lowtide %(version)s")
 def cli() -> None:
     """Data bigger than memory, read with memory that never rises.

@@ -11,55 +11,27 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-import psutil
 
-from lowtide._arrays.formats.layout import Layout
-from lowtide._compare.runs import Run, make_cold, make_matrix, make_warm
-from lowtide._compare.walks import METHODS, task_for, walk_apart
-from lowtide._io import pagecache
+from lowtide._compare.runs import Passes, Run, make_matrix, peak, summary
+from lowtide._compare.walks import METHODS
 from lowtide._sizes import format_size
-from lowtide.cli.options import Size, Source, source_options
+from lowtide.cli.options import SIZE, layout_of, source_options
 from lowtide.cli.output import say
-from lowtide.errors import ArgumentError
 
 
 @click.command("compare")
 @click.argument("path", type=click.Path(), required=False)
 @source_options
 @click.option(
-    "--rows",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Rows per chunk.  [default: about 2 MiB]",
+    "--rows", type=click.IntRange(min=1), metavar="N", help="Rows per chunk.  [default: about 2 MiB]"
 )
+@click.option("--seconds", type=float, default=5, metavar="X", help="Stop each walk after this time.")
 @click.option(
-    "--seconds",
-    type=float,
-    default=5,
-    show_default=True,
-    metavar="X",
-    help="Stop each walk after this time.",
+    "--limit", type=SIZE, default="2GiB", help="Read at most this many bytes from the start of the array."
 )
+@click.option("--make", type=SIZE, default="1GiB", help="Without PATH: the size of the file to create.")
 @click.option(
-    "--limit",
-    type=Size(),
-    default="2GiB",
-    show_default=True,
-    help="Read at most this many bytes from the start of the array.",
-)
-@click.option(
-    "--make",
-    type=Size(),
-    default="1GiB",
-    show_default=True,
-    help="Without PATH: the size of the file to create.",
-)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False),
-    default="compare.png",
-    show_default=True,
-    help="Write the plot to this PNG file.",
+    "--out", type=click.Path(dir_okay=False), default="compare.png", help="Write the plot to this PNG file."
 )
 @click.option("--save", type=click.Path(dir_okay=False), help="Write all figures and samples as JSON here.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), hidden=True)
@@ -87,42 +59,31 @@ def command(
         lowtide compare --make 4GiB --out plots/compare.png --save compare.json
     """
     with _file(path, make) as created:
-        layout = Source(created or str(path), **({} if created else which)).layout()
-        if not layout.shape or not layout.nbytes:
-            raise ArgumentError(f"{layout.path}: has no rows (shape {layout.shape}); pass another array")
-        width = layout.nbytes // layout.shape[0]
-        limit_rows = (
-            layout.shape[0] if layout.fortran else max(1, min(layout.shape[0], limit // max(1, width)))
-        )
-        rows = min(limit_rows, rows or max(1, 2 * 2**20 // width))
-        used = limit_rows * width
+        layout = layout_of(created or str(path), **({} if created else which))
+        passes = Passes.over(layout, rows, limit, seconds)
         say(
-            f"{layout.path}: {layout.shape} of {layout.dtype}; walking {format_size(used)} "
-            f"in chunks of {rows} rows ({format_size(rows * width)})"
+            f"{layout.path}: {layout.shape} of {layout.dtype}; walking {format_size(passes.size)} "
+            f"in chunks of {passes.rows} rows ({format_size(passes.rows * passes.row_size)})"
         )
-        runs = list(_runs(layout, rows, limit_rows, seconds))
+        runs = _run(passes)
     _print_table(runs)
-    _print_summary(runs)
+    if line := summary(runs):
+        click.echo(line)
     if json_path:
         say("lowtide: --json FILE is deprecated; use --save FILE", err=True)
     if save := save or json_path:
+        result = {"path": layout.path, "bytes": passes.size, "rows_per_chunk": passes.rows}
         with open(save, "w") as file:
-            result = {
-                "path": layout.path,
-                "bytes": used,
-                "rows_per_chunk": rows,
-                "runs": [asdict(run) for run in runs],
-            }
-            json.dump(result, file)
+            json.dump({**result, "runs": [asdict(run) for run in runs]}, file)
         say(f"figures: {save}")
     if out:
         try:
-            from lowtide.cli.compare_plot import plot
+            from lowtide._compare.plot import plot
         except ImportError:
             click.echo("no plot: matplotlib is not installed; pip install 'lowtide[plot]'")
         else:
             os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
-            plot(runs, used, out)
+            plot(runs, passes.size, out)
             say(f"plot: {out}")
 
 
@@ -138,35 +99,17 @@ def _file(path: str | None, size: int) -> Iterator[str | None]:
         yield created
 
 
-def _runs(layout: Layout, rows: int, limit_rows: int, seconds: float) -> Iterator[Run]:
+def _run(passes: Passes) -> list[Run]:
     from rich.console import Console
     from rich.progress import track
 
-    used = layout.nbytes // layout.shape[0] * limit_rows
-    may_warm = used < psutil.virtual_memory().available // 2
-    if not may_warm:
-        click.echo(f"no warm walks: {format_size(used)} would not stay in the page cache; see --limit")
-    plan = [
-        (shuffled, cold, method)
-        for cold in ((True, False) if may_warm else (True,))
-        for shuffled in (False, True)
-        for method in METHODS
-    ]
-    refused = False
-    for shuffled, cold, method in track(plan, "walking", console=Console(stderr=True), transient=True):
-        if cold:
-            if not make_cold(layout.path):
-                refused = True
-                continue
-        else:
-            make_warm(layout, used)
-        settings = {"rows": rows, "limit_rows": limit_rows, "seconds": seconds}
-        task = task_for(layout, method=method, shuffled=shuffled, **settings)
-        figures = walk_apart(task)
-        left = pagecache.resident(layout.path) if cold else None
-        yield Run(method, shuffled, cold, figures, left[0] if left else None)
-    if refused:
+    plan = passes.plan()
+    if all(cold for _, _, cold in plan):
+        click.echo(f"no warm walks: {format_size(passes.size)} would not stay in the page cache; see --limit")
+    runs = [passes.run(*one) for one in track(plan, "walking", console=Console(stderr=True), transient=True)]
+    if None in runs:
         click.echo("no cold walks: the file stays in the page cache (it may be mapped by a process)")
+    return [run for run in runs if run is not None]
 
 
 def _print_table(runs: list[Run]) -> None:
@@ -184,9 +127,7 @@ def _print_table(runs: list[Run]) -> None:
     for method in METHODS:
         own = {(run.shuffled, run.cold): run for run in runs if run.method == method}
         cells = [_speed(own.get(column)) for column in columns]
-        cells += [
-            _peak([run for key, run in own.items() if key[0] == shuffled]) for shuffled in (False, True)
-        ]
+        cells += [peak([run for key, run in own.items() if key[0] == shuffled]) for shuffled in (False, True)]
         left = [run.page_cache_left for run in own.values() if run.page_cache_left is not None]
         table.add_row(
             method, *cells, format_size(max(left)) if left else "-", style="bold" if method == "pread" else ""
@@ -206,24 +147,3 @@ def _speed(run: Run | None) -> str:
     if run is None:
         return "-"
     return f"{run.speed / 1e9:.2f}{'' if run.figures['complete'] else '*'}"
-
-
-def _peak(runs: list[Run]) -> str:
-    peaks = [run.figures["peak"] for run in runs]
-    known = [peak for peak in peaks if peak is not None]
-    return format_size(max(known)) if known else "-"
-
-
-def _print_summary(runs: list[Run]) -> None:
-    """Print the main comparison: shuffled, from the device or else warm."""
-    cold = any(run.cold for run in runs)
-    chosen = {run.method: run for run in runs if run.shuffled and run.cold == cold}
-    ours, theirs = chosen.get("pread"), chosen.get("np.memmap")
-    if ours is None or theirs is None:
-        return
-    at = "cold" if cold else "warm"
-    click.echo(
-        f"shuffled, {at}: lowtide reads {ours.speed / theirs.speed:.1f} times as fast as np.memmap, ",
-        nl=False,
-    )
-    click.echo(f"with {_peak([ours])} of memory instead of {_peak([theirs])}")

@@ -6,9 +6,7 @@ import click
 
 
 @click.command("demo")
-@click.option(
-    "--out", type=click.Path(), default="demo", show_default=True, metavar="DIR", help="Where all of it goes."
-)
+@click.option("--out", type=click.Path(), default="demo", metavar="DIR", help="Where all of it goes.")
 @click.option("--quick", is_flag=True, help="Without training: some seconds, and no PyTorch.")
 def command(out: str, quick: bool) -> None:
     """Show what lowtide does, on this machine.

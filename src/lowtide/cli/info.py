@@ -23,9 +23,7 @@ from lowtide.errors import FormatError, LowtideError
 @click.command("info")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path())
 @source_options
-@click.option(
-    "--split", default="train", show_default=True, metavar="NAME", help="Which split of a token corpus."
-)
+@click.option("--split", default="train", metavar="NAME", help="Which split of a token corpus.")
 @click.option("--eos", type=int, metavar="ID", help="Count documents by this token, which ends each.")
 @click.option("--scan", is_flag=True, help="Read all tokens, so that the largest id is exact.")
 @click.option("--verify", is_flag=True, help="Check every checksum of a corpus that lowtide prepared.")

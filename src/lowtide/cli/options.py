@@ -3,71 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lowtide._arrays.formats import Layout, inspect
 from lowtide._sizes import parse_count, parse_size
 from lowtide.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lowtide._arrays.formats import Layout
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 # Types of click are generic since 8.4; to say of what would fail with an older one.
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """``64MiB``, ``1.5GB``, ``4096``."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """A value that a function of lowtide parses."""
 
-    name = "size"
+    def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return parse_size(value)
+            return self._parse(value)
         except ArgumentError as error:
             self.fail(str(error), param, ctx)
 
 
-class Count(click.ParamType):  # type: ignore[type-arg]
-    """``100M``, ``1.5G``, ``4096``: powers of ten."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_count(value)
-        except ArgumentError as error:
-            self.fail(str(error), param, ctx)
+def _shape(value: Any) -> tuple[int, ...]:
+    if isinstance(value, tuple):
+        return value
+    try:
+        return tuple(int(length) for length in str(value).strip("() ").rstrip(",").split(","))
+    except ValueError:
+        raise ArgumentError(f"{value!r} is not a shape; pass lengths with commas, as in 1000,256") from None
 
 
-class Shape(click.ParamType):  # type: ignore[type-arg]
-    """``1000,256``; one length may be ``-1``."""
-
-    name = "shape"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(length) for length in str(value).strip("() ").rstrip(",").split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a shape; pass lengths with commas, as in 1000,256", param, ctx)
+SIZE = Parsed("size", parse_size)
+"""``64MiB``, ``1.5GB``, ``4096``."""
+COUNT = Parsed("count", parse_count)
+"""``100M``, ``1.5G``, ``4096``: powers of ten."""
+SHAPE = Parsed("shape", _shape)
+"""``1000,256``; one length may be ``-1``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Which array of which file: what ``lowtide.open`` takes."""
+def layout_of(path: str, member: str | None = None, **which: Any) -> Layout:
+    """The array that ``source_options`` describe."""
+    from lowtide._arrays.formats import inspect  # not at the top: `lowtide profile` must stay small
 
-    path: str
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
-    offset: int | None = None
-    member: str | None = None
-
-    def layout(self) -> Layout:
-        return inspect(self.path, self.dtype, self.shape, self.offset, name=self.member)
+    return inspect(path, name=member, **which)
 
 
 def source_options(function: F) -> F:
@@ -83,7 +68,7 @@ def source_options(function: F) -> F:
             help="Where the data of a raw file starts [default: 0]; needed for a file with a header.",
         ),
         click.option(
-            "--shape", type=Shape(), help="The shape of a raw file, as in 1000,256; one length may be -1."
+            "--shape", type=SHAPE, help="The shape of a raw file, as in 1000,256; one length may be -1."
         ),
         click.option(
             "--dtype", metavar="DTYPE", help="Take the file as raw data of this NumPy dtype, as in float32."

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from lowtide.cli.options import Count
+from lowtide.cli.options import COUNT
 from lowtide.cli.status import in_options
 
 
@@ -16,7 +16,6 @@ from lowtide.cli.status import in_options
 @click.option(
     "--tokenizer",
     default="byte",
-    show_default=True,
     metavar="NAME",
     help="byte, char, bpe:VOCAB (trained on a sample of the sources), the path of a tokenizer.json, or an "
     "encoding of tiktoken such as gpt2, which is downloaded once.",
@@ -24,26 +23,23 @@ from lowtide.cli.status import in_options
 @click.option(
     "--val-fraction",
     type=float,
-    default=0.0005,
-    show_default=True,
+    default=None,
     metavar="X",
-    help="Fraction of the data that goes to the split val, from 0 to below 1.",
+    help="Fraction of the data that goes to the split val, from 0 to below 1. [default: that of 4 MiB, from "
+    "0.0005 to 0.1]",
 )
 @click.option(
     "--holdout",
-    type=click.Choice(["documents", "contiguous"]),
-    default="documents",
-    show_default=True,
-    help="What goes to val: documents that a hash selects, or the end of all tokens.",
+    type=click.Choice(["auto", "documents", "contiguous"]),
+    default="auto",
+    help="What goes to val: documents that a hash selects, or the end of all tokens; auto is the end if each "
+    "of a few text files is one document.",
 )
 @click.option("--split", type=click.Choice(["documents", "contiguous"]), hidden=True)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Selects the documents for val."
-)
+@click.option("--seed", type=int, default=0, metavar="N", help="Selects the documents for val.")
 @click.option(
     "--text-field",
     default="text",
-    show_default=True,
     metavar="NAME",
     help="Field of JSON lines, or column of Parquet, that contains the text.",
 )
@@ -53,23 +49,19 @@ from lowtide.cli.status import in_options
     help="Separator between two documents of a text; \\n is a newline. [default: a file is one document]",
 )
 @click.option("--glob", metavar="PATTERN", help="Files of folders to read, such as '*.txt'. [default: all]")
-@click.option(
-    "--eos/--no-eos", default=True, show_default=True, help="End each document with the end-of-text token."
-)
+@click.option("--eos/--no-eos", default=True, help="End each document with the end-of-text token.")
 @click.option(
     "--layout",
     type=click.Choice(["shards", "nanogpt", "llmc"]),
     default="shards",
-    show_default=True,
     help="Files to write: raw shards, nanoGPT's train.bin and val.bin, or shards with the header of llm.c.",
 )
-@click.option("--shard-tokens", type=Count(), default="100M", show_default=True, help="Tokens per shard.")
+@click.option("--shard-tokens", type=COUNT, default="100M", help="Tokens per shard.")
 @click.option("--meta-pkl", is_flag=True, help="Write nanoGPT's meta.pkl as well; for --tokenizer char.")
 @click.option(
     "--on-error",
     type=click.Choice(["raise", "skip", "replace", "replace-or-skip"]),
     default="raise",
-    show_default=True,
     help="For documents that cannot be read: stop, skip and count them, read bytes that are not UTF-8 as "
     "U+FFFD, or skip what is still not readable then.",
 )
@@ -101,7 +93,7 @@ def command(
 
     \b
         lowtide prepare books/ web.jsonl.zst -o corpus --tokenizer bpe:32000
-        lowtide prepare input.txt -o data --tokenizer char --layout nanogpt --val-fraction 0.1
+        lowtide prepare input.txt -o data --tokenizer char --layout nanogpt
     """
     import lowtide
     from lowtide.cli.prepare_progress import showing

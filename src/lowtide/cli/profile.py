@@ -9,30 +9,26 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from lowtide._sizes import format_size, parse_size
+from lowtide._sizes import format_size
+from lowtide.cli.options import SIZE
 from lowtide.cli.output import say
 from lowtide.cli.status import OVER_BUDGET, explain
-from lowtide.errors import AccessError, ArgumentError, LowtideError, NotFoundError, writing
+from lowtide.errors import AccessError, LowtideError, NotFoundError, write_errors
 
 # As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
 
 
-def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        size = parse_size(value)
-    except ArgumentError as error:
-        raise click.BadParameter(str(error)) from error
-    if not size:
+def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
+    if value == 0:
         raise click.BadParameter("a budget of 0 is exceeded by every command; pass a larger one")
-    return size
+    return value
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--budget",
+    type=SIZE,
     callback=_budget,
     metavar="SIZE",
     help="Exit with status 3 if all processes together use more memory than this, such as 2GiB.",
@@ -55,9 +51,14 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--interval",
     type=click.FloatRange(0.001, 60),
     default=0.025,
-    show_default=True,
     metavar="SECONDS",
     help="Time between two samples.",
+)
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Also print what each line of a Python program adds. Functions (MODULE:FUNCTION...) may follow, "
+    "before `--`. [default: those with @profile, else all of the script]",
 )
 @click.argument(
     "words",
@@ -74,6 +75,7 @@ def command(
     json_path: str | None,
     dat: str | None,
     interval: float,
+    lines: bool,
     words: tuple[str, ...],
 ) -> None:
     """Run COMMAND and report whether its memory grows with what it reads.
@@ -85,7 +87,10 @@ def command(
     \b
         lowtide profile --out report.html -- python train.py
         lowtide profile --budget 2GiB -- make data
+        lowtide profile --lines __main__:load -- python train.py
     """
+    if lines:
+        words = _line_by_line(words)
     from lowtide._memory.profile import profiler
 
     if json_path:
@@ -137,6 +142,19 @@ def command(
     sys.exit(exit_status)
 
 
+def _line_by_line(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The command that runs ``FUNCTION… -- python …`` line by line."""
+    from lowtide._memory.lines import script
+
+    split = words.index("--") if "--" in words and ":" in words[0] else -1
+    functions, program = words[: max(split, 0)], words[split + 1 :]
+    if wrong := [name for name in functions if ":" not in name]:
+        raise click.UsageError(f"{wrong[0]!r} is not a function to measure; write MODULE:FUNCTION")
+    if (command := script.command(program, functions)) is None:
+        raise click.UsageError("--lines needs a Python program; write `--lines -- python SCRIPT`")
+    return tuple(command)
+
+
 def _say(text: str) -> None:
     """Print on standard error, since the standard output is the command's."""
     say(text, err=True)
@@ -150,11 +168,8 @@ def _stop(error: LowtideError, status: int) -> None:
 def _require_writable(path: str) -> None:
     """Raise for a path that cannot be written before a long command is run for it."""
     existed = os.path.exists(path)
-    try:
-        with open(path, "ab"):  # the mode alone is not enough: root may write what cannot be written
-            pass
-    except OSError as error:
-        raise writing(path, error) from error
+    with write_errors(path), open(path, "ab"):  # the mode alone is not enough: root may write what cannot be
+        pass
     if not existed:
         os.unlink(path)
 

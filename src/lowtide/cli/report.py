@@ -12,9 +12,7 @@ from lowtide.cli.output import say
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False),
-    help="File to write. [default: FILE with the suffix .html]",
+    "--out", type=click.Path(dir_okay=False), help="File to write. [default: FILE with the suffix .html]"
 )
 def command(file: str, out: str | None) -> None:
     """Write the HTML report of FILE: the JSON of `lowtide profile --save`, or a .dat file of memory_profiler.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -13,18 +14,12 @@ from lowtide._printable import printable
 @click.argument("run", type=click.Path())
 @click.option("--prompt", help="Start of the text.  [default: a new document]")
 @click.option(
-    "--max-new-tokens",
-    type=click.IntRange(0),
-    default=500,
-    show_default=True,
-    metavar="N",
-    help="Stop after this many tokens.",
+    "--max-new-tokens", type=click.IntRange(0), default=500, metavar="N", help="Stop after this many tokens."
 )
 @click.option(
     "--temperature",
     type=float,
     default=0.8,
-    show_default=True,
     metavar="X",
     help="Divide the logits by this; 0 takes the most likely token each time.",
 )
@@ -32,22 +27,10 @@ from lowtide._printable import printable
 @click.option(
     "--top-p", type=float, metavar="X", help="Sample among the fewest tokens whose probabilities add up to X."
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed; the same gives the same text."
-)
-@click.option("--device", default="cpu", show_default=True, help="Device of PyTorch: cpu, cuda, mps.")
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed; the same gives the same text.")
+@click.option("--device", default="cpu", help="Device of PyTorch: cpu, cuda, mps.")
 @click.option("--tokenizer", help="File or name of a tokenizer, if the corpus of the run had none.")
-def command(
-    run: str,
-    prompt: str | None,
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int,
-    device: str,
-    tokenizer: str | None,
-) -> None:
+def command(run: str, prompt: str | None, **options: Any) -> None:
     """Print the prompt, and generate text after it with the model of the folder RUN.
 
     Only the folder is needed, not the corpus. The text ends with the document, or after --max-new-tokens.
@@ -58,19 +41,8 @@ def command(
     """
     from lowtide.gpt import sample
 
-    pieces = sample(
-        run,
-        prompt,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        device=device,
-        tokenizer=tokenizer,
-    )
     terminal = sys.stdout.isatty()  # which would obey the control characters that a model can generate
-    for piece in pieces:
+    for piece in sample(run, prompt, **options):
         # Not with click.echo, which removes what looks like colours from what goes to a file.
         sys.stdout.write(printable(piece, keep="\n\t") if terminal else piece)
         sys.stdout.flush()

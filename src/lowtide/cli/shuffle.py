@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lowtide.cli.options import Size, Source, source_options
+from lowtide.cli.options import SIZE, layout_of, source_options
 from lowtide.cli.output import say
 from lowtide.errors import ArgumentError
 
@@ -17,12 +17,8 @@ from lowtide.errors import ArgumentError
 @click.argument("source", metavar="IN", type=click.Path())
 @click.argument("target", metavar="OUT", type=click.Path())
 @source_options
-@click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="The same seed gives the same order."
-)
-@click.option(
-    "--budget", type=Size(), default="256MiB", show_default=True, help="How much memory it may use."
-)
+@click.option("--seed", type=int, default=0, metavar="N", help="The same seed gives the same order.")
+@click.option("--budget", type=SIZE, default="256MiB", help="How much memory it may use.")
 def command(source: str, target: str, seed: int, budget: int, **which: Any) -> None:
     """Write the rows of the array IN to the new file OUT in a uniformly shuffled order.
 
@@ -36,14 +32,14 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     import lowtide
-    from lowtide._arrays.array import Array
+    from lowtide._arrays.stored import StoredArray
 
     with suppress(OSError):  # what is not there is not the same
         if os.path.samefile(source, target):
             raise ArgumentError(
                 f"{target}: is the file to read, and its order would be lost; pass another file as OUT"
             )
-    with Array(Source(source, **which).layout(), cache="drop") as array:
+    with StoredArray(layout_of(source, **which), cache="drop") as array:
         columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
         with Progress(*columns, TimeRemainingColumn()) as progress:
             task = progress.add_task("shuffling", total=2 * array.nbytes)

@@ -28,7 +28,7 @@ def explain(error: BaseException, command: click.Command | None = None) -> str:
     keep = "\n" if isinstance(error, MemoryBudgetExceeded) else ""  # the figures, a line for each
     text = str(error)
     if isinstance(error, OSError) and error.strerror:  # without the number that Python puts in front
-        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename) or repr('')}: "
         text = f"{where}{error.strerror}"
     return printable(in_options(text, command), keep)
 
@@ -46,6 +46,8 @@ def in_options(text: str, command: click.Command | None) -> str:
         flag = "--" + match["name"].replace("_", "-")
         value = (match["value"] or "").strip("'\"()").replace(", ", ",").rstrip(",")
         known = options.get(flag)
+        if name := options.get(f"--token-{match['name']}"):  # where the plain name is that of the model's
+            flag, known = name.opts[0], name
         # Another setting may have the same name, as a model's dtype and that of a file.
         if known is None or (isinstance(known.type, click.Choice) and value not in known.type.choices):
             return match[0]

@@ -12,7 +12,7 @@ import click
 from lowtide._gpt.config import FIELDS, type_of
 from lowtide.cli.output import say
 
-_PATHS = {"data": click.Path()}  # which a shell can complete
+_PATHS = {"data": click.Path(), "val_data": click.Path()}  # which a shell can complete
 _ENDS = {"done": "done", "signal": "stopped by a signal", "time": "out of time", "memory": "out of memory"}
 
 
@@ -29,6 +29,7 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
             name,
             type=click.Choice(choices) if choices else None if kind is bool else _PATHS.get(name, kind),
             default=None,
+            multiple=name == "data",
             help=help_text,
             metavar=None if choices or kind is bool else {int: "N", float: "X", str: "TEXT"}[kind],
         )
@@ -46,10 +47,16 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--config", type=click.Path(dir_okay=False), help="TOML file with settings; options override it."
 )
-@click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
+@click.option(
+    "--resume",
+    type=click.Choice(["yes", "auto"]),
+    is_flag=False,
+    flag_value="yes",
+    help="Continue the run in --out from its last checkpoint; auto starts it if there is none.",
+)
 @click.option("--block-size", type=int, hidden=True)
 @_setting_options
-def command(out: str, config: str | None, resume: bool, block_size: int | None, **options: Any) -> None:
+def command(out: str, config: str | None, resume: str | None, block_size: int | None, **options: Any) -> None:
     """Train a GPT on a token corpus, with memory that does not grow.
 
     Settings that are not given come from --preset and from the device: on a CPU a small model that trains in
@@ -62,6 +69,8 @@ def command(out: str, config: str | None, resume: bool, block_size: int | None, 
     \b
         lowtide train --data corpus --out run
         lowtide train --out run --resume
+        lowtide train --data corpus --out run --resume auto
+        lowtide train --data web:0.7=web --data code:0.3=code --out run
         lowtide train --data data/openwebtext --out big --n-layer 12 --memory-budget 4GiB
         torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
@@ -70,8 +79,8 @@ def command(out: str, config: str | None, resume: bool, block_size: int | None, 
     if block_size is not None:
         say("lowtide: --block-size is deprecated; use --length", err=True)
         options["length"] = block_size if options["length"] is None else options["length"]
-    settings = {name: value for name, value in options.items() if value is not None}
-    outcome = train(out, config=config, resume=resume, **settings)
+    settings = {name: value for name, value in options.items() if value is not None and value != ()}
+    outcome = train(out, config=config, resume="auto" if resume == "auto" else resume is not None, **settings)
     if os.environ.get("RANK", "0") == "0":
         loss = "" if outcome.best_val_loss is None else f", best validation loss {outcome.best_val_loss:.4f}"
         remedy = "" if outcome.end == "done" else f"; continue with: lowtide train --out {out} --resume"

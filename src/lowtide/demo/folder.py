@@ -6,63 +6,33 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from lowtide._io.atomic import write_file
-from lowtide.errors import ArgumentError, writing
+from lowtide.errors import ArgumentError, write_errors
 
 _KEY = "lowtide_demo"
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
     """The paths of a demo."""
 
-    path: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", os.path.normpath(self.path))
-
-    def __truediv__(self, name: str) -> str:
-        return os.path.join(self.path, name)
-
-    @property
-    def mark(self) -> str:
-        """The file that marks a demo's folder; at the end it has the figures."""
-        return self / "demo.json"
-
-    @property
-    def text(self) -> str:
-        return self / "text"
-
-    @property
-    def corpus(self) -> str:
-        return self / "corpus"
-
-    @property
-    def scratch(self) -> str:
-        """The folder of the array: large, and removed after the walks."""
-        return self / "scratch"
-
-    @property
-    def run(self) -> str:
-        return self / "run"
-
-    @property
-    def curves(self) -> str:
-        return self / "curves.svg"
-
-    @property
-    def report(self) -> str:
-        return self / "report.html"
+    def __init__(self, path: str) -> None:
+        self.path = path = os.path.normpath(path)
+        self.mark = os.path.join(path, "demo.json")  # marks a demo's folder; at the end it has the figures
+        self.text = os.path.join(path, "text")
+        self.corpus = os.path.join(path, "corpus")
+        self.scratch = os.path.join(path, "scratch")  # for the array: large, and removed after the walks
+        self.run = os.path.join(path, "run")
+        self.curves = os.path.join(path, "curves.svg")
+        self.report = os.path.join(path, "report.html")
 
     def prepare(self) -> None:
         """Create the folder, or remove what an earlier demo left there. Refuse any other."""
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
             raise ArgumentError(f"{self.path}: is a file, not a folder; pass a folder with --out")
-        try:
+        with write_errors(self.path):
             os.makedirs(self.path, exist_ok=True)
             if os.listdir(self.path) and not self._is_a_demo():
                 raise ArgumentError(
@@ -75,8 +45,6 @@ class Folder:
             for file in (self.curves, self.report):
                 with suppress(FileNotFoundError):
                     os.unlink(file)
-        except OSError as error:
-            raise writing(self.path, error) from error
         self.keep({})
 
     def keep(self, figures: dict[str, Any]) -> None:

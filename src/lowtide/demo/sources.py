@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lowtide.errors import NotFoundError, writing
+from lowtide.errors import NotFoundError, write_errors
 
 # Tests and installed packages are large and differ from machine to machine; the rest is tables of numbers.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"}
@@ -35,12 +35,10 @@ def copy(folder: str, limit: int, *, library: str | None = None) -> Texts:
             continue
         data = text.encode()
         target = os.path.join(folder, os.path.relpath(path, library))
-        try:
+        with write_errors(target):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
                 file.write(data)
-        except OSError as error:
-            raise writing(target, error) from error
         files, size = files + 1, size + len(data)
         if size >= limit:
             break

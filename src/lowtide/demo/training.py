@@ -77,7 +77,9 @@ def _step_seconds(settings: Settings) -> float:
     from lowtide._gpt import optim
     from lowtide._gpt.loop import model_config
     from lowtide._gpt.model import GPT, torch
+    from lowtide._gpt.train import keep_heap
 
+    keep_heap()  # as training does
     model = GPT(model_config(settings))
     optimiser = optim.make(model, settings)
     ids = torch.zeros((settings.batch_size, settings.length), dtype=torch.int64)

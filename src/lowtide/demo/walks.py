@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,8 +12,7 @@ from contextlib import contextmanager
 import psutil
 
 from lowtide._arrays.formats import inspect
-from lowtide._compare.runs import Run, make_matrix, make_warm
-from lowtide._compare.walks import task_for, walk_apart
+from lowtide._compare.runs import Passes, Run, make_matrix
 from lowtide._memory import cgroup
 from lowtide._sizes import format_size
 from lowtide.errors import DiskFullError
@@ -81,9 +81,7 @@ def walk(path: str) -> Iterator[Run]:
     not of this machine's disk.
     """
     layout = inspect(path)
-    settings = {"rows": _ROWS, "limit_rows": layout.shape[0], "seconds": _SECONDS}
-    for shuffled in (False, True):
-        for method in _NAMES:
-            make_warm(layout, layout.nbytes)
-            figures = walk_apart(task_for(layout, method=method, shuffled=shuffled, **settings))
-            yield Run(method, shuffled, cold=False, figures=figures, page_cache_left=None)
+    passes = Passes(layout, _ROWS, layout.shape[0], _SECONDS)
+    for shuffled, method in itertools.product((False, True), _NAMES):
+        if (run := passes.run(method, shuffled, cold=False)) is not None:
+            yield run

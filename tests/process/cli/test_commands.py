@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import lowtide
 
@@ -114,3 +115,10 @@ def test_info_of_a_token_corpus(tmp_path: Path) -> None:
     ended = run("info", tmp_path / "nowhere", check=False)
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("words", [("info", ""), ("shuffle", "", "x.npy"), ("report", "")], ids=" ".join)
+def test_empty_path_is_named_as_such(tmp_path: Path, words: tuple[str, ...]) -> None:
+    ended = run(*words, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("lowtide: '': the path is empty; pass the path of a file or folder")

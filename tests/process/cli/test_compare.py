@@ -11,29 +11,23 @@ from PIL import Image
 
 from lowtide._arrays.formats import inspect
 from lowtide._compare.runs import Run
-from lowtide._compare.walks import METHODS, Figures, task_for, walk
+from lowtide._compare.walks import METHODS, Figures, Walk, walk
 from lowtide._memory import proc
 from lowtide.cli import compare
 from tests.process.cli.test_commands import run
+from tests.support.shared import shared
 
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("compare")
-    np.save(folder / "x.npy", np.random.default_rng(0).random((65_536, 128), dtype=np.float32))  # 32 MiB
-    arguments = (
-        "--rows",
-        1024,
-        "--seconds",
-        2,
-        "--out",
-        folder / "plots" / "x.png",
-        "--save",
-        folder / "x.json",
-    )
-    return folder, run("compare", folder / "x.npy", *arguments).stdout
+    def make(folder: Path) -> tuple[Path, str]:
+        np.save(folder / "x.npy", np.random.default_rng(0).random((65_536, 128), dtype=np.float32))  # 32 MiB
+        figures = ("--out", folder / "plots" / "x.png", "--save", folder / "x.json")
+        return folder, run("compare", folder / "x.npy", "--rows", 1024, "--seconds", 2, *figures).stdout
+
+    return shared(tmp_path_factory, "compare", make)
 
 
 def test_the_table_has_a_row_for_each_reader_and_the_summary(compared: tuple[Path, str]) -> None:
@@ -80,8 +74,7 @@ def test_a_file_with_no_rows_is_refused(tmp_path: Path) -> None:
 def test_a_walk_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1000, 10)))
     monkeypatch.setattr(proc, "ROOT", str(tmp_path / "no proc"))
-    settings = {"method": "np.memmap", "shuffled": True, "rows": 100, "limit_rows": 1000, "seconds": 60}
-    result = walk(json.loads(task_for(inspect(tmp_path / "x.npy"), **settings)))
+    result = walk(Walk(inspect(tmp_path / "x.npy"), "np.memmap", True, 100, 1000, 60))
     assert result["peak"] is None
     assert result["complete"]
     assert result["samples"][-1][0] == 80_000

@@ -49,9 +49,9 @@ def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
     run("prepare", tmp_path / "web.jsonl", "-o", out, "--val-fraction", "0.2", "--shard-tokens", "2k")
     assert "all as written" in run("info", "--verify", out).stdout
     result = json.loads(run("info", "--verify", "--json", out).stdout)
-    assert result["files"] == len(list(out.iterdir())) - 1
+    assert result["files"] == len(list(out.glob("[!.]*"))) - 1
     assert result["nbytes"] == sum(
-        path.stat().st_size for path in out.iterdir() if path.name != "corpus.json"
+        path.stat().st_size for path in out.glob("[!.]*") if path.name != "corpus.json"
     )
     for name in ("train-00001.bin", "val-00000.ends", "tokenizer.json"):
         before = (out / name).read_bytes()

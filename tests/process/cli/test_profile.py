@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import programs
+from tests.support.process import output
 
 MIB = 2**20
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
@@ -39,7 +40,7 @@ def test_memmap_walk_with_every_output_file(data: Path, tmp_path: Path) -> None:
     assert done.stdout == "", "the standard output is the command's"
     *_, over, last = done.stderr.splitlines()
     assert last.startswith("grows: ")
-    assert last.endswith("file-mapped: train.bin")
+    assert last.endswith("mapped: train.bin")
     assert over.startswith("over budget: peak 2")
     figures = json.loads(files["--save"].read_text())
     assert figures["verdict"] == last
@@ -187,5 +188,11 @@ def test_missing_report_library_gives_the_install_command(tmp_path: Path) -> Non
     words = ["profile", "--out", str(tmp_path / "x.html"), "--", "touch", str(tmp_path / "ran")]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 125
-    assert 'pip install "lowtide[report]"' in done.stderr
+    assert "pip install 'lowtide[report]'" in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_profiler_is_small_when_the_command_starts() -> None:
+    """The kernel's peak of the command starts with the memory of the profiler: NumPy comes after it."""
+    code = "import sys, lowtide.cli.profile, lowtide._memory.profile.profiler; print('numpy' in sys.modules)"
+    assert output(code) == "False\n"

@@ -79,7 +79,7 @@ def test_run_folder_is_enough(run: Path) -> None:
     assert process.stderr == ""
 
 
-def test_errors(run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_sampled_raises_with_the_reason(run: Path, tmp_path: Path) -> None:
     def refused(*arguments: object) -> str:
         with pytest.raises(LowtideError) as caught:
             output_of(sample, *arguments)

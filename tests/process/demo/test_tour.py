@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import lowtide
 from lowtide._printable import printable
 from lowtide.cli import cli
+from tests.support.shared import shared
 
 # A plain `pip install lowtide` has none of these.
 EXTRAS = (
@@ -68,18 +70,20 @@ def ran(script: str, *arguments: object, **more: str) -> str:
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The quick demo, where nothing but the dependencies can be imported."""
-    folder = tmp_path_factory.mktemp("quick")
-    (folder / "none").mkdir()
-    for name in EXTRAS:
-        (folder / "none" / f"{name}.py").write_text(f"raise ImportError('there is no {name} here')")
-    places = os.pathsep.join([str(folder / "none"), os.environ.get("PYTHONPATH", "")])
-    return folder / "demo", ran(QUICK, folder / "demo", 16, PYTHONPATH=places)
+
+    def make(folder: Path) -> tuple[Path, str]:
+        (folder / "none").mkdir()
+        for name in EXTRAS:
+            (folder / "none" / f"{name}.py").write_text(f"raise ImportError('there is no {name} here')")
+        places = os.pathsep.join([str(folder / "none"), os.environ.get("PYTHONPATH", "")])
+        return folder / "demo", ran(QUICK, folder / "demo", 16, PYTHONPATH=places)
+
+    return shared(tmp_path_factory, "quick", make)
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("full") / "demo"
-    return folder, ran(FULL, folder)
+    return shared(tmp_path_factory, "full", lambda folder: (folder / "demo", ran(FULL, folder / "demo")))
 
 
 def test_quick_needs_no_extra_and_tells_each_step(quick: tuple[Path, str]) -> None:
@@ -141,16 +145,12 @@ def test_sample_repeats_by_its_command(full: tuple[Path, str]) -> None:
 
 def test_second_demo_replaces_the_first(full: tuple[Path, str], tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    folder.mkdir()
-    for one in full[0].iterdir():
-        os.rename(one, folder / one.name)
-    try:
-        output = ran(QUICK, folder, 16)
-        assert "4 of 4 · Report" in output
-        assert not (folder / "run").exists(), "what the first one left would be taken for the second's"
-        assert "What it writes" not in (folder / "report.html").read_text()
-    finally:
-        full[0].mkdir(exist_ok=True)
+    shutil.copytree(full[0], folder)
+    assert (folder / "run").exists()
+    output = ran(QUICK, folder, 16)
+    assert "4 of 4 · Report" in output
+    assert not (folder / "run").exists(), "what the first one left would be taken for the second's"
+    assert "What it writes" not in (folder / "report.html").read_text()
 
 
 def test_an_interrupt_leaves_no_array(tmp_path: Path) -> None:
