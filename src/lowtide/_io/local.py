@@ -23,6 +23,7 @@ _OTHERS = {
     stat.S_IFBLK: "a block device",
 }
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+_SHORT = 2**20  # bytes; who reads more of a file than a header is likely to read all of it
 
 
 class LocalFile(Store):
@@ -33,8 +34,14 @@ class LocalFile(Store):
     def __init__(self, path: str, identity: Identity, file: io.FileIO) -> None:
         super().__init__(path, identity)
         self._file = file
+        self._short = _SHORT
+        _advise(file.fileno(), random=True)
 
     def read_some(self, offset: int, count: int) -> bytes:
+        if self._short >= 0:
+            self._short -= count
+            if self._short < 0:
+                _advise(self._file.fileno(), random=False)
         self._file.seek(offset)
         data = self._file.read(count)
         if len(data) == count:
@@ -84,6 +91,7 @@ class LocalFilesystem(Filesystem):
                 _require_regular(path, status)
             fd = os.open(path, _FLAGS)
             try:
+                _advise(fd, random=True)
                 return Peek(path, os.read(fd, HEAD), link, Identity.of(status))
             finally:
                 os.close(fd)
@@ -124,6 +132,16 @@ class LocalFilesystem(Filesystem):
 def _open(path: str, flags: int) -> int:
     # O_NONBLOCK is for the moment between stat and open in which the file may have become a pipe.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _advise(fd: int, *, random: bool) -> None:
+    """Turn the kernel's own read-ahead off or on.
+
+    After a header it would leave megabytes in the page cache, marked so that the next read there reads ahead
+    too, even one through a descriptor with read-ahead turned off.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
 
 
 def _require_regular(path: str, status: os.stat_result) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide._io import store
+from lowtide._io import pagecache, store
 from lowtide.errors import NotAFileError, ReadError, WriteError
 from tests.support.formats import write
 
@@ -22,6 +22,28 @@ def test_peek_follows_links(tmp_path: Path) -> None:
     with pytest.raises(NotAFileError) as caught:
         store.peek(str(tmp_path))
     assert (caught.value.errno, caught.value.filename) == (errno.EISDIR, str(tmp_path))
+
+
+def test_reading_a_header_caches_the_header_only(tmp_path: Path) -> None:
+    """Read-ahead behind a header would stay, and start more of it under the random reads that follow."""
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(2**23))
+    pagecache.drop(path)
+    before = pagecache.resident(path)
+    if before is None or before[0]:
+        pytest.skip("this file system does not show, or does not empty, its page cache")
+    store.peek(str(path))
+    with store.opened(str(path)) as file:
+        file.read(0, 2**16)
+    cached = pagecache.resident(path)
+    assert cached is not None
+    assert cached[0] <= 2**17
+    with store.opened(str(path)) as file:  # who reads on gets the kernel's read-ahead
+        for offset in range(0, 2**22, 2**16):
+            file.read(offset, 2**16)
+    cached = pagecache.resident(path)
+    assert cached is not None
+    assert cached[0] > 2**22
 
 
 def test_entries_of_files_folders_links_and_pipes(tmp_path: Path) -> None:
