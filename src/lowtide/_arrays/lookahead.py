@@ -193,6 +193,9 @@ class Lookahead:
 
         In the first sweep the more, the further it is: as if it had always gone round.
         """
+        is_full = self._idle <= self.rows // _ROUNDS * 2
+        if is_full and stop <= self._known:
+            return False  # not for each chunk, but before a round: all that are known are sorted
         count = len(self.array)
         most = min(self._most_known, self._most_known * self._swept // count)
         known = min(count, max(stop, self._next + most))
@@ -204,7 +207,7 @@ class Lookahead:
             self._pending = np.concatenate(parts)
             self._pending.sort(kind="stable")  # merges what is sorted already
             self._known = known
-        return len(self._pending) > 0 and self._idle > self.rows // _ROUNDS * 2
+        return len(self._pending) > 0 and not is_full
 
     def _sweep(self, memory: npt.NDArray[Any]) -> Outcome:
         """Go one round further through the file, and read the rows that are known."""
@@ -301,8 +304,9 @@ class Lookahead:
     ) -> _Part:
         """Read as many of the rows as the stage holds together with the gaps between them."""
         width, costs = self.array.row_nbytes, self._costs
-        steps = np.diff(numbers, prepend=numbers[0] - 1)
-        apart = (steps - 1) * width > costs.gap
+        steps = np.ones(len(numbers), np.int64)
+        np.subtract(numbers[1:], numbers[:-1], out=steps[1:])
+        apart = steps > costs.gap // width + 1
         apart[0] = True
         ends = np.cumsum(np.where(apart, 1, steps))  # rows in the stage, up to and with each of them
         count = max(1, int(np.searchsorted(ends, len(stage), side="right")))
