@@ -332,6 +332,18 @@ def test_only_what_is_needed_is_read(tmp_path: Path, index: Any, most: int, fort
     assert counting.nbytes <= (2 * most if fortran else most)
 
 
+@pytest.mark.parametrize("dtype", ["u1", ">i4", "V7", "c16"])
+@every_variant
+def test_columns_of_a_large_array(tmp_path: Path, variant: Variant, dtype: str) -> None:
+    """Spans that are long enough to be read in order, with a last block that is shorter."""
+    data = filled((2**23 // 64 + 17, 64 // np.dtype(dtype).itemsize), np.dtype(dtype))
+    np.save(tmp_path / "x.npy", data)
+    with variant.open(tmp_path / "x.npy") as array:
+        for index in np.s_[:, 3], np.s_[5:, -1], np.s_[::2, 1:3], np.s_[::-1, 0], np.s_[:, 2:3]:
+            assert array[index].tobytes() == data[index].tobytes()
+            assert array[index].shape == data[index].shape
+
+
 def test_a_block_is_few_requests_and_scattered_rows_one_each(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((10_000, 162), "f4"))
     with lowtide.open(tmp_path / "a.npy") as array:
