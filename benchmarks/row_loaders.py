@@ -29,7 +29,8 @@ Convert = Callable[[str], None]
 
 
 def _arrays(folder: str) -> tuple[Any, Any]:
-    return tuple(np.load(os.path.join(folder, f"{name}.npy"), mmap_mode="r") for name in "xy")  # type: ignore[return-value]
+    x, y = (np.load(os.path.join(folder, f"{name}.npy"), mmap_mode="r") for name in "xy")
+    return x, y
 
 
 def _blocks(folder: str) -> Iterator[tuple[int, Any, Any]]:
@@ -148,13 +149,15 @@ def huggingface(folder: str) -> Batches:
     import datasets
 
     dataset = datasets.Dataset.from_file(os.path.join(folder, "rows.arrow")).with_format("torch")
-    return ((batch["x"], batch["y"]) for batch in _loaded(dataset))
+    batches: Iterator[Any] = _loaded(dataset)
+    return ((batch["x"], batch["y"]) for batch in batches)
 
 
 def _opened(folder: str) -> tuple[Any, Any]:
     import lowtide
 
-    return tuple(lowtide.open(os.path.join(folder, f"{name}.npy")) for name in "xy")  # type: ignore[return-value]
+    x, y = (lowtide.open(os.path.join(folder, f"{name}.npy")) for name in "xy")
+    return x, y
 
 
 def array_dataset(folder: str) -> Batches:

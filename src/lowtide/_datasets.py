@@ -19,6 +19,7 @@ from lowtide.errors import ArgumentError, IndexingError, StateError
 
 _TINY_ROW, _TINY = 64, 32 * 2**20  # bytes of a row, and of an array of such rows that is loaded
 
+
 class ArrayDataset(data.Dataset[Any]):
     """Rows of arrays as tensors, for ``DataLoader`` and its samplers; a batch is one read per array.
 
@@ -117,7 +118,7 @@ def _collate(items: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     return data._utils.collate.collate(plain, collate_fn_map=collate_fn_map)
 
 
-# The way that PyTorch documents for types of one's own; see torch.utils.data.default_collate.
+# The documented way to join items of another type; see torch.utils.data.default_collate.
 data._utils.collate.default_collate_fn_map.update({_Row: _collate, _NamedRow: _collate})
 
 

@@ -6,6 +6,7 @@ part needs no index, its rows are found by arithmetic, and a pass over it goes t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from lowtide._arrays.selections import Masked, Selection
 from lowtide._io.extents import Ints
 from lowtide._permutation import Shuffled, key_of, mix
 from lowtide._sizes import whole
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, IndexingError
 
 if TYPE_CHECKING:
     from lowtide._arrays.array import Array
@@ -110,7 +111,10 @@ def split(
     array: Array, fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
 ) -> tuple[Array, ...]:
     """The parts of an array; see :meth:`Array.split`."""
-    sizes = _sizes(array._row_count(), fractions)
+    try:
+        sizes = _sizes(array._row_count(), fractions)
+    except ArgumentError as error:
+        raise ArgumentError(f"{array.path}: {error}") from None
     if stratify is not None:
         if not shuffle:
             raise ArgumentError("stratify divides each class at random; leave shuffle=False out")
@@ -146,7 +150,9 @@ class Folds(Sequence[Any]):
         return self._count
 
     def __getitem__(self, number: Any) -> Any:
-        number = range(self._count)[number]  # an IndexError ends a loop
+        if isinstance(number, slice):
+            return [self[one] for one in range(self._count)[number]]
+        number = self._number(number)
         total = self._permutation.n
         if self._parts is not None:
             part = self._parts[number]
@@ -156,6 +162,12 @@ class Folds(Sequence[Any]):
             return tuple(self._array._rows_view(view) for view in views)
         permuted = self._array._rows_view(self._permutation)
         return tuple(permuted._rows_view(Fold(total, self._count, number, rest)) for rest in (True, False))
+
+    def _number(self, number: Any) -> int:
+        try:
+            return range(self._count)[operator.index(number)]
+        except (IndexError, TypeError):
+            raise IndexingError(f"{self._array.path}: there is no fold {number!r} of {self._count}") from None
 
     def __repr__(self) -> str:
         return f"<{self._count} folds of {self._array!r}>"

@@ -70,6 +70,12 @@ class View(Array):
         """What it is a view of, for ``repr``."""
         raise NotImplementedError
 
+    def _not_written(self, what: str) -> TypeError:
+        return TypeError(
+            f"{self.path}: {what} would write to a view ({self._shown}), and views are read-only; assign to "
+            f"the array itself, opened with mode='r+', as in array[rows] = values"
+        )
+
     # Indexing, by whole rows: some at a time, of which NumPy takes what the rest of the index selects.
 
     def __getitem__(self, index: Any) -> Any:

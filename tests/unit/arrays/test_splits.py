@@ -104,7 +104,7 @@ def test_every_row_is_validated_once(
     labels = np.random.default_rng(seed).integers(0, 3, rows) if stratified else None
     with numbered(tmp_path_factory.mktemp("folds") / "x.npy", rows) as x:
         pairs = x.folds(folds, seed, stratify=labels)
-        assert len(pairs) == len(list(pairs)) == folds
+        assert len(pairs) == len(list(pairs)) == len(pairs[:]) == folds
         validated = []
         for train, validation in pairs:
             assert sorted([*train[:], *validation[:]]) == list(range(rows))
