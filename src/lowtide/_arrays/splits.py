@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lowtide._arrays.selections import Masked, Selection
 from lowtide._io.extents import Ints
-from lowtide._permutation import Shuffled, key_of, mix
+from lowtide._permutation import Shuffled, key_of, mix, mix_one
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, IndexingError
 
@@ -61,6 +61,19 @@ class Local(Selection):
             rows[short] = self._table[numbers[short] - self._tail]
         return rows
 
+    def at(self, number: int) -> int:
+        if number >= self._tail:
+            return int(self._table[number - self._tail])
+        block, place = divmod(number, _BLOCK)
+        left, right = divmod(place, 16)
+        for i, key in enumerate(self._keys):
+            table = mix_one(block + int(key))
+            if i % 2:
+                right = right + (table >> 4 * left) & 15
+            else:
+                left = left + (table >> 4 * right) & 15
+        return block * _BLOCK + left * 16 + right
+
 
 def _digit(tables: npt.NDArray[np.uint64], places: Ints) -> Ints:
     digits: Ints = (tables >> (places.astype(np.uint64) * np.uint64(4)) & np.uint64(15)).astype(np.int64)
@@ -84,6 +97,9 @@ class Share(Selection):
         rows = wide * self.total // self.n if self.rest else ((wide + 1) * self.total - 1) // self.n
         return rows.astype(np.int64)
 
+    def at(self, number: int) -> int:
+        return number * self.total // self.n if self.rest else ((number + 1) * self.total - 1) // self.n
+
 
 class Fold(Selection):
     """Every ``folds``-th row from ``number`` on, or, with ``rest``, the others.
@@ -105,6 +121,12 @@ class Fold(Selection):
         turn, place = np.divmod(numbers, self.folds - 1)
         rows: Ints = turn * self.folds + place + (place >= self.number)
         return rows
+
+    def at(self, number: int) -> int:
+        if not self.rest:
+            return self.number + number * self.folds
+        turn, place = divmod(number, self.folds - 1)
+        return turn * self.folds + place + (place >= self.number)
 
 
 def split(

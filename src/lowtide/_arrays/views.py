@@ -178,6 +178,16 @@ class RowView(View):
     def _shown(self) -> str:
         return f"{self.shape[0]} of {len(self._source)} rows"
 
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | np.integer) and not isinstance(index, bool) and not self._closed:
+            number, count = int(index), self._shape[0]
+            if -count <= number < count:
+                number += count if number < 0 else 0
+                for selection in reversed(self._selections):
+                    number = selection.at(number)
+                return self._source[number]
+        return super().__getitem__(index)
+
     def _numbers(self, numbers: Ints) -> Ints:
         for selection in reversed(self._selections):
             numbers = selection(numbers)
