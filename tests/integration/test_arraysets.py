@@ -84,10 +84,10 @@ def test_batches_are_those_of_a_tensor_dataset(
         (ConcatDataset([dataset, dataset]), ConcatDataset([tensors, tensors])),  # one item at a time
     ]
     for one, other in parts:
-        batch: Any
         for batch, expected in zip(DataLoader(one, 40), DataLoader(other, 40), strict=True):
             assert type(batch) is (dict if named else list)
-            for part, tensor in zip(batch.values() if named else batch, expected, strict=True):
+            values = batch.values() if isinstance(batch, dict) else batch
+            for part, tensor in zip(values, expected, strict=True):
                 assert part.dtype == tensor.dtype
                 assert torch.equal(part, tensor)
 
