@@ -10,6 +10,7 @@ ALL = (
     "sequential",
     "shuffled",
     "budgets",
+    "rows",
     "opening",
     "tokens",
     "prepare",

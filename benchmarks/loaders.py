@@ -323,7 +323,8 @@ LOADERS = {
 PEERS = [name for name, loader in LOADERS.items() if loader.package]
 
 
-def _status() -> dict[str, int]:
+def status() -> dict[str, int]:
+    """Resident memory of this process, now and at its peak."""
     with open("/proc/self/status") as file:
         fields = dict(line.split(":", 1) for line in file)
     return {"rss": int(fields["VmRSS"].split()[0]) * 1024, "peak": int(fields["VmHWM"].split()[0]) * 1024}
@@ -344,7 +345,7 @@ def _run(pairs: Pairs, batches: int, seconds: float) -> dict[str, Any]:
         or x[0, 1] != y[0, 0]
     ):
         raise SystemExit(f"not a batch of the kind to be compared: {x.shape}, {y.shape}, {x.dtype}")
-    return {"batches": done, "seconds": taken, **_status()}
+    return {"batches": done, "seconds": taken, **status()}
 
 
 def main(name: str, folder: str) -> None:
@@ -366,7 +367,7 @@ def main(name: str, folder: str) -> None:
         streaming()
     elif loader.package:
         __import__(loader.package)
-    print(json.dumps({"ready": True, **_status()}), file=answers, flush=True)
+    print(json.dumps({"ready": True, **status()}), file=answers, flush=True)
     pairs: Pairs | None = None
     for line in sys.stdin:
         expected = json.loads(line)

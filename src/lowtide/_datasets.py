@@ -15,13 +15,17 @@ from lowtide._arrays.together import zip as zip_arrays
 from lowtide._ranks import Rank, ranks
 from lowtide._sizes import whole
 from lowtide._tensors import SharedEpoch, data, torch
-from lowtide.errors import ArgumentError, StateError
+from lowtide.errors import ArgumentError, IndexingError, StateError
+
+_TINY_ROW, _TINY = 64, 32 * 2**20  # bytes of a row, and of an array of such rows that is loaded
 
 
 class ArrayDataset(data.Dataset[Any]):
     """Rows of arrays as tensors, for ``DataLoader`` and its samplers; a batch is one read per array.
 
-    An item is a tuple of tensors, as of ``TensorDataset``, or a dict if the arrays have names.
+    An item is a tuple of tensors, as of ``TensorDataset``, or a dict if the arrays have names. An array of
+    at most 32 MiB whose rows have at most 64 bytes, such as labels, is loaded with the first batch, in every
+    worker: a read would cost as much for such a row as for one of a kilobyte.
 
     Parameters
     ----------
@@ -42,17 +46,80 @@ class ArrayDataset(data.Dataset[Any]):
 
     def __init__(self, *arrays: Array | Zip, **named: Array) -> None:
         self._zip = _zipped(arrays, named)
+        self._loaded: dict[int, npt.NDArray[Any]] = {}
+        """Arrays of few bytes, by their places."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": {}}
 
     def __len__(self) -> int:
         return len(self._zip)
 
-    def __getitem__(self, row: int) -> Any:
-        return self.__getitems__([row])[0]
+    def _take(self, place: int, rows: Sequence[int]) -> npt.NDArray[Any]:
+        array = self._zip.arrays[place]
+        if array.row_nbytes > _TINY_ROW or array.nbytes > _TINY:
+            return array.take(rows)
+        array._check_file()  # also of what was read before
+        loaded = self._loaded.get(place)
+        if loaded is None:
+            loaded = self._loaded[place] = array[:]
+        try:
+            return loaded[np.asarray(rows, np.int64)]
+        except IndexError as error:
+            raise IndexingError(f"{array.path}: {error}") from None
 
-    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+    def __getitem__(self, row: int) -> Any:
+        return _item([_tensor(np.asarray(array[row])) for array in self._zip.arrays], self._zip._names)
+
+    def __getitems__(self, rows: Sequence[int]) -> Sequence[Any]:
         """Several rows in one read of each array: PyTorch's ``DataLoader`` asks for its batches by this."""
-        parts = [_tensor(array.take(rows)) for array in self._zip.arrays]
-        return [self._zip._wrap(row) for row in zip(*parts, strict=True)]
+        parts = [_tensor(self._take(place, rows)) for place in range(len(self._zip.arrays))]
+        return _Items(parts, self._zip._names)
+
+
+class _Row(tuple[Any, ...]):
+    """An item. It has its own type so that PyTorch's ``default_collate`` asks for our way to join items."""
+
+
+class _NamedRow(dict[str, Any]):
+    """An item of arrays that have names."""
+
+
+def _item(parts: Sequence[Any], names: tuple[str, ...] | None) -> _Row | _NamedRow:
+    return _Row(parts) if names is None else _NamedRow(zip(names, parts, strict=True))
+
+
+class _Items(Sequence[Any]):
+    """The items of a batch. They were read as one tensor per array, and that is what they are joined to."""
+
+    def __init__(self, parts: list[torch.Tensor], names: tuple[str, ...] | None) -> None:
+        self.parts, self._names = parts, names
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return _Items([part[number] for part in self.parts], self._names)
+        return _item([part[number] for part in self.parts], self._names)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (_item(row, self._names) for row in zip(*self.parts, strict=True))
+
+    def joined(self) -> Any:
+        """What ``default_collate`` makes of tuples and dicts of tensors, without copying row by row."""
+        return self.parts if self._names is None else dict(zip(self._names, self.parts, strict=True))
+
+
+def _collate(items: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    if isinstance(items, _Items):
+        return items.joined()
+    plain = [dict(item) if isinstance(item, dict) else tuple(item) for item in items]
+    return data._utils.collate.collate(plain, collate_fn_map=collate_fn_map)
+
+
+# The documented way to join items of another type; see torch.utils.data.default_collate.
+data._utils.collate.default_collate_fn_map.update({_Row: _collate, _NamedRow: _collate})
 
 
 class ChunkDataset(data.IterableDataset[Any]):
@@ -182,8 +249,7 @@ def _zipped(arrays: Sequence[Array | Zip], named: Mapping[str, Array]) -> Zip:
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return torch.from_numpy(np.ascontiguousarray(native))
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def _tensors(chunk: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+_ALL = 2**64 - 1
 _U64 = npt.NDArray[np.uint64]
 _ROUNDS = 6
 _SMALL = 4096  # up to here a table is small, and every permutation equally likely
@@ -281,6 +282,14 @@ def mix(values: _U64) -> _U64:
     values *= np.uint64(0x94D049BB133111EB)
     values ^= values >> np.uint64(31)
     return values
+
+
+def mix_one(value: int) -> int:
+    """``mix`` of one integer, which is taken modulo 2**64."""
+    value &= _ALL
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _ALL
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _ALL
+    return value ^ value >> 31
 
 
 def key_of(seed: int, salt: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import lowtide
+from lowtide import _datasets
 from lowtide.errors import ArgumentError, StateError
 from lowtide.torch import ArrayDataset, ChunkDataset
 
@@ -56,7 +58,8 @@ def test_every_row_once_through_a_loader(arrays: Any, workers: int, start: Any) 
     assert sorted(reference) == expected
 
 
-def test_a_batch_is_one_read_per_array(arrays: Any) -> None:
+def test_a_batch_is_one_read_per_array(arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_datasets, "_TINY", 0)
     dataset = ArrayDataset(x=arrays[0], y=arrays[1])
     with mock.patch.object(lowtide.Array, "take", autospec=True, side_effect=lowtide.Array.take) as take:
         items = dataset.__getitems__([5, 3, 9])
@@ -64,6 +67,53 @@ def test_a_batch_is_one_read_per_array(arrays: Any) -> None:
     assert [int(item["y"]) for item in items] == [5, 3, 9]
     assert dataset[7]["x"].tolist() == [7.0] * 3
     assert isinstance(ArrayDataset(arrays[1])[0], tuple)
+
+
+@pytest.mark.parametrize("tiny", [0, 2**20])
+@pytest.mark.parametrize("named", [False, True])
+def test_batches_are_those_of_a_tensor_dataset(
+    arrays: Any, monkeypatch: pytest.MonkeyPatch, named: bool, tiny: int
+) -> None:
+    monkeypatch.setattr(_datasets, "_TINY", tiny)
+    x, y = arrays
+    dataset = ArrayDataset(x=x, y=y) if named else ArrayDataset(x, y)
+    tensors = TensorDataset(torch.arange(100.0)[:, None].repeat(1, 3), torch.arange(100))
+    parts: list[tuple[Any, Any]] = [
+        (dataset, tensors),
+        (Subset(dataset, [5, 5, 98]), Subset(tensors, [5, 5, 98])),
+        (ConcatDataset([dataset, dataset]), ConcatDataset([tensors, tensors])),  # one item at a time
+    ]
+    for one, other in parts:
+        for batch, expected in zip(DataLoader(one, 40), DataLoader(other, 40), strict=True):
+            assert type(batch) is (dict if named else list)
+            values = batch.values() if isinstance(batch, dict) else batch
+            for part, tensor in zip(values, expected, strict=True):
+                assert part.dtype == tensor.dtype
+                assert torch.equal(part, tensor)
+
+
+def test_a_collate_function_gets_items(arrays: Any) -> None:
+    def longest(items: Any) -> list[int]:
+        first, *others = items
+        assert len(items) == 4
+        assert [int(label) for _, label in items[1:]] == [int(label) for _, label in others]
+        return [int(first[1]), *(int(label) for _, label in others)]
+
+    assert list(DataLoader(ArrayDataset(*arrays), 4, collate_fn=longest))[1] == [4, 5, 6, 7]
+
+
+def test_labels_that_were_loaded_are_still_compared_with_their_file(arrays: Any) -> None:
+    dataset = ArrayDataset(*arrays)
+    assert [int(y) for _, y in dataset.__getitems__([3, -1])] == [3, 99]
+    assert len(pickle.dumps(dataset)) < 2000
+    with pytest.raises(IndexError, match=r"y\.npy"):
+        ArrayDataset(arrays[1]).__getitems__([100])
+    np.save(arrays[1].path, np.zeros(100, int))
+    with pytest.raises(lowtide.FileChangedError):
+        dataset.__getitems__([3])
+    arrays[1].close()
+    with pytest.raises(lowtide.errors.ClosedError):
+        dataset.__getitems__([3])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

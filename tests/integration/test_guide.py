@@ -24,6 +24,7 @@ THEIRS = [  # warnings of other packages
     "ignore:'set_vital' is deprecated:UserWarning",  # torchdata 0.11, PyTorch 2.13
     "ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning",  # Lightning
     "ignore:The 'train_dataloader' does not have many workers:UserWarning",  # Lightning
+    "ignore:Your `IterableDataset` has `__len__` defined:UserWarning",  # Lightning
 ]
 START_WITH_A_RUN = {"docs/gpt.md", "docs/commands/export.md", "docs/commands/sample.md"}
 PAGES = [page for page in guide.pages() if any(True for _ in guide.blocks(page))]

@@ -1,18 +1,25 @@
 """Reductions: sums, means, deviations, extremes and histograms in one pass with bounded memory.
 
-Sums are in float64 (integers exactly), pairwise within a chunk; means and variances of chunks are combined by
-the formula of Chan, Golub and LeVeque (1979), which does not subtract large numbers of each other.
+An array is reduced piece by piece, by several threads, and what the pieces give is combined in the order of
+the rows: results do not depend on the number of threads. Sums are in float64 (integers exactly); variances
+of pieces are combined by the formula of Chan, Golub and LeVeque (1979), which does not subtract large numbers
+of each other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.rows import Rows
+from lowtide._io.threads import in_threads, workers_for
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError
 
@@ -20,9 +27,11 @@ if TYPE_CHECKING:
     from lowtide._arrays.array import Array
 
 Axis = int | tuple[int, ...] | None
-Progress = Callable[[int], None]
+Progress = Callable[[int], object] | bool | None
+Numbers = npt.NDArray[Any]
+T = TypeVar("T")
 _BUDGET = 16 * 2**20  # of a pass
-_PIECE = 2**18  # elements that are converted at once
+_PIECE = 2**18  # elements that are converted at once: in float64 they stay in the processor's cache
 
 
 class Reductions(Rows):
@@ -30,7 +39,7 @@ class Reductions(Rows):
 
     def sum(
         self, axis: Axis = None, dtype: npt.DTypeLike | None = None, out: None = None, *,
-        keepdims: bool = False, progress: Progress | None = None,
+        keepdims: bool = False, progress: Progress = None,
     ) -> Any:  # fmt: skip
         """The sum over all elements or over rows, in one pass; see :meth:`mean` for the parameters.
 
@@ -46,14 +55,11 @@ class Reductions(Rows):
         """
         job = _Job(self, "sum", axis, out, keepdims, progress)
         kind = np.zeros(1, self.dtype).sum().dtype if dtype is None else np.dtype(dtype)
-        total = np.zeros(job.shape, _wide(kind))
-        for chunk in job.chunks(kind):
-            total += chunk.sum(axis=job.axes)
-        return job.result(total, kind)
+        return job.result(_total(job, _wide(kind)), kind)
 
     def mean(
         self, axis: Axis = None, dtype: npt.DTypeLike | None = None, out: None = None, *,
-        keepdims: bool = False, progress: Progress | None = None,
+        keepdims: bool = False, progress: Progress = None,
     ) -> Any:  # fmt: skip
         """The mean over all elements or over rows, in one pass with bounded memory, as ``np.mean(a)``.
 
@@ -69,7 +75,8 @@ class Reductions(Rows):
         keepdims
             Keep the axes that are reduced, with length 1.
         progress
-            Called with the number of bytes of each chunk, of ``a.nbytes`` in all.
+            True shows a bar on standard error. A function is called with the number of bytes of each chunk,
+            of ``a.nbytes`` in all, as ``tqdm(total=a.nbytes).update`` expects them.
 
         Examples
         --------
@@ -77,11 +84,13 @@ class Reductions(Rows):
         (np.float64(5.5), array([4.5, 5.5, 6.5]))
         """
         job = _Job(self, "mean", axis, out, keepdims, progress)
-        return job.result(_moments(job, squares=False)[0], _mean_dtype(self.dtype, dtype))
+        kind = _mean_dtype(self.dtype, dtype)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return job.result(_total(job, _wide(kind)) / job.count, kind)
 
     def var(
         self, axis: Axis = None, dtype: npt.DTypeLike | None = None, out: None = None, ddof: float = 0, *,
-        keepdims: bool = False, progress: Progress | None = None,
+        keepdims: bool = False, progress: Progress = None,
     ) -> Any:  # fmt: skip
         """The variance over all elements or over rows, in one pass; see :meth:`mean` for the parameters.
 
@@ -98,14 +107,13 @@ class Reductions(Rows):
         array([11.25, 11.25, 11.25])
         """
         job = _Job(self, "var", axis, out, keepdims, progress)
-        _, squares, count = _moments(job, squares=True)
         with np.errstate(divide="ignore", invalid="ignore"):
-            variance = squares / np.float64(max(0.0, count - ddof))
+            variance = _squares(job) / np.float64(max(0.0, job.count - ddof))
         return job.result(variance, _real(_mean_dtype(self.dtype, dtype)))
 
     def std(
         self, axis: Axis = None, dtype: npt.DTypeLike | None = None, out: None = None, ddof: float = 0, *,
-        keepdims: bool = False, progress: Progress | None = None,
+        keepdims: bool = False, progress: Progress = None,
     ) -> Any:  # fmt: skip
         """The standard deviation over all elements or over rows, in one pass.
 
@@ -125,7 +133,7 @@ class Reductions(Rows):
         return np.asarray(np.sqrt(variance)).astype(kind)[()]
 
     def min(
-        self, axis: Axis = None, out: None = None, *, keepdims: bool = False, progress: Progress | None = None
+        self, axis: Axis = None, out: None = None, *, keepdims: bool = False, progress: Progress = None
     ) -> Any:
         """The smallest element, or that of each column, in one pass; NaN if there is one, as in NumPy.
 
@@ -142,7 +150,7 @@ class Reductions(Rows):
         return _extreme(self, np.minimum, axis, out, keepdims, progress)
 
     def max(
-        self, axis: Axis = None, out: None = None, *, keepdims: bool = False, progress: Progress | None = None
+        self, axis: Axis = None, out: None = None, *, keepdims: bool = False, progress: Progress = None
     ) -> Any:
         """The largest element, or that of each column, in one pass; NaN if there is one, as in NumPy.
 
@@ -163,7 +171,7 @@ class Reductions(Rows):
         bins: int | npt.ArrayLike = 10,
         range: tuple[float, float] | None = None,
         *,
-        progress: Progress | None = None,
+        progress: Progress = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Counts and edges of bins over all elements, as ``np.histogram`` gives them.
 
@@ -188,16 +196,16 @@ class Reductions(Rows):
                 range = (self.min(), self.max())
         edges = np.histogram_bin_edges(np.zeros(0, self.dtype), bins, range)
         counts = np.zeros(len(edges) - 1, np.int64)
-        for chunk in job.chunks(None):
-            counts += np.histogram(chunk, bins, range)[0]
+        for some in job.reduced(lambda piece: np.histogram(piece, bins, range)[0]):
+            counts += some
         return counts, edges
 
 
 class _Job:
-    """One pass: the axes that are reduced, the shape of the result, and the chunks."""
+    """One pass: the axes that are reduced, the shape of the result, and the pieces."""
 
     def __init__(
-        self, array: Rows, name: str, axis: Axis, out: None, keepdims: bool, progress: Progress | None
+        self, array: Rows, name: str, axis: Axis, out: None, keepdims: bool, progress: Progress
     ) -> None:
         array._check_open()
         self.array = cast("Array", array)
@@ -206,6 +214,11 @@ class _Job:
         self._progress = progress
         if out is not None:
             raise ArgumentError(f"{array.path}: {name} has no out=; assign what it returns")
+        if progress not in (None, True, False) and not callable(progress):
+            raise ArgumentError(
+                f"{array.path}: progress must be True or a function that takes a number of bytes, "
+                f"got {progress!r}"
+            )
         if array.dtype.names or array.dtype.kind not in "biufc" + ("mM" if name in ("min", "max") else ""):
             fields = "; select a field first, as in array['x']" if array.dtype.names else ""
             raise ArgumentError(f"{array.path}: {name} of {array.dtype} is not defined{fields}")
@@ -218,70 +231,122 @@ class _Job:
                 f"along other axes chunk by chunk, as in [chunk.{name}(axis=1) for chunk in array.chunks()]"
             )
         self.shape = tuple(n for i, n in enumerate(array.shape) if i not in self.axes)
+        self.count = math.prod(array.shape[i] for i in self.axes)
+        """Elements that become one."""
 
-    def chunks(self, kind: np.dtype[Any] | None) -> Iterator[npt.NDArray[Any]]:
-        """The array, chunk by chunk, in the dtype in which numbers of ``kind`` are added."""
+    def chunks(self) -> Iterator[Numbers]:
         array = self.array
-        budget = max(_BUDGET, 8 * array.row_nbytes)
         if not array.size:
             return
-        with array.chunks(budget=budget) as chunks:
-            step = max(1, _PIECE // max(1, array.size // len(array)))
+        with (
+            _reporting(self._progress, self._name, array.nbytes) as report,
+            array.chunks(budget=max(_BUDGET, 8 * array.row_nbytes)) as chunks,
+        ):
             for chunk in chunks:
-                for first in range(0, len(chunk), step):  # a piece in float64 stays in the processor's cache
-                    piece = chunk[first : first + step]
-                    yield piece if kind is None else piece.astype(_wide(kind), copy=False)
-                if self._progress is not None:
-                    self._progress(chunk.nbytes)
+                yield chunk
+                report(chunk.nbytes)
 
-    def result(self, value: npt.NDArray[Any], kind: np.dtype[Any]) -> Any:
+    def pieces(self, chunk: Numbers) -> list[Numbers]:
+        step = max(1, _PIECE // max(1, self.array.size // len(self.array)))
+        return [chunk[first : first + step] for first in range(0, len(chunk), step)]
+
+    def reduced(self, reduce: Callable[[Numbers], T]) -> Iterator[T]:
+        """What a function makes of each piece, in the order of the rows."""
+        for chunk in self.chunks():
+            yield from self.reduced_chunk(chunk, reduce)
+
+    def reduced_chunk(self, chunk: Numbers, reduce: Callable[[Numbers], T]) -> Iterator[T]:
+        """The same for one chunk. Each thread has its share of the pieces: NumPy's loops run side by side."""
+        pieces = self.pieces(chunk)
+        parts = workers_for(len(pieces), chunk.nbytes)
+
+        def work(first: int, last: int) -> list[T]:
+            return [reduce(piece) for piece in pieces[first:last]]
+
+        borders = [len(pieces) * i // parts for i in range(parts + 1)]
+        for share in in_threads([partial(work, first, last) for first, last in pairwise(borders)]):
+            yield from share
+
+    def result(self, value: Numbers, kind: np.dtype[Any]) -> Any:
         if self._keepdims:
             shape = [1 if i in self.axes else n for i, n in enumerate(self.array.shape)]
             value = np.asarray(value).reshape(shape)
         return np.asarray(value).astype(kind.newbyteorder("="))[()]
 
 
-def _moments(job: _Job, squares: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
-    """Mean, sum of squared deviations from it, and count."""
-    kind = np.dtype(np.complex128 if job.array.dtype.kind == "c" else np.float64)
-    mean, deviations, count = np.zeros(job.shape, kind), np.zeros(job.shape, np.float64), 0
-    for chunk in job.chunks(kind):
-        n = chunk.size // max(1, mean.size)
-        if not n:
-            continue
-        local = chunk.mean(axis=job.axes, keepdims=True)
-        if squares:
-            apart = chunk - local
-            apart *= apart.conj() if kind.kind == "c" else apart
-            deviations += apart.real.sum(axis=job.axes)
-        step = local.reshape(mean.shape) - mean
-        count += n
-        if squares:
-            deviations += (step * step.conj()).real * ((count - n) / count * n)
-        mean = mean + step * (n / count)
-    if not count:
-        return np.full(job.shape, np.nan), np.full(job.shape, np.nan), 0
-    return mean, deviations, count
+@contextmanager
+def _reporting(progress: Progress, name: str, total: int) -> Iterator[Callable[[int], object]]:
+    if progress is not True:
+        yield progress if callable(progress) else lambda nbytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda nbytes: bar.advance(task, nbytes)
+
+
+def _total(job: _Job, wide: np.dtype[Any]) -> Numbers:
+    total = np.zeros(job.shape, wide)
+    for some in job.reduced(lambda piece: piece.astype(wide, copy=False).sum(axis=job.axes)):
+        total += some
+    return total
+
+
+def _squares(job: _Job) -> Numbers:
+    """The sum of the squared deviations from the mean.
+
+    Pieces are shifted by the mean of what came before. Its distance from their own mean is then part of the
+    variance, so that what is lost by subtracting it is lost beside a number as large.
+    """
+    wide = _wide(job.array.dtype if job.array.dtype.kind in "fc" else np.dtype(np.float64))
+    width = max(1, math.prod(job.shape))
+
+    def reduce(piece: Numbers, shift: Numbers) -> tuple[int, Numbers, Numbers]:
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinities
+            shifted = piece.astype(wide)
+            shifted -= shift
+            total = shifted.sum(axis=job.axes)
+            shifted *= shifted.conj() if wide.kind == "c" else shifted
+            return piece.size // width, total, shifted.real.sum(axis=job.axes)
+
+    mean, squares, count = np.zeros(job.shape, wide), np.zeros(job.shape, _real(wide)), 0
+    for chunk in job.chunks():
+        if not count:
+            first = job.pieces(chunk)[0]
+            mean = first.astype(wide).sum(axis=job.axes) / (first.size // width)
+        pivot = np.where(np.isfinite(mean), mean, 0)
+        shift = np.expand_dims(pivot, job.axes)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for n, total, local in job.reduced_chunk(chunk, partial(reduce, shift=shift)):
+                step = total / n + pivot - mean
+                squares += local - (total * total.conj()).real / n
+                squares += (step * step.conj()).real * (count / (count + n) * n)
+                mean = mean + step * (n / (count + n))
+                count += n
+    return np.maximum(squares, 0) if count else np.full(job.shape, np.nan)
 
 
 def _extreme(
-    array: Reductions, ufunc: np.ufunc, axis: Axis, out: None, keepdims: bool, progress: Progress | None
+    array: Reductions, ufunc: np.ufunc, axis: Axis, out: None, keepdims: bool, progress: Progress
 ) -> Any:
     job = _Job(array, ufunc.__name__[:3], axis, out, keepdims, progress)
     result = None
-    for chunk in job.chunks(None):
-        local = ufunc.reduce(chunk, axis=job.axes)
-        result = local if result is None else ufunc(result, local)
+    for some in job.reduced(lambda piece: ufunc.reduce(piece, axis=job.axes)):
+        result = some if result is None else ufunc(result, some)
     if result is None:
-        if 0 in (array.shape[i] for i in job.axes):
-            raise ValueError(f"{array.path}: an array without elements has no minimum and no maximum")
+        if not job.count:
+            raise ArgumentError(f"{array.path}: an array without elements has no minimum and no maximum")
         result = np.zeros(job.shape, array.dtype)
     return job.result(result, array.dtype)
 
 
 def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which numbers of a dtype are added."""
-    return {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(kind.kind, kind)
+    return np.promote_types(kind, np.float64) if kind.kind in "fc" else kind
 
 
 def _mean_dtype(kind: np.dtype[Any], dtype: npt.DTypeLike | None) -> np.dtype[Any]:

@@ -37,6 +37,10 @@ class Selection(ABC):
     def __call__(self, numbers: Ints) -> Ints:
         """The row numbers in the source of rows ``numbers`` of the view."""
 
+    def at(self, number: int) -> int:
+        """The row number of one row: loops ask for rows one by one, and arrays of one are slow."""
+        return int(self(np.array([number]))[0])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, name) for name in self.fields)
 
@@ -71,6 +75,9 @@ class Stride(Selection):
     def __call__(self, numbers: Ints) -> Ints:
         return self.start + self.step * numbers
 
+    def at(self, number: int) -> int:
+        return self.start + self.step * number
+
     def after(self, inner: Stride) -> Stride:
         """This selection of the rows that ``inner`` selects, as one."""
         return Stride(inner.start + inner.step * self.start, inner.step * self.step, self.n)
@@ -91,6 +98,9 @@ class Listed(Selection):
 
     def __call__(self, numbers: Ints) -> Ints:
         return self.rows[numbers].astype(np.int64)
+
+    def at(self, number: int) -> int:
+        return int(self.rows[number])
 
     def __repr__(self) -> str:
         return f"Listed({self.n} rows)"

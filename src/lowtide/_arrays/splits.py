@@ -6,6 +6,7 @@ part needs no index, its rows are found by arithmetic, and a pass over it goes t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ import numpy.typing as npt
 
 from lowtide._arrays.selections import Masked, Selection
 from lowtide._io.extents import Ints
-from lowtide._permutation import Shuffled, key_of, mix
+from lowtide._permutation import Shuffled, key_of, mix, mix_one
 from lowtide._sizes import whole
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, IndexingError
 
 if TYPE_CHECKING:
     from lowtide._arrays.array import Array
@@ -60,6 +61,19 @@ class Local(Selection):
             rows[short] = self._table[numbers[short] - self._tail]
         return rows
 
+    def at(self, number: int) -> int:
+        if number >= self._tail:
+            return int(self._table[number - self._tail])
+        block, place = divmod(number, _BLOCK)
+        left, right = divmod(place, 16)
+        for i, key in enumerate(self._keys):
+            table = mix_one(block + int(key))
+            if i % 2:
+                right = right + (table >> 4 * left) & 15
+            else:
+                left = left + (table >> 4 * right) & 15
+        return block * _BLOCK + left * 16 + right
+
 
 def _digit(tables: npt.NDArray[np.uint64], places: Ints) -> Ints:
     digits: Ints = (tables >> (places.astype(np.uint64) * np.uint64(4)) & np.uint64(15)).astype(np.int64)
@@ -83,6 +97,9 @@ class Share(Selection):
         rows = wide * self.total // self.n if self.rest else ((wide + 1) * self.total - 1) // self.n
         return rows.astype(np.int64)
 
+    def at(self, number: int) -> int:
+        return number * self.total // self.n if self.rest else ((number + 1) * self.total - 1) // self.n
+
 
 class Fold(Selection):
     """Every ``folds``-th row from ``number`` on, or, with ``rest``, the others.
@@ -105,12 +122,21 @@ class Fold(Selection):
         rows: Ints = turn * self.folds + place + (place >= self.number)
         return rows
 
+    def at(self, number: int) -> int:
+        if not self.rest:
+            return self.number + number * self.folds
+        turn, place = divmod(number, self.folds - 1)
+        return turn * self.folds + place + (place >= self.number)
+
 
 def split(
     array: Array, fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
 ) -> tuple[Array, ...]:
     """The parts of an array; see :meth:`Array.split`."""
-    sizes = _sizes(array._row_count(), fractions)
+    try:
+        sizes = _sizes(array._row_count(), fractions)
+    except ArgumentError as error:
+        raise ArgumentError(f"{array.path}: {error}") from None
     if stratify is not None:
         if not shuffle:
             raise ArgumentError("stratify divides each class at random; leave shuffle=False out")
@@ -146,7 +172,9 @@ class Folds(Sequence[Any]):
         return self._count
 
     def __getitem__(self, number: Any) -> Any:
-        number = range(self._count)[number]  # an IndexError ends a loop
+        if isinstance(number, slice):
+            return [self[one] for one in range(self._count)[number]]
+        number = self._number(number)
         total = self._permutation.n
         if self._parts is not None:
             part = self._parts[number]
@@ -156,6 +184,12 @@ class Folds(Sequence[Any]):
             return tuple(self._array._rows_view(view) for view in views)
         permuted = self._array._rows_view(self._permutation)
         return tuple(permuted._rows_view(Fold(total, self._count, number, rest)) for rest in (True, False))
+
+    def _number(self, number: Any) -> int:
+        try:
+            return range(self._count)[operator.index(number)]
+        except (IndexError, TypeError):
+            raise IndexingError(f"{self._array.path}: there is no fold {number!r} of {self._count}") from None
 
     def __repr__(self) -> str:
         return f"<{self._count} folds of {self._array!r}>"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from lowtide._arrays.splits import Folds
 
 
-def zip(*arrays: Array, **named: Array) -> Zip:
+def zip(*arrays: Array | Sequence[Array] | Mapping[str, Array], **named: Array) -> Zip:
     """Arrays of equally many rows as one: one order, one budget, one state; a row is a tuple or a dict.
 
     Parameters
     ----------
     *arrays : Array
-        Arrays or views of them: chunks are tuples.
+        Arrays or views of them: chunks are tuples. Also one tuple, list or dict of arrays.
     **named : Array
         Arrays by name: chunks are dicts. Positional ones before them are then called ``"0"``, ``"1"``, ….
 
@@ -42,6 +42,12 @@ def zip(*arrays: Array, **named: Array) -> Zip:
     >>> lowtide.zip(x=a, y=a.columns[0])[1]
     {'x': array([3, 4, 5]), 'y': np.int64(3)}
     """
+    if len(arrays) == 1 and not named:
+        [only] = arrays
+        if isinstance(only, Mapping):
+            arrays, named = (), {str(name): array for name, array in only.items()}
+        elif isinstance(only, list | tuple):
+            arrays = tuple(only)
     for array in (*arrays, *named.values()):
         if not isinstance(array, Array):
             raise ArgumentError(
@@ -49,7 +55,7 @@ def zip(*arrays: Array, **named: Array) -> Zip:
                 f"or index what you have in memory by rows of chunks(with_rows=True)"
             )
     names = [*map(str, range(len(arrays))), *named] if named else None
-    return Zip((*arrays, *named.values()), names)
+    return Zip(cast("tuple[Array, ...]", (*arrays, *named.values())), names)
 
 
 class Zip(ReadOnly):
@@ -240,6 +246,8 @@ class _ZipFolds(Sequence[Any]):
         return len(self._folds)
 
     def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
         return tuple(self._zip._like(part) for part in self._folds[number])
 
 

@@ -70,6 +70,12 @@ class View(Array):
         """What it is a view of, for ``repr``."""
         raise NotImplementedError
 
+    def _not_written(self, what: str) -> TypeError:
+        return TypeError(
+            f"{self.path}: {what} would write to a view ({self._shown}), and views are read-only; assign to "
+            f"the array itself, opened with mode='r+', as in array[rows] = values"
+        )
+
     # Indexing, by whole rows: some at a time, of which NumPy takes what the rest of the index selects.
 
     def __getitem__(self, index: Any) -> Any:
@@ -171,6 +177,16 @@ class RowView(View):
     @property
     def _shown(self) -> str:
         return f"{self.shape[0]} of {len(self._source)} rows"
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | np.integer) and not isinstance(index, bool) and not self._closed:
+            number, count = int(index), self._shape[0]
+            if -count <= number < count:
+                number += count if number < 0 else 0
+                for selection in reversed(self._selections):
+                    number = selection.at(number)
+                return self._source[number]
+        return super().__getitem__(index)
 
     def _numbers(self, numbers: Ints) -> Ints:
         for selection in reversed(self._selections):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,12 @@ from lowtide._arrays import assignment, targets, unpublished
 from lowtide._arrays import casting as _casting
 from lowtide._arrays.array import Array
 from lowtide._arrays.casting import Casting
+from lowtide._arrays.conversions import Fields, is_names
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.indexing import Selection
 from lowtide._arrays.stored import StoredArray
 from lowtide._arrays.unpublished import State
+from lowtide._arrays.views import ConvertedView
 from lowtide._io import atomic
 from lowtide._io.identity import Identity
 from lowtide._io.pace import ScatteredPace
@@ -34,13 +37,23 @@ _AT_ONCE = 4 * 2**20  # bytes converted and written at once
 _FORMATS = ("npy", "raw", "safetensors")
 
 
+class _Elements(NamedTuple):
+    """What is assigned to: all of an array, or a field of its records."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
 class WritableArray(StoredArray):
     """An :class:`Array` whose elements can be assigned, in bounded memory and with few unwritten pages.
 
     ``lowtide.open(path, mode="r+")`` opens a file that is there, and ``lowtide.create(path, dtype,
     shape=...)`` makes a new one. ``out[index] = values`` takes every index that ``out[index]`` reads, values
-    that broadcast to it, and other lowtide arrays of its shape, which are copied piece by piece. Values that
-    do not fit are refused as by ``create``; those of pieces of 4 MiB before them have been written by then.
+    that broadcast to it, and other lowtide arrays of its shape, which are copied piece by piece. A field of
+    records is assigned as ``out["x"][rows] = values``; other views are read-only. Values that do not fit are
+    refused as by ``create``; those of pieces of 4 MiB before them have been written by then.
 
     Threads may write at the same time, and so may processes: pickle the array, fork, or open the file in
     each of them. Where two of them write the same element, either value may be the one that stays.
@@ -78,19 +91,35 @@ class WritableArray(StoredArray):
         return self._final
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if not is_names(index):
+            self._assign(_Elements(self.dtype, self.shape, self._strides, self._layout.offset), index, value)
+            return
+        for name in [index] if isinstance(index, str) else index:
+            field = self._fields(name)
+            field[...] = value if isinstance(index, str) else _field_of(value, name, self.path)
+
+    def _fields(self, names: str | list[str]) -> Array:
+        try:
+            return WritableField(self, Fields(names)) if isinstance(names, str) else super()._fields(names)
+        except IndexingError as error:
+            raise IndexingError(f"{self.path}: {error}") from None
+
+    def _assign(self, elements: _Elements, index: Any, value: Any) -> None:
         self._check_open()
         try:
-            selection = Selection.of(index, self.shape, self._strides, self.itemsize)
+            selection = Selection.of(index, elements.shape, elements.strides, elements.dtype.itemsize)
         except IndexingError as error:
             raise IndexingError(f"{self.path}: {error}") from None
         if np.ma.is_masked(value):  # as an ndarray it would show what the mask hides
             raise ArgumentError(f"{self.path}: values are masked; fill them first, as in values.filled(0)")
-        piece = self._values(value, selection.shape)
+        piece = self._values(value, selection.shape, elements.dtype)
         with errors.write_errors(self.path):
             for part, place in assignment.parts(selection, _AT_ONCE):
-                self._write(part, piece(place), place[0].start or 0 if place else 0)
+                self._write(elements, part, piece(place), place[0].start or 0 if place else 0)
 
-    def _values(self, value: Any, shape: tuple[int, ...]) -> Callable[[tuple[slice, ...]], npt.NDArray[Any]]:
+    def _values(
+        self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[tuple[slice, ...]], npt.NDArray[Any]]:
         """What gives the values for a place in the selection; an error if they do not fit its shape."""
         if isinstance(value, Array) and value.shape == shape:
             source = value
@@ -99,9 +128,9 @@ class WritableArray(StoredArray):
                     f"{self.path}: values of the same file would be read while they are written; load them "
                     f"first, as in array[rows] = other[:]"
                 )
-            self._check_values(source.dtype)
+            self._check_values(source.dtype, dtype)
             return lambda place: np.asarray(source[(..., *place)])
-        array = np.asarray(value, self.dtype if self.dtype.names and isinstance(value, tuple) else None)
+        array = np.asarray(value, dtype if dtype.names and isinstance(value, tuple) else None)
         while array.ndim > len(shape) and array.shape[0] == 1:  # as NumPy does
             array = array[0]
         try:
@@ -112,16 +141,17 @@ class WritableArray(StoredArray):
                 f"{shape}; pass one value, or as many as are selected"
             ) from None
         if array.size:
-            self._check_values(array.dtype)
+            self._check_values(array.dtype, dtype)
         return lambda place: broadcast[cast("Any", (..., *place))]
 
-    def _check_values(self, dtype: np.dtype[Any]) -> None:
+    def _check_values(self, given: np.dtype[Any], dtype: np.dtype[Any]) -> None:
         if self._casting != "unsafe":
-            _casting.check_dtype(self.path, dtype, self.dtype)
+            _casting.check_dtype(self.path, given, dtype)
 
-    def _write(self, part: Selection, values: npt.NDArray[Any], first: int) -> None:
+    def _write(self, elements: _Elements, part: Selection, values: npt.NDArray[Any], first: int) -> None:
         rows = values if values.ndim else values[None]
-        converted = _casting.convert(self.path, rows, self.dtype, self._casting, first).reshape(values.shape)
+        converted = _casting.convert(self.path, rows, elements.dtype, self._casting, first)
+        converted = converted.reshape(values.shape)
         fd = self._file.fd()
         span = [0, 0, 0]  # first byte, end and bytes of some records
 
@@ -131,7 +161,7 @@ class WritableArray(StoredArray):
             span[1] = max(span[1], offset + len(data))
             span[2] += len(data)
 
-        for records in assignment.write(part, converted, record, self._layout.offset):
+        for records in assignment.write(part, converted, record, elements.offset):
             self._pace.wrote(fd, span[0], span[1], span[2], records)
             span[:] = 0, 0, 0
 
@@ -216,6 +246,35 @@ class WritableArray(StoredArray):
         self._check_open()
         layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
         return _restore, (layout, *self._settings, self._casting, self._final)
+
+
+class WritableField(ConvertedView):
+    """One field of the records of a :class:`WritableArray`, to be read and assigned."""
+
+    _source: WritableArray
+    _conversion: Fields
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._check_open()
+        source = self._source
+        assert source.dtype.fields is not None
+        field, offset = source.dtype.fields[self._conversion.argument][:2]
+        inner = [math.prod(field.shape[i + 1 :]) * field.base.itemsize for i in range(len(field.shape))]
+        elements = _Elements(
+            field.base, self.shape, (*source._strides, *inner), source._layout.offset + offset
+        )
+        source._assign(elements, index, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_pickled()
+        return WritableField, (self._source, self._conversion)
+
+
+def _field_of(value: Any, name: str, path: str) -> Any:
+    names = getattr(getattr(value, "dtype", None), "names", None) or ()
+    if name not in names:
+        raise ArgumentError(f"{path}: values for several fields must be records with a field {name!r}")
+    return value[name]
 
 
 def _restore(

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 import lowtide
 from lowtide._arrays import array as array_module
 from lowtide._arrays import reductions
+from lowtide._io import threads
 from lowtide.errors import ArgumentError, BudgetError
 
 NAMES = ["sum", "mean", "var", "std", "min", "max"]
@@ -85,6 +86,51 @@ def test_a_small_spread_on_a_large_mean_keeps_its_digits(tmp_path: Path) -> None
         np.testing.assert_allclose(a.var(ddof=1), array.var(ddof=1), rtol=1e-9)
 
 
+def test_infinities_and_the_order_of_magnitudes_are_numpys(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(1000, 4))
+    array[3, 0], array[900, 1], array[500, 2] = np.inf, -np.inf, np.nan
+    array[:10, 3] += 1e9  # the first pieces are far from the rest
+    np.save(tmp_path / "x.npy", array)
+    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reductions, "_PIECE", 20):
+        for name in NAMES:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                expected = getattr(array, name)(axis=0)
+            np.testing.assert_allclose(getattr(a, name)(axis=0), expected, rtol=1e-12, err_msg=name)
+
+
+def test_long_doubles_keep_their_digits(tmp_path: Path) -> None:
+    array = np.full((100, 2), np.longdouble(1) + np.finfo("g").eps * 4)
+    np.save(tmp_path / "x.npy", array)
+    with lowtide.open(tmp_path / "x.npy") as a:
+        assert (a.mean(axis=0) == array.mean(axis=0)).all()
+        assert a.var() == 0
+
+
+def test_results_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).random((4096, 256), dtype="f4")
+    np.save(tmp_path / "x.npy", array)
+    results = []
+    for cores in (1, 2, 4):
+        with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(threads, "_CORES", cores):
+            results.append([*(getattr(a, name)(axis=0) for name in NAMES), a.histogram(9, (0, 1))[0]])
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_a_bar_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5000, 100)))
+    with lowtide.open(tmp_path / "x.npy") as a:
+        a.mean(progress=False)
+        assert capsys.readouterr().err == ""
+        a.mean(progress=True)
+        shown = capsys.readouterr()
+        assert "mean" in shown.err
+        assert "4.0/4.0 MB" in shown.err or "3.8/3.8 MiB" in shown.err
+        assert shown.out == ""
+
+
 def test_float32_sums_are_better_than_numpys(tmp_path: Path) -> None:
     array = np.full((2**20, 1), 0.1, "f4")
     np.save(tmp_path / "x.npy", array)
@@ -123,6 +169,8 @@ def test_progress_adds_up(tmp_path: Path) -> None:
         (lambda a: a.max(axis=5), "axis must be None"),
         (lambda a: a.sum(out=np.zeros(())), "has no out="),
         (lambda a: a.histogram(0), "bins must be"),
+        (lambda a: a.mean(progress=3), "progress must be True or a function"),
+        (lambda a: a.rows(1, 1).max(), "has no minimum and no maximum"),
     ],
 )
 def test_bad_reductions_raise(tmp_path: Path, use: Any, message: str) -> None:

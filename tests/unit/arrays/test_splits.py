@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide._arrays import splits
+from lowtide._arrays.selections import Selection, Stride, selected
 from lowtide._arrays.splits import Fold, Local, Share
 from lowtide.errors import ArgumentError
 
@@ -104,7 +105,7 @@ def test_every_row_is_validated_once(
     labels = np.random.default_rng(seed).integers(0, 3, rows) if stratified else None
     with numbered(tmp_path_factory.mktemp("folds") / "x.npy", rows) as x:
         pairs = x.folds(folds, seed, stratify=labels)
-        assert len(pairs) == len(list(pairs)) == folds
+        assert len(pairs) == len(list(pairs)) == len(pairs[:]) == folds
         validated = []
         for train, validation in pairs:
             assert sorted([*train[:], *validation[:]]) == list(range(rows))
@@ -157,3 +158,22 @@ def test_labels_that_are_no_classes_raise(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(splits, "_CLASSES", 5)
     with numbered(tmp_path / "x.npy", 10) as a, pytest.raises(ArgumentError, match="more than 5 different"):
         a.split(0.5, stratify=np.arange(10))
+
+
+@given(total=st.integers(1, 3000), seed=st.integers(-(2**70), 2**70), data=st.data())
+def test_one_row_is_that_of_many(total: int, seed: int, data: st.DataObject) -> None:
+    n, folds = data.draw(st.integers(1, total)), data.draw(st.integers(2, 9))
+    number = data.draw(st.integers(0, folds - 1))
+    rest = data.draw(st.booleans())
+    selections: list[Selection] = [
+        Local(total, seed),
+        Share(total, n, rest),
+        Share(10**15 + total, n, rest),
+        Fold(total, folds, number, rest),
+        Stride(total, -1, total),
+        selected(data.draw(st.lists(st.integers(0, total - 1))), total, "x.npy"),
+        selected(np.arange(total) % folds == number, total, "x.npy"),
+    ]
+    for selection in selections:
+        for row in data.draw(st.lists(st.integers(0, selection.n - 1), max_size=5)) if selection.n else []:
+            assert selection.at(row) == selection(np.array([row]))[0], selection

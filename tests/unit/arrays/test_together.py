@@ -131,6 +131,9 @@ def test_indexing_and_views_of_a_zip(arrays: list[lowtide.Array]) -> None:
     parts = lowtide.zip(x.rows(100), y.rows(100)).split(0.5, shuffle=False)
     assert numbers(parts[0][:]) == list(range(100, 550))
     assert "lowtide.Zip" in repr(zipped)
+    assert lowtide.zip({"x": x, "y": y})[3].keys() == {"x", "y"}
+    assert numbers(lowtide.zip((x, y))[5:7]) == numbers(lowtide.zip([x, y])[5:7]) == [5, 6]
+    assert len(lowtide.zip(x, y).folds(5)[1:3]) == 2
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
@@ -150,6 +153,9 @@ def test_a_chunk_by_number_is_that_of_the_pass(arrays: list[lowtide.Array], shuf
     ("use", "error", "message"),
     [
         (lambda x, y: lowtide.zip(), ArgumentError, "at least one array"),
+        (lambda x, y: lowtide.zip({}), ArgumentError, "at least one array"),
+        (lambda x, y: lowtide.zip([x], y), ArgumentError, "got list"),
+        (lambda x, y: lowtide.zip(x, y).folds(4)[4], IndexingError, "no fold 4 of 4"),
         (
             lambda x, y: lowtide.zip(x, y.rows(1)),
             ArgumentError,

@@ -317,6 +317,49 @@ class TestValues:
             out[2] = np.array((8, 1.5), dtype)
         assert np.load(tmp_path / "r.npy").tolist() == [(0, 0), (7, 0.5), (8, 1.5)]
 
+    def test_fields_are_assigned_as_in_numpy(self, tmp_path: Path) -> None:
+        dtype = np.dtype([("id", ">i4"), ("xy", "f4", (2,)), ("tag", "S3")], align=True)
+        for order in ("C", "F"):
+            expected = np.zeros((5, 2), dtype, order)
+            np.save(tmp_path / "r.npy", expected)
+            with lowtide.open(tmp_path / "r.npy", mode="r+") as out:
+                for array in (expected, out):
+                    array["id"] = np.arange(10).reshape(5, 2)
+                    array["xy"][1:3] = [1, 2]
+                    array["xy"][..., 1] = 7
+                    array["tag"][[0, 4], 1] = b"ab"
+                    array[["id", "tag"]] = array[["tag", "id"]][:][["id", "tag"]]
+                pickle.loads(pickle.dumps(out["id"]))[0, 0] = expected["id"][0, 0] = 99
+                assert content(out[...]) == content(expected)
+                assert content(out["xy"][2]) == content(expected["xy"][2])
+            assert content(np.load(tmp_path / "r.npy")) == content(expected)
+
+    @pytest.mark.parametrize(
+        ("field", "index", "value", "error", "problem"),
+        [
+            ("id", 0, 1.5, ArgumentError, "not of the same kind"),
+            ("tag", 0, b"long", ArgumentError, "does not fit"),
+            ("id", 3, 1, IndexingError, "out of bounds"),
+            ("no", 0, 1, IndexingError, "has no field 'no'; its fields are"),
+            (["id", "tag"], ..., 1, ArgumentError, "must be records with a field 'id'"),
+        ],
+    )
+    def test_bad_values_of_fields_are_refused(
+        self, tmp_path: Path, field: Any, index: Any, value: Any, error: Any, problem: str
+    ) -> None:
+        with lowtide.create(tmp_path / "r.npy", [("id", "i4"), ("tag", "S3")], shape=3) as out:
+            with pytest.raises(error, match=problem):
+                if isinstance(field, str):
+                    out[field][index] = value
+                else:
+                    out[field] = value
+            assert out[:].tolist() == [(0, b"")] * 3
+
+    def test_other_views_are_read_only(self, array: Any) -> None:
+        for view in (array.rows(1), array.select([0]), array.columns[0], array.astype("f4")):
+            with pytest.raises(TypeError, match=r"views are read-only; assign to the array itself"):
+                view[0] = 1
+
     def test_whole_array_operators_say_what_to_do(self, array: Any) -> None:
         with pytest.raises(TypeError, match="in pieces"):
             array += 1
