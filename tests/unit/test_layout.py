@@ -62,6 +62,7 @@ TESTED_IN = {
     "_tensors.py": "integration/test_torch.py",
     "_token_datasets.py": "integration/test_datasets.py",
     "_tokens/formats/__init__.py": "unit/tokens/formats/test_tokens.py",
+    "_tokens/formats/arrowstream.py": "integration/tokens/formats/test_arrow.py",
     "_tokens/formats/npytokens.py": "unit/tokens/formats/test_tokens.py",
     "_tokens/formats/records.py": "integration/tokens/formats/test_mds.py",
     "_tokens/steps.py": "unit/tokens/test_ahead.py",
