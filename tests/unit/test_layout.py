@@ -56,6 +56,7 @@ TESTED_IN = {
     "_prepare/executors.py": "process/prepare/test_jobs.py",
     "_prepare/inputs/datasets.py": "integration/prepare/test_datasets.py",
     "_prepare/run.py": "unit/prepare/test_prepare.py",
+    "_prepare/settings.py": "unit/prepare/test_prepare.py",
     "_prepare/shard_writer.py": "unit/prepare/test_merge.py",
     "_prepare/tokenizers/kind.py": "unit/prepare/test_kinds.py",
     "_prepare/worker.py": "process/prepare/test_resuming.py",
