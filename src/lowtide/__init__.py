@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lowtide._memory.magics import load_ipython_extension as load_ipython_extension
     from lowtide._memory.watch import Watch as Watch
     from lowtide._memory.watch import watch as watch
+    from lowtide._prepare.corpus_writer import CorpusWriter as CorpusWriter
+    from lowtide._prepare.corpus_writer import create_corpus as create_corpus
     from lowtide._prepare.prepare import prepare as prepare
     from lowtide._prepare.tokenizers import load_tokenizer as load_tokenizer
     from lowtide._tokens.batches import Batches as Batches
@@ -51,6 +53,7 @@ _NAMES = {
     "BudgetError": "lowtide.errors",
     "Chunks": "lowtide._arrays.chunks",
     "Corpus": "lowtide._tokens.corpus",
+    "CorpusWriter": "lowtide._prepare.corpus_writer",
     "FileChangedError": "lowtide.errors",
     "FormatError": "lowtide.errors",
     "LowtideError": "lowtide.errors",
@@ -63,6 +66,7 @@ _NAMES = {
     "Zip": "lowtide._arrays.together",
     "corpus": "lowtide._tokens.corpus",
     "create": "lowtide._arrays.writer",
+    "create_corpus": "lowtide._prepare.corpus_writer",
     "dask": "lowtide.dask",
     "errors": "lowtide.errors",
     "gpt": "lowtide.gpt",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 from contextlib import suppress
@@ -80,6 +81,20 @@ def _make_litdata(folder: Path) -> None:
     _make(build(_ITEMS, sized=True), folder / "sized")
 
 
+def _make_arrow(folder: Path) -> None:
+    import pyarrow as pa
+
+    for name, kind in (("list", pa.list_(pa.int32())), ("fixed", pa.list_(pa.uint16(), 4))):
+        rows = pa.array([[i, i + 1, i + 2, i + 3] for i in range(6)], kind)
+        table = pa.table({"name": ["a"] * 6, "input_ids": rows})
+        (folder / name).mkdir()
+        path = folder / name / "data.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+        state = {"_data_files": [{"filename": path.name}], "_split": None}
+        (folder / name / "state.json").write_text(json.dumps(state))
+
+
 def _make_own(folder: Path) -> None:
     (folder / "text").mkdir()
     for i in range(4):
@@ -145,6 +160,7 @@ TARGETS = [
     Target("npy-tokens", _make_npy, partial(_read, eos=7)),
     Target("litdata", _make_litdata, _read_each, share=0.5),
     Target("mds", _make_mds, _read_each, share=0.5),
+    Target("arrow", _make_arrow, _read_each),
     Target("corpus", _make_own, _read_own, damaged="corpus/**/*", share=0.4),
     Target("documents", _make_documents, _read_scanned, damaged="documents.npy", share=0.3),
 ]

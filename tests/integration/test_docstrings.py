@@ -17,6 +17,7 @@ CREATED_BY = {
     "lowtide.Batches": "lowtide.Corpus.batches",
     "lowtide.Chunks": "lowtide.Array.chunks",
     "lowtide.Corpus": "lowtide.corpus",
+    "lowtide.CorpusWriter": "lowtide.create_corpus",
     "lowtide.Mixture": "lowtide.mix",
     "lowtide.WritableArray": "lowtide.create",
     "lowtide.Writer": "lowtide.create",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -16,14 +17,14 @@ from unittest import mock
 import numpy as np
 
 import lowtide
-from lowtide._prepare import jobs, merge, run
+from lowtide._prepare import jobs, merge, settings
 
 
 @contextmanager
 def small(unit: int = 4096, uncommitted: int = 10_000) -> Iterator[None]:
     """Units of ``unit`` bytes, one per task, and a commit every few of them."""
     with (
-        mock.patch.object(run, "UNIT", unit),
+        mock.patch.object(settings, "UNIT", unit),
         mock.patch.object(jobs, "_TASK_SIZE", unit),
         mock.patch.object(merge, "_UNCOMMITTED", uncommitted),
     ):
@@ -91,3 +92,8 @@ def documents(folder: Path, split: str) -> list[list[int]]:
 def as_bytes(text: str) -> list[int]:
     """The tokens of a document with the tokenizer ``byte``."""
     return [*np.frombuffer(text.encode(), np.uint8).tolist(), 256]
+
+
+def first_process(text: str) -> list[int]:
+    """A tokenizer that tells in which process it ran."""
+    return [os.getpid()] if text else []

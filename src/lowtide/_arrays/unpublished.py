@@ -66,7 +66,7 @@ def collected(writer: Unpublished) -> None:
 def _message(writer: Unpublished) -> str:
     return (
         f"{writer.path}: {writer._loss()} not published, because the writer was never closed; write "
-        f"`with lowtide.create(...) as out:`, or call its close()"
+        f"`with {getattr(writer, '_call', 'lowtide.create')}(...) as out:`, or call its close()"
     )
 
 

@@ -163,8 +163,9 @@ def write_file(path: str, data: bytes) -> None:
 def new_folder(path: str) -> Iterator[str]:
     """A folder to fill, ``.NAME.partial``, which is on disk and named ``path`` when the block ends.
 
-    It is locked meanwhile. What a killed writer left in it is removed.
+    It is locked meanwhile. What a killed writer left in it is removed. A forked child has no part in it.
     """
+    writer = os.getpid()
     parent, name = os.path.split(path)
     temporary = os.path.join(parent, f".{name}.partial")
     try:
@@ -178,7 +179,8 @@ def new_folder(path: str) -> Iterator[str]:
             sync_folder(temporary)
             os.replace(temporary, path)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if os.getpid() == writer:
+                shutil.rmtree(temporary, ignore_errors=True)
             raise
         finally:
             if fd is not None:

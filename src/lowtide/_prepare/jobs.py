@@ -64,8 +64,8 @@ class Record:
     files: Mapping[str, Sequence[int]] = field(default_factory=dict)  # size and CRC-32, by split and ending
 
 
-def group(units: Sequence[Unit], sizes: Sequence[int]) -> list[Task]:
-    """Units grouped into tasks; ``sizes`` are the bytes of each file.
+def group(units: Sequence[Unit], sizes: Sequence[int], val: int | None = None) -> list[Task]:
+    """Units grouped into tasks; ``sizes`` are the bytes of each file, ``val`` the first of validation data.
 
     >>> from lowtide._prepare.inputs.text import Text
     >>> units = [Unit(i, i, f"{i}.txt", Text(), None, 0, 10) for i in range(3)]
@@ -83,7 +83,8 @@ def group(units: Sequence[Unit], sizes: Sequence[int]) -> list[Task]:
     for unit in units:
         # A unit counts in bytes, rows or row groups: its weight is its part of the size of the file.
         share = sizes[unit.number] * (unit.stop - unit.start) // max(1, spans[unit.number])
-        if members and weight + share > _TASK_SIZE:
+        border = members and val is not None and members[-1].number < val <= unit.number
+        if border or (members and weight + share > _TASK_SIZE):
             tasks.append(Task(len(tasks), tuple(members), weight))
             members, weight = [], 0
         members.append(unit)
@@ -185,17 +186,21 @@ class InputTexts(Texts):
     executor: Callable[[], Executor]
     skip: bool
     tick: Callable[[int], object] = lambda weight: None
+    sampled: int | None = None  # tasks from which ``sample`` takes text: those before the validation data
 
     def sample(self) -> Iterator[str]:
         """Text from places spread evenly over the inputs. It depends on the plan alone."""
-        count = min(_PLACES, len(self.tasks))
+        tasks = self.tasks[: self.sampled]
+        count = min(_PLACES, len(tasks))
         for place in range(count):
             remaining = SAMPLE // count
-            for text in _texts(self.tasks[place * len(self.tasks) // count], self.options, self.skip):
+            for text in _texts(tasks[place * len(tasks) // count], self.options, self.skip):
+                self.tick(len(text[:remaining]))
                 yield text[:remaining]
                 remaining -= len(text)
                 if remaining <= 0:
                     break
+        self.tick(0)
 
     def map(self, function: Callable[[Iterable[str]], T]) -> Iterator[T]:
         call = partial(_apply, function=function, options=self.options, skip=self.skip)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
-import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Literal
 
-from lowtide._prepare import inputs
+from lowtide._prepare import sources as files_of
 from lowtide._prepare.inputs.kind import File
-from lowtide._prepare.run import STDIN, Holdout, OnError, Run, Settings, check_choice
+from lowtide._prepare.run import Run
+from lowtide._prepare.settings import Holdout, OnError, Settings, check_choice
+from lowtide._prepare.sources import Sources
 from lowtide._prepare.summary import Progress, Summary
+from lowtide._prepare.tokenizers import Tokenizer
+from lowtide._prepare.tokenizers.ids import Function, FunctionTokenizer, IdsTokenizer, adopt, code_of
+from lowtide._prepare.tokenizers.kind import Texts
 from lowtide._prepare.workdir import Workdir
 from lowtide._sizes import parse_count, whole
 from lowtide._tokens.formats import own
@@ -21,17 +27,19 @@ from lowtide.errors import ArgumentError
 
 
 def prepare(
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    sources: Sources,
     out: str | os.PathLike[str],
     *,
-    tokenizer: str = "byte",
+    tokenizer: str | os.PathLike[str] | Tokenizer | Function | None = None,
+    vocab_size: int | None = None,
+    val: Sources | None = None,
     val_fraction: float | None = None,
     holdout: Holdout = "auto",
     seed: int = 0,
     text_field: str = "text",
     split_on: str | None = None,
     glob: str | None = None,
-    eos: bool = True,
+    eos: bool | int = True,
     layout: own.LayoutName = "shards",
     shard_tokens: int | str = "100M",
     meta_pkl: bool = False,
@@ -53,12 +61,21 @@ def prepare(
     ----------
     sources
         Text files, JSON lines (both also ``.gz`` and ``.zst``), Parquet files, folders of them, Hugging Face
-        data sets (a folder of ``save_to_disk``, or ``hf:NAME``), or ``-`` for standard input.
+        data sets (a folder of ``save_to_disk``, or ``hf:NAME``), or ``-`` for standard input. Also any
+        iterable of documents, such as a ``datasets.Dataset`` or a generator: texts, mappings with
+        ``text_field``, or lists of token ids. They are written to a file in ``out`` first.
     out
         The folder to write.
     tokenizer
-        ``byte``, ``char``, ``bpe:VOCAB`` (trained on a sample of the sources), the path of a
-        ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
+        ``byte`` (the default), ``char``, ``bpe:VOCAB`` (trained on a sample of the sources), the path of a
+        ``tokenizer.json``, an encoding of tiktoken such as ``gpt2``, or ``ids:VOCAB`` for sources that
+        contain token ids and no text. Also a tokenizer object of Hugging Face or tiktoken, or a function from
+        a text to its ids. A function that other processes can import runs in the workers, any other one in
+        this process.
+    vocab_size
+        The number of ids, if the tokenizer is a function.
+    val
+        Sources of the split ``val``, instead of a fraction of ``sources``.
     val_fraction
         The fraction of the data that goes to the split ``val``, from 0 to below 1. By default that of 4 MiB
         in the sources, from 0.0005 to 0.1.
@@ -69,13 +86,16 @@ def prepare(
     seed
         Selects the documents for ``val``.
     text_field
-        The field of JSON lines, or the column of tables, that contains the text.
+        The field of JSON lines, or the column of tables, that contains the text, or lists of token ids.
+        If there is none called ``text``, ``input_ids`` is read.
     split_on
-        The separator between two documents of a text file; without it a file is one document.
+        The separator between two documents of a text file; without it a file is one document. It is left out
+        if an end-of-text token takes its place, and is a part of the document before it otherwise.
     glob
         Which files of folders to read, such as ``*.txt``; a pattern with a slash is matched with the path.
     eos
-        Whether to end each document with the end-of-text token of the tokenizer.
+        Whether to end each document with the end-of-text token of the tokenizer; or that token, if the
+        tokenizer is a function or ``ids:VOCAB``.
     layout
         ``shards`` (raw tokens), ``nanogpt`` (``train.bin`` and ``val.bin``), or ``llmc`` (shards with the
         header of llm.c).
@@ -119,26 +139,35 @@ def prepare(
         check_choice("errors", errors, ("strict", "replace"))
         if errors == "replace":
             on_error = "replace-or-skip" if on_error in ("skip", "replace-or-skip") else "replace"
+    if val is not None and val_fraction:
+        raise ArgumentError("val and val_fraction cannot be combined; pass the sources of val, or a fraction")
+    given = _given(tokenizer, vocab_size, eos)
+    name = "byte" if tokenizer is None else given.name if given else os.fspath(tokenizer)  # type: ignore[arg-type]
     settings = Settings(
-        tokenizer=os.fspath(tokenizer),
+        tokenizer=name,
         val_fraction=val_fraction,
         holdout=holdout,
         seed=whole("seed", seed),
-        eos=bool(eos),
+        eos=type(eos) is int or bool(eos),
         layout=layout,
         shard_tokens=None if layout == "nanogpt" else parse_count(shard_tokens),
         meta_pkl=bool(meta_pkl),
         on_error=on_error,
         text_field=text_field,
         split_on=split_on,
+        code=_digest(given) if given else "",
     )
     if dask is not None and workers is not None:
         raise ArgumentError("workers and dask cannot be combined; a Dask cluster has its own workers")
     processes = _cores() if workers is None else whole("workers", workers, least=1)
-    names = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     with closing(Workdir(os.fspath(out))) as work:
-        files = _find([os.fspath(name) for name in names], glob, work)
-        run = Run(work, files, settings, processes, dask, progress or (lambda _: None))
+        find = partial(files_of.find, folder=work.path, field=text_field, glob=glob)
+        files = find(sources, name="train.jsonl")
+        if val is not None:
+            settings = dataclasses.replace(settings, val_files=len(files))
+            files += _others(files, find(val, name="val.jsonl"))
+        report = progress or (lambda _: None)
+        run = Run(work, files, settings, processes, dask, report, given, tokenizer is not None)
         return run.run(overwrite=overwrite)
 
 
@@ -146,13 +175,34 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _find(names: Sequence[str], glob: str | None, work: Workdir) -> list[File]:
-    paths = [inputs.spool(sys.stdin.buffer, work.path) if name == STDIN else name for name in names]
-    spooled = os.path.join(work.path, "stdin")
-    return [
-        dataclasses.replace(file, name=STDIN) if file.path == spooled else file
-        for file in inputs.find(paths, glob=glob)
-    ]
+def _given(tokenizer: object, vocab_size: int | None, eos: bool | int) -> Tokenizer | None:
+    """The tokenizer, if it is an object; or ``ids:VOCAB`` with an end of text."""
+    end = eos if type(eos) is int else None
+    if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike):
+        return adopt(tokenizer, vocab_size, end)
+    if vocab_size is not None:
+        raise ArgumentError(f"vocab_size is for a function as tokenizer, got {tokenizer!r}; leave it out")
+    if end is None:
+        return None
+    if not isinstance(tokenizer, str) or not IdsTokenizer.owns(tokenizer):
+        raise ArgumentError(f"eos must be true or false for the tokenizer {tokenizer!r}, got the id {eos}")
+    ids = IdsTokenizer.create(tokenizer, Texts([]))
+    return IdsTokenizer(ids.name, ids.vocab_size, end)
+
+
+def _digest(tokenizer: Tokenizer) -> str:
+    if isinstance(tokenizer, FunctionTokenizer):
+        return code_of(tokenizer.function)
+    return hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
+
+
+def _others(files: list[File], val: list[File]) -> list[File]:
+    """The files of validation data, none of which may be among the others."""
+    known = {file.path for file in files}
+    for file in val:
+        if file.path in known:
+            raise ArgumentError(f"{file.path}: is among the sources and in val; pass it once")
+    return val
 
 
 def _deprecate(old: str, new: str) -> None:

@@ -4,92 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 from lowtide import errors
 from lowtide._io.atomic import write_file
 from lowtide._io.store import is_file
 from lowtide._prepare import inputs, sealed, tokenizers
 from lowtide._prepare.executors import Executor, open_executor
-from lowtide._prepare.inputs.kind import File, ReadOptions
-from lowtide._prepare.jobs import InputTexts, Record, group, run
+from lowtide._prepare.inputs.kind import File
+from lowtide._prepare.jobs import SAMPLE, InputTexts, Record, group, run
 from lowtide._prepare.merge import Merger
+from lowtide._prepare.settings import Settings
 from lowtide._prepare.shard_writer import DamagedError
+from lowtide._prepare.sources import SPOOLED
 from lowtide._prepare.summary import Progress, ProgressCounter, Summary
 from lowtide._prepare.tokenizers import Tokenizer
 from lowtide._prepare.tokenizers.char import meta_pkl
+from lowtide._prepare.tokenizers.ids import Function, FunctionTokenizer, IdsTokenizer
 from lowtide._prepare.workdir import Workdir, sha256_of
 from lowtide._prepare.worker import TRAIN, VAL, Job, encode
-from lowtide._tokens.formats import find, llmc, own
+from lowtide._tokens.formats import find, own
 from lowtide.errors import ArgumentError
 
-STDIN = "-"
-
-_FEW = 100  # whole files up to which a hash of documents would give no validation split, or a strange one
-_VALIDATION = 4 * 2**20  # bytes of the sources that a validation split should have
 _PLAN = ".prepared.json"  # next to corpus.json: the digest of the plan, which the same command has again
 _SMALL = 4096  # tokens of a validation split whose loss says little
-
-UNIT = 8 * 2**20
-"""Bytes of an input in a unit: few enough that all workers finish at about the same time."""
-
-Holdout = Literal["auto", "documents", "contiguous"]
-OnError = Literal["raise", "skip", "replace", "replace-or-skip"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """What determines the bytes, together with the inputs."""
-
-    tokenizer: str
-    val_fraction: float | None
-    holdout: Holdout
-    seed: int
-    eos: bool
-    layout: own.LayoutName
-    shard_tokens: int | None
-    meta_pkl: bool
-    on_error: OnError
-    text_field: str
-    split_on: str | None
-
-    def __post_init__(self) -> None:
-        check_choice("holdout", self.holdout, get_args(Holdout))
-        check_choice("layout", self.layout, get_args(own.LayoutName))
-        check_choice("on_error", self.on_error, get_args(OnError))
-        fraction = self.val_fraction or 0.0
-        if not 0 <= fraction < 1 or math.isnan(fraction):
-            raise ArgumentError(f"val_fraction must be from 0 to below 1, got {self.val_fraction!r}")
-        if self.meta_pkl and self.tokenizer != "char":
-            raise ArgumentError(
-                "meta_pkl writes nanoGPT's table of characters, which only the tokenizer 'char' has, got "
-                f"{self.tokenizer!r}"
-            )
-        most = llmc.MAX_TOKENS if self.layout == "llmc" else 2**50
-        if self.shard_tokens is not None and not 1 <= self.shard_tokens <= most:
-            raise ArgumentError(f"shard_tokens must be from 1 to {most}, got {self.shard_tokens}")
-
-    @property
-    def skips(self) -> bool:
-        return self.on_error.endswith("skip")
-
-    def resolved(self, files: Sequence[File]) -> Settings:
-        """With the fraction and the holdout that suit the files, where they were left open."""
-        fraction, holdout = self.val_fraction, self.holdout
-        if fraction is None:
-            fraction = validation_fraction(sum(file.size for file in files))
-        if holdout == "auto":
-            whole = self.split_on is None and all(file.kind.name == "text" for file in files)
-            holdout = "contiguous" if whole and len(files) <= _FEW else "documents"
-        return dataclasses.replace(self, val_fraction=fraction, holdout=holdout)
-
-    def options(self) -> ReadOptions:
-        replace = self.on_error.startswith("replace")
-        return ReadOptions(self.text_field, self.split_on, replace=replace, unit_size=UNIT)
 
 
 @dataclasses.dataclass
@@ -102,13 +44,19 @@ class Run:
     workers: int
     dask: str | None
     progress: Callable[[Progress], object]
+    tokenizer: Tokenizer | None = None
+    """The tokenizer, if it is an object and not a name."""
+    chosen: bool = True
+    """Whether the caller has chosen the tokenizer."""
 
     def __post_init__(self) -> None:
         self.settings = self.settings.resolved(self.files)
         self._options = self.settings.options()
         self._isolated = _isolated(self.files)
         units = inputs.plan(self.files, self._options, isolated=self._isolated)
-        self._tasks = group(units, [file.size for file in self.files])
+        val = self.settings.val_files
+        self._tasks = group(units, [file.size for file in self.files], val)
+        self._train_tasks = sum(val is None or task.units[0].number < val for task in self._tasks)
         self._total = sum(task.weight for task in self._tasks)
         self._executor: Executor | None = None
 
@@ -133,8 +81,8 @@ class Run:
     def _finished(self) -> Summary | None:
         """The corpus that an earlier run of the same plan has published, if all of its files are there."""
         record = sealed.read(os.path.join(self.work.out, _PLAN))
-        if record is None or record.get("plan") != self._digest:
-            return None
+        if record is None or record.get("plan") != self._digest or self._function is not None:
+            return None  # nobody knows what a function depends on
         try:
             manifest = own.read(os.path.join(self.work.out, own.NAME))
             for split in manifest.splits:
@@ -163,7 +111,7 @@ class Run:
             if is_file(path):
                 settings["tokenizer_sha256"] = sha256_of(path)
         return {
-            "version": 4,
+            "version": 5,
             "settings": settings,
             "unit": self._options.unit_size,
             "sources": [_identity(file) for file in self.files],
@@ -172,23 +120,46 @@ class Run:
     def _pool(self) -> Executor:
         """The executor, started when it is first needed: at most as many processes as tasks."""
         if self._executor is None:
-            workers = min(self.workers, len(self._tasks))
-            self._executor = open_executor(workers, self.dask, isolated=self._isolated)
+            workers, isolated = min(self.workers, len(self._tasks)), self._isolated
+            if self._function is not None and not _importable(self._function):
+                if self.dask is not None:
+                    raise ArgumentError(
+                        f"the workers of a Dask cluster cannot import the tokenizer {self._function!r}; "
+                        "define it in a module that they have"
+                    )
+                workers, isolated = 1, False
+            self._executor = open_executor(workers, self.dask, isolated=isolated)
         return self._executor
+
+    @property
+    def _function(self) -> Function | None:
+        return self.tokenizer.function if isinstance(self.tokenizer, FunctionTokenizer) else None
 
     def _tokenizer(self) -> Tokenizer:
         """The tokenizer, created once; later runs of the same plan load its file."""
+        name, given = self.settings.tokenizer, self.tokenizer
         if not self.work.has_tokenizer():
-            counter = ProgressCounter(self._total, 0, self.progress)
-
-            def tick(weight: int) -> None:
-                counter.add(0, 0, weight)
-                counter.tick("alphabet")
-
-            texts = InputTexts(self._tasks, self._options, self._pool, skip=self.settings.skips, tick=tick)
-            tokenizer = tokenizers.make(self.settings.tokenizer, texts)
+            tokenizer = given or tokenizers.make(name, self._texts())
             self.work.write_tokenizer(tokenizer.to_json().encode())
-        return tokenizers.load(self.work.tokenizer, name=self.settings.tokenizer, trusted=True)
+        loaded = tokenizers.load(
+            self.work.tokenizer, name=name, eos=given.eos if given else None, trusted=True
+        )
+        keep = loaded.eos is None or not self.settings.eos
+        self._options = dataclasses.replace(self._options, keep_separators=keep)
+        return loaded
+
+    def _texts(self) -> InputTexts:
+        """The text that a tokenizer is created from, and its progress: all of it, or a sample."""
+        sampled = self.settings.tokenizer.startswith("bpe:")
+        total = min(SAMPLE, sum(task.weight for task in self._tasks[: self._train_tasks]))
+        counter = ProgressCounter(total if sampled else self._total, 0, self.progress)
+
+        def tick(weight: int) -> None:
+            counter.add(0, 0, weight)
+            counter.tick(("sample" if weight else "training") if sampled else "alphabet")
+
+        options, skip = self._options, self.settings.skips
+        return InputTexts(self._tasks, options, self._pool, skip=skip, tick=tick, sampled=self._train_tasks)
 
     def _encode(self, tokenizer: Tokenizer) -> Merger:
         """Encode the remaining tasks, and merge them as they complete."""
@@ -202,8 +173,11 @@ class Run:
             dtype=tokenizers.narrow_dtype_for(tokenizer.vocab_size).str,
             options=self._options,
             val_fraction=self._fraction if by_document else 0.0,
+            val_files=settings.val_files,
             seed=settings.seed,
             skip=settings.skips,
+            function=self._function,
+            takes_ids=self.chosen,
         )
         merge = partial(
             Merger,
@@ -262,19 +236,22 @@ class Run:
         train, val = merger.writers[TRAIN], merger.writers[VAL]
         notes = self._notes(train.tokens, val.tokens, merger.skipped)
         notes += self._vocabulary_notes(tokenizer)
-        data = tokenizer.to_json().encode()
-        write_file(os.path.join(self.work.shards, "tokenizer.json"), data)
+        entry = own.Tokenizer(tokenizer.name)
+        if not isinstance(tokenizer, IdsTokenizer):  # of which there is no more to say than its name
+            data = tokenizer.to_json().encode()
+            write_file(os.path.join(self.work.shards, "tokenizer.json"), data)
+            entry = own.Tokenizer(tokenizer.name, hashlib.sha256(data).hexdigest(), "tokenizer.json")
         if settings.meta_pkl:
             write_file(os.path.join(self.work.shards, "meta.pkl"), meta_pkl(tokenizer))
         recorded = {**dataclasses.asdict(settings), "skipped": merger.skipped}
-        del recorded["tokenizer"], recorded["layout"]
+        del recorded["tokenizer"], recorded["layout"], recorded["code"], recorded["val_files"]
         manifest = own.Manifest(
             dtype=tokenizers.dtype_for(tokenizer.vocab_size).name,
             splits={writer.split: writer.shards for writer in (train, val) if writer.shards},
             layout=settings.layout,
             vocab_size=tokenizer.vocab_size,
             eos=tokenizer.eos if settings.eos else None,
-            tokenizer=own.Tokenizer(tokenizer.name, hashlib.sha256(data).hexdigest(), "tokenizer.json"),
+            tokenizer=entry,
             # A name may contain bytes that are not UTF-8, which JSON cannot represent.
             sources=[
                 {"name": file.name.encode("utf8", "backslashreplace").decode(), "bytes": file.size}
@@ -329,15 +306,6 @@ class Run:
         return notes
 
 
-def validation_fraction(size: int) -> float:
-    """The fraction of sources of ``size`` bytes that is worth holding out: 4 MiB, from 0.05 % to 10 %.
-
-    >>> [validation_fraction(size) for size in (10**6, 2**30, 10**12)]
-    [0.1, 0.00390625, 0.0005]
-    """
-    return min(0.1, max(0.0005, _VALIDATION / max(1, size)))
-
-
 def _consume(merger: Merger, records: dict[int, Record]) -> None:
     while merger.consumed in records:
         merger.consume(records.pop(merger.consumed))
@@ -348,14 +316,16 @@ def _isolated(files: Sequence[File]) -> bool:
     return any(file.kind.unsafe for file in files)
 
 
+def _importable(function: Function) -> bool:
+    """Whether other processes can import a function."""
+    try:
+        return b"__main__" not in pickle.dumps(function)
+    except Exception:  # whatever the object raises
+        return False
+
+
 def _identity(file: File) -> dict[str, Any]:
     """Determines whether an input is the same as in an earlier run."""
-    # Standard input is a new file in each run.
-    modified = sha256_of(file.path) if file.name == STDIN else file.modified
+    # Standard input and the documents of an iterable are a new file in each run.
+    modified = sha256_of(file.path) if file.name in SPOOLED else file.modified
     return {"path": file.path, "kind": file.label, "size": file.size, "modified": modified}
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise unless an argument has one of the values."""
-    if value not in choices:
-        raise ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")

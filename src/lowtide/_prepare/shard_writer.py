@@ -59,8 +59,8 @@ class ShardWriter:
             self._open_shard()
         return 2**60 if self._shard_tokens is None else self._first + self._shard_tokens - self.tokens
 
-    def append(self, data: memoryview, pool: ThreadPoolExecutor) -> None:
-        """Append tokens as bytes, at most as many as ``room`` returned."""
+    def append(self, data: memoryview, pool: ThreadPoolExecutor | None = None) -> None:
+        """Append tokens as bytes, at most as many as ``room`` returned; hashed by ``pool`` meanwhile."""
         self._files[0].append(data, pool)
         self.tokens += len(data) // self._dtype.itemsize
 

@@ -16,7 +16,7 @@ _WIDTH = 40  # of the longest bar
 class Progress:
     """``done`` of ``total`` bytes of the sources are encoded, ``earlier`` of them by earlier runs."""
 
-    stage: str  # "alphabet" or "tokens"
+    stage: str  # "alphabet", "sample" and "training" of a tokenizer, or "tokens"
     done: int
     total: int
     earlier: int

@@ -41,6 +41,7 @@ _CLASH = re.compile(r"(train|val)(-\d+)?\.(bin|ends)|corpus\.json|tokenizer\.jso
 _TASK = re.compile(r"(\d{8,})\.(json|(train|val)\.(bin|ends))")
 _BLOCK = 2**20  # bytes of a checksum at once
 _SHOWN = 4  # entries of a list that a message shows
+_KEPT = ("lock", "stdin", "train.jsonl", "val.jsonl")  # by a run with another plan: it has just written them
 _PLAN = ("plan.json", "tokenizer.seal")  # without them what is in the folder is not work
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -176,7 +177,7 @@ class Workdir:
         """Remove an earlier plan: its key first, so that what remains is not taken for work."""
         self.discard()
         for name in os.listdir(self.path):
-            if name not in ("lock", "stdin"):
+            if name not in _KEPT:
                 _remove(self._in(name))
 
     def _forget_unsynced(self) -> None:

@@ -22,6 +22,7 @@ from lowtide._prepare.inputs.kind import ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import Piece
 from lowtide._prepare.jobs import Record, Task
 from lowtide._prepare.tokenizers import Ids, Tokenizer
+from lowtide._prepare.tokenizers.ids import Function, FunctionTokenizer
 from lowtide.errors import FormatError
 
 TRAIN, VAL = SPLITS = ("train", "val")
@@ -44,8 +45,11 @@ class Job:
     eos: int | None  # written after each document
     options: ReadOptions
     val_fraction: float = 0.0
+    val_files: int | None = None  # the number of the first file of validation data, if that is given
     seed: int = 0
     skip: bool = False
+    function: Function | None = None  # encodes the text, if the tokenizer is a function
+    takes_ids: bool = True  # whether the tokenizer was chosen, so that ids in a source are its own
 
 
 def encode(task: Task, job: Job) -> Record:
@@ -63,6 +67,8 @@ def encode(task: Task, job: Job) -> Record:
             job.folder,
         )
     tokenizer = _load(job.tokenizer, job.key)
+    if job.function is not None:
+        tokenizer = FunctionTokenizer(job.function, tokenizer.name, tokenizer.vocab_size, tokenizer.eos)
     attempt = uuid.uuid4().hex
     outputs = {split: _Output(files_of(job.folder, task.index, split), attempt) for split in SPLITS}
     complaints: list[str] = []
@@ -176,7 +182,10 @@ def _batches(task: Task, job: Job, skip: Skip | None) -> Iterator[list[_Source]]
     for unit in task.units:
         for piece in _pieces(unit, job, skip):
             held.append((unit, piece))
-            size += len(piece.text) + 16  # so that a million empty documents fill a batch as well
+            tokens = 0 if piece.ids is None else len(piece.ids)
+            size += (
+                len(piece.text) + 4 * tokens + 16
+            )  # so that a million empty documents fill a batch as well
             if size >= _BATCH:
                 yield held
                 held, size = [], 0
@@ -202,18 +211,41 @@ def _pieces(unit: Unit, job: Job, skip: Skip | None) -> Iterator[Piece]:
 def _encode_batch(
     batch: Sequence[_Source], tokenizer: Tokenizer, job: Job, outputs: dict[str, _Output]
 ) -> None:
-    ids = tokenizer.encode_batch([piece.text for _, piece in batch])
+    ids = _ids(batch, tokenizer, job)
     ends = np.fromiter((piece.ends for _, piece in batch), bool, len(batch))
-    if not job.val_fraction:
+    if not job.val_fraction and job.val_files is None:
         _append(ids, ends, tokenizer, job, outputs[TRAIN])
         return
     files = np.fromiter((unit.number for unit, _ in batch), np.uint64, len(batch))
-    documents = np.fromiter((piece.document for _, piece in batch), np.uint64, len(batch))
-    val = held_out(files, documents, job.seed, job.val_fraction)
+    if job.val_files is not None:
+        val = files >= job.val_files
+    else:
+        documents = np.fromiter((piece.document for _, piece in batch), np.uint64, len(batch))
+        val = held_out(files, documents, job.seed, job.val_fraction)
     for split, mask in ((TRAIN, ~val), (VAL, val)):
         if mask.any():
             part = ids if mask.all() else [ids[i] for i in np.flatnonzero(mask).tolist()]
             _append(part, ends[mask], tokenizer, job, outputs[split])
+
+
+def _ids(batch: Sequence[_Source], tokenizer: Tokenizer, job: Job) -> list[Ids]:
+    """The ids of pieces: those of the source, or of its text."""
+    texts = [piece.text for _, piece in batch if piece.ids is None]
+    if len(texts) == len(batch):
+        return tokenizer.encode_batch(texts)
+    if not job.takes_ids:
+        raise FormatError(
+            "the source contains token ids; pass the tokenizer that made them as tokenizer, or "
+            "ids:VOCAB with the number of its ids"
+        )
+    encoded = iter(tokenizer.encode_batch(texts) if texts else ())
+    ids: list[Ids] = []
+    for _, piece in batch:
+        one = next(encoded) if piece.ids is None else tokenizers.checked(piece.ids, tokenizer)
+        # A source of ids may end its documents itself; the mark is written below.
+        ended = piece.ids is not None and job.eos is not None and int(one[-1]) == job.eos
+        ids.append(one[:-1] if ended else one)
+    return ids
 
 
 def _append(

@@ -43,8 +43,8 @@ def corpus(
 
     Recognised by their content are nanoGPT's ``train.bin`` and ``val.bin``, the shards of llm.c and
     modded-nanogpt, Megatron-LM's ``.bin`` with ``.idx``, datatrove's ``.ds``, OLMo's raw ``.npy`` (with
-    ``dtype``), true ``.npy``, LitData and MosaicML MDS data sets, and what ``lowtide prepare`` writes.
-    Nothing is converted or copied.
+    ``dtype``), true ``.npy``, LitData and MosaicML MDS data sets, the column ``input_ids`` of Hugging Face
+    data sets (``save_to_disk``), and what ``lowtide prepare`` writes. Nothing is converted or copied.
 
     Parameters
     ----------
@@ -124,8 +124,8 @@ class Corpus(ReadOnly, Closing):
 
     @property
     def paths(self) -> list[str]:
-        """The file of each run of tokens, in order."""
-        return [segment.path for segment in self._layout.segments]
+        """The files of tokens, in order."""
+        return list(dict.fromkeys(segment.path for segment in self._layout.segments))
 
     @property
     def format(self) -> str:

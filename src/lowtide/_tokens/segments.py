@@ -48,6 +48,10 @@ class Segments:
         self._records = np.array([segment.record for segment in segments], np.int64)
         self._strides = np.array([segment.stride for segment in segments], np.int64)
         self._plain = len(segments) == 1 and not segments[0].record
+        first: dict[str, int] = {}
+        files = [first.setdefault(segment.path, nth) for nth, segment in enumerate(segments)]
+        self._files = np.array(files, np.int64) if len(first) < len(segments) else None
+        """The first segment of the file of each, whose reader serves all; None if no file has several."""
 
     def __len__(self) -> int:
         return int(self.borders[-1])
@@ -95,6 +99,8 @@ class Segments:
         return self._gather(which, extents, out.reshape(-1).view(np.uint8), ahead)
 
     def _gather(self, which: Ints, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Pending[Outcome]:
+        if self._files is not None:
+            which = self._files[which]
         readers = {number: self._reader(number) for number in set(which.tolist())}
         return gather(readers, which, extents, out, ahead)
 
@@ -138,7 +144,8 @@ class Segments:
         which, extents = self._locate(np.array([start]), np.array([len(out)]), np.zeros(1, np.int64))
         flat = out.reshape(-1).view(np.uint8)
         for i, number in enumerate(which.tolist()):
-            self._reader(number).submit(extents[i : i + 1], flat, sequential=True).wait()
+            file = number if self._files is None else int(self._files[number])
+            self._reader(file).submit(extents[i : i + 1], flat, sequential=True).wait()
 
     def _reader(self, number: int) -> Reader:
         reader = self._readers.get(number)

@@ -15,10 +15,17 @@ from lowtide.cli.status import in_options
 @click.option("-o", "--out", metavar="DIR", required=True, type=click.Path(), help="The folder to write.")
 @click.option(
     "--tokenizer",
-    default="byte",
     metavar="NAME",
-    help="byte, char, bpe:VOCAB (trained on a sample of the sources), the path of a tokenizer.json, or an "
-    "encoding of tiktoken such as gpt2, which is downloaded once.",
+    help="byte, char, bpe:VOCAB (trained on a sample of the sources), the path of a tokenizer.json, an "
+    "encoding of tiktoken such as gpt2, which is downloaded once, or ids:VOCAB for sources of token ids. "
+    "[default: byte]",
+)
+@click.option(
+    "--val",
+    metavar="SOURCE",
+    multiple=True,
+    type=click.Path(),
+    help="Source of the split val, instead of a fraction of the others; may be given several times.",
 )
 @click.option(
     "--val-fraction",
@@ -41,12 +48,14 @@ from lowtide.cli.status import in_options
     "--text-field",
     default="text",
     metavar="NAME",
-    help="Field of JSON lines, or column of Parquet, that contains the text.",
+    help="Field of JSON lines, or column of Parquet, that contains the text or lists of token ids; without "
+    "a field text, input_ids is read.",
 )
 @click.option(
     "--split-on",
     metavar="TEXT",
-    help="Separator between two documents of a text; \\n is a newline. [default: a file is one document]",
+    help="Separator between two documents of a text; \\n is a newline. It stays in the text if no "
+    "end-of-text token takes its place. [default: a file is one document]",
 )
 @click.option("--glob", metavar="PATTERN", help="Files of folders to read, such as '*.txt'. [default: all]")
 @click.option("--eos/--no-eos", default=True, help="End each document with the end-of-text token.")
@@ -77,6 +86,7 @@ def command(
     /,
     sources: tuple[str, ...],
     out: str,
+    val: tuple[str, ...],
     split_on: str | None,
     split: str | None,
     errors: str | None,
@@ -85,8 +95,9 @@ def command(
     """Turn text into a token corpus in the folder DIR.
 
     A SOURCE is a text file, JSON lines (both also .gz and .zst), a Parquet file, a folder of them, a Hugging
-    Face data set (a folder of save_to_disk, or hf:NAME), or - for standard input. Writes the tokens of train
-    and val, the tokenizer and, last, corpus.json to DIR.
+    Face data set (a folder of save_to_disk, or hf:NAME), or - for standard input. Fields and columns may
+    contain token ids instead of text. Writes the tokens of train and val, the tokenizer and, last,
+    corpus.json to DIR.
 
     Memory does not depend on the size of the sources. A run may be killed at any time: the same command
     resumes it, and the result has the same bytes. They depend neither on --workers nor on --dask.
@@ -94,6 +105,7 @@ def command(
     \b
         lowtide prepare books/ web.jsonl.zst -o corpus --tokenizer bpe:32000
         lowtide prepare input.txt -o data --tokenizer char --layout nanogpt
+        lowtide prepare train.jsonl --val val.jsonl -o corpus --tokenizer gpt2
     """
     import lowtide
     from lowtide.cli.prepare_progress import showing
@@ -109,7 +121,8 @@ def command(
         split_on = split_on.replace("\\n", "\n").replace("\\t", "\t")
     try:
         with showing() as progress:
-            summary = lowtide.prepare(list(sources), out, split_on=split_on, progress=progress, **options)
+            options |= {"val": list(val) or None, "split_on": split_on, "progress": progress}
+            summary = lowtide.prepare(list(sources), out, **options)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"run the same command again to resume in {out}") from error
     click.echo(in_options(str(summary), ctx.command))

@@ -13,6 +13,9 @@ from lowtide._prepare.summary import Progress
 from lowtide._sizes import format_size
 
 _EVERY = 5.0  # seconds between two lines
+_BAR = 16  # columns
+_STAGE = len("alphabet")
+_TRAINING = "training"  # merging pairs of tokens, of which the library does not say how far it is
 
 
 @contextmanager
@@ -26,24 +29,26 @@ def showing() -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    # The figures are long: on a narrow terminal they wrap, and do not displace the rest.
-    stage = TextColumn("{task.description}", table_column=Column(min_width=len("alphabet"), no_wrap=True))
+    # One line, however narrow the terminal: figures are left out before it would wrap.
+    stage = TextColumn("{task.description}", table_column=Column(min_width=_STAGE, no_wrap=True))
     columns = (
         stage,
-        BarColumn(20, table_column=Column(min_width=20)),
-        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=False)),
+        BarColumn(_BAR, table_column=Column(min_width=_BAR)),
+        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True)),
     )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Bar(*columns, console=console) as bar:
         row = bar.add_task("reading", total=None, figures="")
         clock = Clock()
 
         def show(progress: Progress) -> None:
+            width = console.width - _STAGE - _BAR - 3
             bar.update(
                 row,
                 description=progress.stage,
                 completed=progress.done,
-                total=progress.total,
-                figures=figures(progress, clock.seconds(progress.stage)),
+                total=None if progress.stage == _TRAINING else progress.total,  # nobody knows how far it is
+                figures=figures(progress, clock.seconds(progress.stage), width),
             )
 
         yield show
@@ -63,7 +68,8 @@ class Lines:
         if now - self._last >= self._every:
             self._last = now
             percent = 100 * progress.done // max(1, progress.total)
-            click.echo(f"{progress.stage} {percent} %, {figures(progress, seconds)}", err=True)
+            part = "" if progress.stage == _TRAINING else f"{percent} %, "
+            click.echo(f"{progress.stage} {part}{figures(progress, seconds)}", err=True)
 
 
 class Clock:
@@ -80,20 +86,31 @@ class Clock:
         return now - self._start
 
 
-def figures(progress: Progress, seconds: float) -> str:
-    """Documents, tokens, tokens per second and the time left.
+def figures(progress: Progress, seconds: float, width: int = 200) -> str:
+    """Documents, tokens, tokens per second and the time left, as many of them as ``width`` has room for.
 
-    >>> figures(Progress("tokens", 75, 100, 50, documents=12, tokens=4000), seconds=10)
+    >>> progress = Progress("tokens", 75, 100, 50, documents=12, tokens=4000)
+    >>> figures(progress, seconds=10)
     '75 B of 100 B, 12 documents, 4,000 tokens, 133 tokens/s, 0:00:10 left'
+    >>> figures(progress, seconds=10, width=48)
+    '75 B of 100 B, 133 tokens/s, 0:00:10 left'
     """
-    parts = [f"{format_size(progress.done)} of {format_size(progress.total)}"]
+    if progress.stage == _TRAINING:
+        return f"the tokenizer, on {format_size(progress.done)} of text"
+    parts = {"size": f"{format_size(progress.done)} of {format_size(progress.total)}"}
     fresh = progress.done - progress.earlier
     if progress.stage == "tokens":
-        parts += [f"{progress.documents:,} documents", f"{progress.tokens:,} tokens"]
+        parts["documents"] = (
+            f"{progress.documents:,} {'document' if progress.documents == 1 else 'documents'}"
+        )
+        parts["tokens"] = f"{progress.tokens:,} tokens"
         if seconds > 0 and progress.done:
             # Tokens of earlier runs did not take time in this run.
-            parts.append(f"{progress.tokens * fresh / progress.done / seconds:,.0f} tokens/s")
+            parts["speed"] = f"{progress.tokens * fresh / progress.done / seconds:,.0f} tokens/s"
     if seconds > 0 and fresh > 0:
-        left = int(seconds * (progress.total - progress.done) / fresh)
-        parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
-    return ", ".join(parts)
+        left = max(0, int(seconds * (progress.total - progress.done) / fresh))
+        parts["left"] = f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+    for name in ("documents", "tokens", "speed", "size"):
+        if len(", ".join(parts.values())) > width:
+            parts.pop(name, None)
+    return ", ".join(parts.values())

@@ -10,6 +10,7 @@ from pathlib import Path
 import datasets
 import pytest
 
+import lowtide
 from lowtide._prepare.inputs import find
 from lowtide._prepare.inputs.kind import ReadOptions
 from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
@@ -86,3 +87,37 @@ def test_a_name_that_cannot_be_loaded(tmp_path: Path) -> None:
     assert NotFoundError.__name__ in last
     assert "hf:nobody/nothing: could not be loaded" in last
     assert "save_to_disk" in last
+
+
+def test_data_set_object_is_prepared(tmp_path: Path) -> None:
+    """With its indices, as text and as token ids, in memory or streamed."""
+    dataset = datasets.Dataset.from_dict({"id": list(range(100)), "text": TEXTS[:100]}).shuffle(seed=1)
+    expected = dataset["text"][:]
+    for name, sources in (("table", dataset), ("stream", dataset.to_iterable_dataset())):
+        lowtide.prepare(sources, tmp_path / name, val_fraction=0, workers=1)
+        assert text_of(tmp_path / name) == expected
+    ids = datasets.Dataset.from_dict({"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1], [1]]})
+    lowtide.prepare(ids, tmp_path / "ids", tokenizer="ids:10", val=ids, workers=1)
+    assert lowtide.corpus(tmp_path / "ids", split="val")[:].tolist() == [1, 2, 3]
+    with refused(ArgumentError, "got the splits 'train', 'test'", "sources['train']"):
+        lowtide.prepare(datasets.DatasetDict({"train": ids, "test": ids}), tmp_path / "dict")
+    with refused(ArgumentError, "no column 'body'", "text_field"):
+        lowtide.prepare(dataset, tmp_path / "body", text_field="body")
+
+
+def test_tokenizer_of_transformers_is_adopted(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<eos>": 0, "low": 1, "tide": 2}, unk_token="<eos>")
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    lowtide.prepare(iter(["low tide"]), tmp_path / "corpus", tokenizer=tokenizer, val_fraction=0, workers=1)
+    assert lowtide.corpus(tmp_path / "corpus")[:].tolist() == [1, 2, 0]
+
+
+def text_of(folder: Path) -> list[str]:
+    with lowtide.corpus(folder) as corpus:
+        tokenizer = lowtide.load_tokenizer(folder)
+        return [tokenizer.decode(corpus.document(i)) for i in range(corpus.documents.count)]

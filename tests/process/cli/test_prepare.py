@@ -11,7 +11,7 @@ import pytest
 
 import lowtide
 from lowtide._prepare.summary import Progress
-from lowtide.cli.prepare_progress import Clock, Lines
+from lowtide.cli.prepare_progress import Clock, Lines, figures
 from tests.process.cli.test_commands import run
 from tests.support.preparing import as_bytes, content, documents, jsonl
 
@@ -115,6 +115,15 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     )
     assert "50 documents" in done.stdout
     assert "━" in done.stdout
+
+
+def test_bar_fits_80_columns() -> None:
+    progress = Progress("tokens", 10**10, 10**11, 0, documents=123_456_789, tokens=10**10)
+    for width in (40, 53, 73, 93):
+        line = figures(progress, 4567.0, width)
+        assert len(line) <= width
+        assert line.endswith(" left")
+    assert figures(Progress("training", 2**25, 2**25, 0, 0, 0), 1.0) == "the tokenizer, on 32.0 MiB of text"
 
 
 def test_deprecated_options_warn_and_mean_the_same(tmp_path: Path) -> None:

@@ -46,3 +46,36 @@ def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     root = Path(__file__).parents[3]
     assert output(code, script, root, tmp_path / "web.jsonl", tmp_path / "out") == "100\n"
+
+
+def test_function_that_can_be_imported_runs_in_workers(tmp_path: Path) -> None:
+    jsonl(tmp_path / "web.jsonl", 100)
+    code = """
+        import os, sys
+        sys.path.insert(0, sys.argv[1])
+        import lowtide
+        from tests.support.preparing import first_process, small
+        with small():
+            lowtide.prepare(sys.argv[2], sys.argv[3], tokenizer=first_process, vocab_size=2**24, workers=2)
+        ids = set(lowtide.corpus(sys.argv[3])[:].tolist())
+        print(len(ids) >= 1, os.getpid() in ids)
+    """
+    root = Path(__file__).parents[3]
+    assert output(code, root, tmp_path / "web.jsonl", tmp_path / "out") == "True False\n"
+
+
+def test_parquet_and_data_sets_of_token_ids(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [[n, n + 1, 7] for n in range(300)]
+    kinds = (pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint16(), 3))
+    for nth, kind in enumerate(kinds):
+        table = pa.table({"id": range(300), "input_ids": pa.array(rows, kind)})
+        parquet.write_table(table, tmp_path / f"{nth}.parquet", row_group_size=100)
+        out = tmp_path / f"corpus-{nth}"
+        lowtide.prepare(tmp_path / f"{nth}.parquet", out, tokenizer="ids:400", val_fraction=0, workers=1)
+        with lowtide.corpus(out) as corpus:
+            assert corpus[:].reshape(-1, 3).tolist() == rows
+            assert corpus.documents.count == 300
+    with pytest.raises(lowtide.FormatError, match="row 1: column 'text' must be a string, found null"):
+        parquet.write_table(pa.table({"input_ids": [[1], None]}), tmp_path / "null.parquet")
+        lowtide.prepare(tmp_path / "null.parquet", tmp_path / "null", tokenizer="ids:400", workers=1)

@@ -10,8 +10,8 @@ from typing import Any, cast
 from lowtide._extras import library
 from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import is_file, opened
-from lowtide._prepare.inputs.kind import Head, Unit
-from lowtide._prepare.inputs.tables import Table, check_column, library_errors, values
+from lowtide._prepare.inputs.kind import Head, ReadOptions, Unit
+from lowtide._prepare.inputs.tables import Table, Value, check_column, library_errors, values
 from lowtide._tokens.formats.index import read_json
 from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
 
@@ -29,13 +29,14 @@ class DataSet(Table):
     def recognises(self, head: Head, /) -> bool:
         return head.has_magic(b"\xff\xff\xff\xff", ".arrow")
 
-    def sizes(self, path: str, field: str) -> Iterator[tuple[int, int]]:
-        for batch in _batches(path, field):
-            yield batch.num_rows, batch.column(field).nbytes
+    def sizes(self, path: str, options: ReadOptions) -> Iterator[tuple[int, int]]:
+        for batch in _batches(path, options):
+            yield batch.num_rows, batch.column(options.field_of(batch.schema.names)).nbytes
 
-    def rows(self, unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
+    def rows(self, unit: Unit, options: ReadOptions) -> Iterator[tuple[int, Value]]:
         row = 0
-        for batch in _batches(unit.path, field):
+        for batch in _batches(unit.path, options):
+            field = options.field_of(batch.schema.names)
             stop = row + batch.num_rows
             if stop > unit.start:
                 first = max(row, unit.start)
@@ -46,7 +47,7 @@ class DataSet(Table):
             row = stop
 
 
-def _batches(path: str, field: str | None = None) -> Iterator[Any]:
+def _batches(path: str, options: ReadOptions | None = None) -> Iterator[Any]:
     pa, ipc = library("pyarrow", f"{path}: reading Arrow"), library("pyarrow.ipc", path)
     # Mapped, so that rows of other units are skipped without being read.
     with (
@@ -55,8 +56,8 @@ def _batches(path: str, field: str | None = None) -> Iterator[Any]:
         pa.memory_map(store.path) as file,
         ipc.open_stream(file) as reader,
     ):
-        if field is not None:
-            check_column(reader.schema, field, path)
+        if options is not None:
+            check_column(reader.schema, options, path)
         for batch in reader:
             batch.validate()  # otherwise the library crashes if a buffer is too short
             yield batch

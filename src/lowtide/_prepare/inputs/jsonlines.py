@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from lowtide._io import jsonfiles
 from lowtide._prepare.inputs import text
-from lowtide._prepare.inputs.kind import Head, Kind, ReadOptions, Skip, Unit
+from lowtide._prepare.inputs.kind import IDS, Head, Kind, ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import BOM, Piece, document, invalid_utf8, truncated
 from lowtide._prepare.inputs.streams import blocks
 from lowtide._printable import brief
@@ -71,7 +74,7 @@ class _LineError(LowtideError):
     """What is wrong with a line; its position is added later."""
 
 
-def _text(line: _Line, options: ReadOptions) -> str:
+def _text(line: _Line, options: ReadOptions) -> str | npt.NDArray[Any]:
     content = line.content
     if content is None:
         raise _LineError(
@@ -100,19 +103,23 @@ def _text(line: _Line, options: ReadOptions) -> str:
     return _text_of(record, source, options)
 
 
-def _text_of(record: object, source: str, options: ReadOptions) -> str:
-    """The text field of a line."""
+def _text_of(record: object, source: str, options: ReadOptions) -> str | npt.NDArray[Any]:
+    """The text field of a line, or its token ids."""
     if not isinstance(record, dict):
         raise _LineError(f"must be a JSON object with a field {options.text_field!r}, found {brief(record)}")
-    value = record.get(options.text_field)
-    if options.text_field not in record:
+    field = options.field_of(record)
+    value = record.get(field)
+    if field not in record:
         raise _LineError(
-            f"has no field {options.text_field!r}, found {brief(sorted(record))}; pass the field that "
+            f"has no field {field!r}, found {brief(sorted(record))}; pass the field that "
             "contains the text (text_field)"
         )
+    if isinstance(value, list) and all(type(one) is int and 0 <= one < 2**32 for one in value):
+        return np.array(value, np.uint32)
     if not isinstance(value, str):
+        expected = "a list of token ids" if isinstance(value, list) or field == IDS else "a string"
         raise _LineError(
-            f"field {options.text_field!r} must be a string, found "
+            f"field {field!r} must be {expected}, found "
             f"{'null' if value is None else brief(value)}; repair or remove the line, or pass on_error='skip'"
         )
     if "\\u" in source:  # an escape may be half of a surrogate pair
@@ -122,7 +129,7 @@ def _text_of(record: object, source: str, options: ReadOptions) -> str:
             if options.replace:
                 return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             raise _LineError(
-                f"field {options.text_field!r} contains half a surrogate pair, "
+                f"field {field!r} contains half a surrogate pair, "
                 f"\\u{ord(value[error.start]):04x}; repair it, or pass on_error='replace'"
             ) from None
     return value

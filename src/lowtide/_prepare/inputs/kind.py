@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,9 @@ from lowtide.errors import ArgumentError, FileChangedError
 
 Skip = Callable[[Exception], None]
 
+IDS = "input_ids"
+"""The field or column of token ids, which is read where there is none of text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
@@ -25,8 +28,9 @@ class ReadOptions:
     'strict'
     """
 
-    text_field: str = "text"  # of JSON lines, Parquet files and data sets
+    text_field: str = "text"  # of JSON lines, Parquet files and data sets; it may contain token ids instead
     split_on: str | None = None  # the separator between the documents of a text
+    keep_separators: bool = False  # at the end of each document, where no end-of-text token marks it
     replace: bool = False  # read bytes that are not UTF-8 as U+FFFD
     unit_size: int = 32 * 2**20  # bytes that a unit covers
     piece_size: int = 2**18  # bytes from which a document is cut into pieces
@@ -43,6 +47,11 @@ class ReadOptions:
         whole("unit_size", self.unit_size, least=1)
         whole("piece_size", self.piece_size, least=8)
         whole("line_limit", self.line_limit, least=1)
+
+    def field_of(self, names: Container[str]) -> str:
+        """The field to read: ``text_field``, or that of token ids if the usual one of text is not there."""
+        usual = self.text_field == "text" and "text" not in names
+        return IDS if usual and IDS in names else self.text_field
 
     @property
     def decode_errors(self) -> str:

@@ -9,7 +9,10 @@ processes can read the pieces of one document without communicating.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from lowtide.errors import FormatError, TruncatedFileError
 
@@ -29,6 +32,7 @@ class Piece(NamedTuple):
     ends: bool  # the document ends with this piece
     document: int  # where the document starts in its file: identifies it together with the file's number
     position: int  # where this piece starts, for errors
+    ids: npt.NDArray[Any] | None = None  # the tokens, if the source contains these and not the text
 
 
 def reach(size: int) -> int:
@@ -72,10 +76,14 @@ def pieces(text: str, size: int) -> Iterator[str]:
     yield data[start:].decode()
 
 
-def document(text: str, position: int, size: int) -> Iterator[Piece]:
-    """The pieces of a document in memory; an empty document has none."""
+def document(content: str | npt.NDArray[Any], position: int, size: int) -> Iterator[Piece]:
+    """The pieces of a document in memory, a text or token ids; an empty document has none."""
+    if isinstance(content, np.ndarray):
+        if len(content):
+            yield Piece("", True, position, position, content)
+        return
     last = ""
-    for part in pieces(text, size):
+    for part in pieces(content, size):
         if last:
             yield Piece(last, False, position, position)
         last = part

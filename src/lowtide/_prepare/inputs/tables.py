@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lowtide import errors
 from lowtide._extras import library
 from lowtide._io.store import opened
@@ -15,6 +18,9 @@ from lowtide._prepare.inputs.kind import File, Head, Kind, ReadOptions, Skip, Un
 from lowtide._prepare.inputs.pieces import Piece, document, invalid_utf8
 from lowtide._printable import brief
 from lowtide.errors import FormatError
+
+Value = bytes | npt.NDArray[Any] | None
+"""The text of a row, or its token ids."""
 
 _TEXT = 4 * 2**20  # bytes of text that are decoded at a time, as far as rows allow
 _BUFFER = 2**20
@@ -26,17 +32,17 @@ class Table(Kind):
     unsafe = True
 
     @abstractmethod
-    def sizes(self, path: str, field: str) -> Iterator[tuple[int, int]]:
+    def sizes(self, path: str, options: ReadOptions) -> Iterator[tuple[int, int]]:
         """How many row groups or rows, and how many bytes of text, the next part of a file has."""
 
     @abstractmethod
-    def rows(self, unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
-        """The number and the text of each row of a unit."""
+    def rows(self, unit: Unit, options: ReadOptions) -> Iterator[tuple[int, Value]]:
+        """The number and the text, or the token ids, of each row of a unit."""
 
     def ranges(self, file: File, options: ReadOptions, /) -> Iterator[tuple[int, int]]:
         start = stop = size = 0
         with library_errors(file.path):
-            for count, nbytes in self.sizes(file.path, options.text_field):
+            for count, nbytes in self.sizes(file.path, options):
                 stop += count
                 size += nbytes
                 if size >= options.unit_size:
@@ -47,15 +53,15 @@ class Table(Kind):
 
     def read(self, unit: Unit, options: ReadOptions, skip: Skip | None = None, /) -> Iterator[Piece]:
         with library_errors(unit.path):
-            for row, value in self.rows(unit, options.text_field):
+            for row, value in self.rows(unit, options):
                 try:
-                    text = _decoded(value, f"{unit.path}: row {row}", options)
+                    content = _decoded(value, f"{unit.path}: row {row}", options)
                 except FormatError as error:
                     if skip is None:
                         raise
                     skip(error)
                     continue
-                yield from document(text, row, options.piece_size)
+                yield from document(content, row, options.piece_size)
 
 
 class Parquet(Table):
@@ -66,17 +72,18 @@ class Parquet(Table):
     def recognises(self, head: Head, /) -> bool:
         return head.has_magic(b"PAR1", ".parquet")
 
-    def sizes(self, path: str, field: str) -> Iterator[tuple[int, int]]:
-        with self._open(path, field) as file:
+    def sizes(self, path: str, options: ReadOptions) -> Iterator[tuple[int, int]]:
+        with self._open(path, options) as (file, field):
             metadata = file.metadata
             for group in range(metadata.num_row_groups):
                 row_group = metadata.row_group(group)
                 chunks = map(row_group.column, range(row_group.num_columns))
-                own = (chunk for chunk in chunks if chunk.path_in_schema == field)
+                # A column of lists is "input_ids.list.element" there.
+                own = (chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == field)
                 yield 1, sum(chunk.total_uncompressed_size for chunk in own)
 
-    def rows(self, unit: Unit, field: str) -> Iterator[tuple[int, bytes | None]]:
-        with self._open(unit.path, field) as file:
+    def rows(self, unit: Unit, options: ReadOptions) -> Iterator[tuple[int, Value]]:
+        with self._open(unit.path, options) as (file, field):
             groups = [file.metadata.row_group(group) for group in range(unit.stop)]
             row = sum(group.num_rows for group in groups[: unit.start])
             count = sum(group.num_rows for group in groups[unit.start :])
@@ -88,7 +95,7 @@ class Parquet(Table):
             yield from enumerate(texts, row)
 
     @contextmanager
-    def _open(self, path: str, field: str) -> Iterator[Any]:
+    def _open(self, path: str, options: ReadOptions) -> Iterator[tuple[Any, str]]:
         parquet = library("pyarrow.parquet", f"{path}: reading Parquet")
         # With a buffer a column is read in parts; without one a whole row group of it is loaded.
         with (
@@ -96,25 +103,34 @@ class Parquet(Table):
             library_errors(path),  # inside, since the library raises OSErrors without a number
             parquet.ParquetFile(store.stream(), buffer_size=_BUFFER, pre_buffer=False) as file,
         ):
-            check_column(file.schema_arrow, field, path)
-            yield file
+            yield file, check_column(file.schema_arrow, options, path)
 
 
-def _decoded(value: bytes | None, where: str, options: ReadOptions) -> str:
+def _decoded(value: Value, where: str, options: ReadOptions) -> str | npt.NDArray[Any]:
     if value is None:
         raise FormatError(
-            f"{where}: column {options.text_field!r} must be a string, found null; remove the row, or pass "
-            "on_error='skip'"
+            f"{where}: column {options.text_field!r} must be a string, found null; remove the row, or "
+            "pass on_error='skip'"
         )
+    if isinstance(value, np.ndarray):
+        if len(value) and int(value.min()) < 0:
+            raise FormatError(f"{where}: token ids must be 0 or more, found {value.min()}; repair the row")
+        return value
     try:
         return value.decode("utf-8", options.decode_errors)
     except UnicodeDecodeError as error:
         raise invalid_utf8(f"{where}, byte {error.start} of the text", error) from None
 
 
-def values(column: Any) -> Iterator[bytes | None]:
-    """The strings of a column as bytes."""
+def values(column: Any) -> Iterator[Value]:
+    """The strings of a column as bytes, or its lists of integers as arrays; None for a null."""
     pa = library("pyarrow", "a table")
+    if _holds_ids(column.type):
+        column.validate(full=True)
+        for value in column:
+            ids = value.values
+            yield None if ids is None or ids.null_count else ids.to_numpy()
+        return
     if pa.types.is_dictionary(column.type):
         words = _as_bytes(column.dictionary)
         column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
@@ -141,8 +157,16 @@ def _as_bytes(column: Any) -> Any:
     return column
 
 
-def check_column(schema: Any, field: str, path: str) -> None:
-    """Raise unless the table has a column of strings with this name."""
+def _holds_ids(dtype: Any) -> bool:
+    """Whether a column is of lists of integers."""
+    types = library("pyarrow", "a table").types
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(kind(dtype) for kind in kinds) and types.is_integer(dtype.value_type)
+
+
+def check_column(schema: Any, options: ReadOptions, path: str) -> str:
+    """The name of the column to read: of strings, or of token ids; raise if there is none."""
+    field = options.field_of(schema.names)
     if field not in schema.names:
         raise FormatError(
             f"{path}: has no column {field!r}, found {brief(schema.names)}; pass the column that contains "
@@ -151,10 +175,12 @@ def check_column(schema: Any, field: str, path: str) -> None:
     dtype = schema.field(field).type
     if library("pyarrow", path).types.is_dictionary(dtype):
         dtype = dtype.value_type
-    if dtype not in _bytes_types():
+    if dtype not in _bytes_types() and not _holds_ids(dtype):
         raise FormatError(
-            f"{path}: column {field!r} must contain strings, found {dtype}; pass another (text_field)"
+            f"{path}: column {field!r} must contain strings or token ids, found {dtype}; pass another "
+            "(text_field)"
         )
+    return field
 
 
 @contextmanager

@@ -78,10 +78,12 @@ def _divided(unit: Unit, options: ReadOptions, separator: bytes, skip: Skip | No
                 break
             searched = max(searched, end)
             window.more(start)
-        yield from window.piece(document, start, end, ends=True)
+        after = at + len(separator)
+        stop = after if at >= 0 and options.keep_separators else end
+        yield from window.piece(document, start, stop, ends=True)
         if at < 0:
             return
-        document = at + len(separator)
+        document = after
 
 
 class _Window:

@@ -12,6 +12,7 @@ from lowtide._prepare.tokenizers import probe
 from lowtide._prepare.tokenizers.byte import ByteTokenizer
 from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide._prepare.tokenizers.huggingface import BpeTokenizer, HuggingFaceTokenizer
+from lowtide._prepare.tokenizers.ids import IdsTokenizer
 from lowtide._prepare.tokenizers.kind import FORMAT, VERSION, Ids, Texts, Tokenizer, outside
 from lowtide._prepare.tokenizers.tiktoken import TiktokenTokenizer
 from lowtide._printable import brief
@@ -22,6 +23,7 @@ __all__ = ["KINDS", "Ids", "Texts", "Tokenizer", "checked", "dtype_for", "load",
 KINDS: list[type[Tokenizer]] = [
     ByteTokenizer,
     CharTokenizer,
+    IdsTokenizer,
     BpeTokenizer,
     HuggingFaceTokenizer,
     TiktokenTokenizer,
@@ -55,12 +57,12 @@ def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
 
     >>> checked(np.array([1, 300], np.uint32), ByteTokenizer())
     Traceback (most recent call last):
-    lowtide.errors.FormatError: the tokenizer 'byte' returned the id 300, and its vocabulary ends at 256; ...
+    lowtide.errors.FormatError: the id 300 is not in the vocabulary of the tokenizer 'byte', which ends ...
     """
     if (wrong := outside(ids, tokenizer)) is not None:
         raise FormatError(
-            f"the tokenizer {tokenizer.name!r} returned the id {wrong}, and its vocabulary ends at "
-            f"{tokenizer.vocab_size - 1}; its file contradicts itself, download it again"
+            f"the id {wrong} is not in the vocabulary of the tokenizer {tokenizer.name!r}, which ends at "
+            f"{tokenizer.vocab_size - 1}; pass the tokenizer of these ids, or download its file again"
         )
     return ids.astype(narrow_dtype_for(tokenizer.vocab_size), copy=False)
 

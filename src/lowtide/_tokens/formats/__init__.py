@@ -18,6 +18,7 @@ from lowtide._arrays.formats import foreign
 from lowtide._io import store
 from lowtide._io.store import Neighbours, Peek, absolute
 from lowtide._printable import brief
+from lowtide._tokens.formats.arrow import SAME, Arrow, ArrowSplits
 from lowtide._tokens.formats.datatrove import Datatrove
 from lowtide._tokens.formats.index import in_order
 from lowtide._tokens.formats.litdata import LitData
@@ -47,13 +48,14 @@ FORMATS: list[TokenFormat] = [
     Own(),
     LitData(),
     MDS(),
+    Arrow(),
+    ArrowSplits(),
     Raw(),
 ]
 """The formats; the first that recognises a file gets it, and the last recognises every file but an index."""
 
 _GLOB = re.compile(r"[*?\[]")
 _WORD = re.compile(r"(?:^|[^a-z])(train|training|val|valid|validation|test|dev|eval)(?![a-z])")
-_SAME = {"training": "train", "valid": "val", "validation": "val"}
 _LISTED = 5  # names that an error shows
 
 
@@ -183,11 +185,11 @@ def _of_split(names: list[str], split: str, where: str, named: bool = False) -> 
 
     Where no name says any, all are the train split; where the caller ``named`` files of one, that is meant.
     """
-    word = _SAME.get(split, split)
+    word = SAME.get(split, split)
     groups: dict[str | None, list[str]] = {}
     for name in names:
         match = _WORD.search(name.rpartition(os.sep)[2].lower())
-        groups.setdefault(_SAME.get(match[1], match[1]) if match else None, []).append(name)
+        groups.setdefault(SAME.get(match[1], match[1]) if match else None, []).append(name)
     if len(groups) == 1 and (named or (None in groups and word == "train")):
         return names
     if word not in groups:

@@ -84,7 +84,7 @@ def test_without_a_network_the_error_says_which_file_goes_where(cache: Path) -> 
 
 
 def test_the_names_that_there_are(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused(ArgumentError, "no tokenizer 'gpt5000'", "byte, char, bpe:VOCAB", "small"):
+    with refused(ArgumentError, "no tokenizer 'gpt5000'", "byte, char, ids:VOCAB", "bpe:VOCAB", "small"):
         make("gpt5000")
     monkeypatch.setattr(tiktoken.registry, "ENCODING_CONSTRUCTORS", None)
     with refused(ArgumentError, "gpt2", "cl100k_base", "o200k_base"):

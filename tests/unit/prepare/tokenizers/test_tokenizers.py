@@ -42,11 +42,11 @@ def test_ids_are_checked_and_cast() -> None:
     assert (ids.dtype, ids.tolist()) == (np.dtype("<u2"), [0, 256])
     assert checked(np.array([255], np.uint8), ByteTokenizer()).dtype == np.dtype("<u2")
     assert checked(np.array([], np.uint32), ByteTokenizer()).dtype == np.dtype("<u2")
-    with refused(FormatError, "'byte' returned the id 257", "ends at 256"):
+    with refused(FormatError, "the id 257 is not in the vocabulary of the tokenizer 'byte'", "ends at 256"):
         checked(np.array([0, 257], np.uint32), ByteTokenizer())
     small = CharTokenizer("ab")
     assert checked(np.array([0, 1], np.uint32), small).dtype == np.dtype("u1")
-    with refused(FormatError, "'char' returned the id 2", "ends at 1"):
+    with refused(FormatError, "the id 2 is not in the vocabulary of the tokenizer 'char'", "ends at 1"):
         checked(np.array([0, 2], np.uint8), small)
 
 
