@@ -59,7 +59,7 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
     --------
     >>> from_gpt2("./no-such-folder")
     Traceback (most recent call last):
-    lowtide.errors.NotFoundError: ./no-such-folder: no such folder; pass one that save_pretrained() ...
+    lowtide.errors.NotFoundError: ./no-such-folder: no such folder; pass that of a run, one that ...
     """
     folder = os.fspath(source)
     if not os.path.isdir(folder):
@@ -304,7 +304,7 @@ def _download(name: str) -> str:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise errors.NotFoundError(
             errno.ENOENT,
-            "no such folder; pass one that save_pretrained() wrote, or the name of a model",
+            "no such folder; pass that of a run, one that save_pretrained() wrote, or the name of a model",
             name,
         )
     patterns = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
@@ -314,7 +314,8 @@ def _download(name: str) -> str:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ReadError(
             errno.ENOENT,
-            f"not a folder, and not available from the Hugging Face Hub ({reason}); run `hf download {name} "
-            "--local-dir FOLDER` where there is a network, and pass that folder",
+            "not the folder of a run or a model, and not available from the Hugging Face Hub "
+            f"({reason}); run `hf download {name} --local-dir FOLDER` where there is a network, and pass "
+            "that folder",
             name,
         ) from error

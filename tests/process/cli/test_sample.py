@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from lowtide._gpt.checkpoint import LAST, Checkpoint
+from lowtide._gpt.checkpoint import BEST, LAST, Checkpoint
 from lowtide._gpt.config import resolve
 from lowtide._gpt.folder import TOKENIZER, write_settings
 from lowtide._gpt.model import GPT
@@ -118,3 +118,25 @@ def test_transformers_loads_an_export(tmp_path: Path) -> None:
 def test_a_modern_run_cannot_be_exported(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="--preset nanogpt"):
         output_of(export, run, tmp_path / "out")
+
+
+def test_several_samples_have_the_seeds_that_follow(run: Path) -> None:
+    options = ("--prompt", "sea", "--max-new-tokens", 5)
+    texts = output_of(sample, run, *options, "-n", 3, "--seed", 4).split("-" * 15 + "\n")
+    assert texts == [output_of(sample, run, *options, "--seed", seed) for seed in (4, 5, 6)]
+
+
+def test_checkpoint_is_the_best_or_the_last(run: Path) -> None:
+    def text(where: Path, *more: str) -> str:
+        return output_of(sample, where, "--prompt", "sea", "--max-new-tokens", 9, "--temperature", 0, *more)
+
+    last = text(run)
+    with pytest.raises(LowtideError, match="the run was not evaluated, so it has no best checkpoint"):
+        text(run, "--checkpoint", "best")
+    gpt = model(vocab_size=28, seed=5)
+    Checkpoint(0, resolve({"data": "nowhere", "device": "cpu"}), gpt.config, gpt.state_dict()).save(
+        str(run / BEST)
+    )
+    best = text(run)
+    assert best == text(run, "--checkpoint", "best") == text(run / BEST)
+    assert last == text(run, "--checkpoint", "last") == text(run / LAST) != best
