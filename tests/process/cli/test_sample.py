@@ -20,7 +20,7 @@ from lowtide._prepare import tokenizers
 from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide.cli.export import command as export
 from lowtide.cli.sample import command as sample
-from lowtide.errors import ArgumentError, LowtideError, UnsupportedError
+from lowtide.errors import ArgumentError, LowtideError
 from tests.support.models import model
 
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz"
@@ -106,7 +106,8 @@ def test_transformers_loads_an_export(tmp_path: Path) -> None:
 
     gpt = model("nanogpt", vocab_size=28)
     run = make_run(tmp_path / "run", gpt, None)
-    assert "parameters in config.json and model.safetensors" in output_of(export, run, tmp_path / "out")
+    text = output_of(export, run, tmp_path / "out")
+    assert "config.json, model.safetensors; without a tokenizer" in text
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"
     theirs: Any = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     tokens = torch.tensor([[1, 5, 9, 2]])
@@ -115,9 +116,10 @@ def test_transformers_loads_an_export(tmp_path: Path) -> None:
         output_of(export, run, tmp_path / "out")
 
 
-def test_a_modern_run_cannot_be_exported(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="--preset nanogpt"):
-        output_of(export, run, tmp_path / "out")
+def test_a_modern_run_is_exported_with_its_code(run: Path, tmp_path: Path) -> None:
+    text = output_of(export, run, tmp_path / "out", "--checkpoint", "last")
+    assert text.endswith("tokenizer.json, tokenizer_config.json; load it with trust_remote_code=True\n")
+    assert (tmp_path / "out" / "modeling_lowtide.py").exists()
 
 
 def test_several_samples_have_the_seeds_that_follow(run: Path) -> None:
