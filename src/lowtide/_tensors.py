@@ -15,8 +15,8 @@ from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
-from lowtide._tokens.batches import Batches, pair
-from lowtide._tokens.documents import DocumentBatch, DocumentKind, mark_documents
+from lowtide._tokens.batches import Batches
+from lowtide._tokens.documents import DocumentBatch, DocumentKind, mark_documents, whole_windows
 from lowtide._tokens.steps import Steps
 from lowtide.errors import ArgumentError, ClosedError, MissingExtraError
 
@@ -41,7 +41,9 @@ class MarkedHost(NamedTuple):
     tokens: Host
     documents: torch.Tensor
     position_ids: torch.Tensor
+    loss_mask: torch.Tensor
     max_seqlen: int
+    borders: npt.NDArray[np.int32]
 
 
 class SharedEpoch:
@@ -126,10 +128,20 @@ class Destination:
 
     def mark(self, steps: Steps, step: int, kind: DocumentKind, tokens: Host) -> MarkedHost:
         """Add the documents of a step's batch, in memory of the host."""
-        x = tokens[0].numpy() if isinstance(tokens, tuple) else pair(tokens.numpy())[0]
-        batch = mark_documents(x, x, steps.document_ids(step, x), kind)
+        if isinstance(tokens, tuple):
+            windows = whole_windows(tokens[0].numpy(), tokens[1].numpy())
+        else:
+            windows = tokens.numpy()
+        batch = mark_documents(windows, windows, steps.document_ids(step, windows), kind)
         positions = self._staged(batch.position_ids.astype(np.int64))
-        return MarkedHost(tokens, self._staged(batch[2]), positions, batch.max_seqlen)
+        return MarkedHost(
+            tokens,
+            self._staged(np.ascontiguousarray(batch[2])),
+            positions,
+            self._staged(batch.loss_mask),
+            batch.max_seqlen,
+            batch.borders,
+        )
 
     def _staged(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """A tensor on the host, pinned for a GPU."""
@@ -153,7 +165,13 @@ class Destination:
     def take_marked(self, host: MarkedHost) -> DocumentBatch[torch.Tensor]:
         """x, y and their documents on the device."""
         items = (*self.take(host.tokens), self.move(host.documents))
-        return DocumentBatch(items, position_ids=self.move(host.position_ids), max_seqlen=host.max_seqlen)
+        return DocumentBatch(
+            items,
+            position_ids=self.move(host.position_ids),
+            loss_mask=self.move(host.loss_mask),
+            max_seqlen=host.max_seqlen,
+            borders=host.borders,
+        )
 
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the device, without waiting for the copy if the tensor is pinned."""
@@ -217,6 +235,16 @@ class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
     def step(self) -> int:
         """The step of the batch that ``next`` will give."""
         return self._ahead.position
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of this rank's ``x`` and ``y``."""
+        return self._batches.shape
+
+    @property
+    def epoch_steps(self) -> int:
+        """Complete steps in an epoch."""
+        return self._batches.epoch_steps
 
     def state_dict(self) -> dict[str, Any]:
         """The step, and a fingerprint of the corpus and the settings; the NumPy batches have the same.

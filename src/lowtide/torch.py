@@ -87,12 +87,13 @@ class TorchBatches(Tensors[Host, Pair]):
 
 
 class TorchDocumentBatches(Tensors[MarkedHost, DocumentBatch[torch.Tensor]]):
-    """Batches of tensors with the documents of ``x``: each is a tuple of three with two more attributes.
+    """Batches of tensors with the documents of ``x``: each is a tuple of three with more attributes.
 
     ``batches.torch(device).with_documents(kind)`` makes them, and so does
     ``batches.with_documents(kind).torch(device)``. The third item is ``ids`` or ``cu_seqlens`` in int32;
-    ``position_ids`` are int64 and like ``x``; ``max_seqlen`` is an int. The thread computes all of them, and
-    nothing is copied from the GPU.
+    ``position_ids`` are int64 and like ``x``; ``loss_mask`` is False where ``y`` starts another document;
+    ``max_seqlen`` is an int and ``borders`` are ``cu_seqlens`` as an array of NumPy. The thread computes all
+    of them, and nothing is copied from the GPU.
     """
 
     def __init__(

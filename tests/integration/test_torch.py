@@ -228,7 +228,7 @@ def test_documents_are_computed_in_the_prefetch_thread_and_pinned(
     monkeypatch.undo()
     assert ("pin", "lowtide-prefetch") in calls
     consumer = [what for what, thread in calls if thread == "MainThread"]
-    assert consumer[-5:] == ["move", "widen", "widen", "move", "move"]
+    assert consumer[-6:] == ["move", "widen", "widen", "move", "move", "move"]
     assert consumer.count("pin") <= 1  # of the first batch, which is submitted before there is a thread
     for tensor, array in zip((*batch, batch.position_ids), (*expected, expected.position_ids), strict=True):
         assert tensor.tolist() == array.tolist()

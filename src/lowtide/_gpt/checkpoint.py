@@ -18,7 +18,8 @@ from typing import Any
 
 from lowtide import errors
 from lowtide._gpt import archive
-from lowtide._gpt.config import Settings, upgrade, without_alias
+from lowtide._gpt.aliases import upgrade, without_alias
+from lowtide._gpt.config import Settings
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
 from lowtide._gpt.optim import Optimiser
 from lowtide._io.atomic import Partial

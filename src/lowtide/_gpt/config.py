@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import sys
 import tomllib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType, SimpleNamespace
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
+from lowtide._gpt.aliases import block_size_alias, without_alias
 from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS, SIZES
 from lowtide._io.store import opened
 from lowtide._printable import brief
@@ -27,45 +26,6 @@ MOST = 2**32 - 1
 """The largest integer: a seed and a step together must fit into PyTorch's 64 bits."""
 MAX_FILE = 2**20
 """Largest TOML file in bytes."""
-_T = TypeVar("_T")
-
-
-def block_size_alias(kind: type[_T]) -> type[_T]:
-    """Class decorator: accept ``block_size``, which was ``length`` in 0.1, with a ``DeprecationWarning``."""
-    init: Any = kind.__init__
-
-    @functools.wraps(init)
-    def with_alias(self: _T, *arguments: Any, **values: Any) -> None:
-        init(self, *arguments, **without_alias(values, f"{kind.__name__}: block_size", stacklevel=3))
-
-    def block_size(self: Any) -> int:
-        _warn(f"{kind.__name__}.block_size", f"{kind.__name__}.length", 3)
-        return int(self.length)
-
-    changes = {"__init__": with_alias, "block_size": property(block_size)}
-    for name, value in changes.items():
-        setattr(kind, name, value)
-    return kind
-
-
-def without_alias(values: Mapping[str, Any], name: str | None = None, stacklevel: int = 2) -> dict[str, Any]:
-    """``values`` with ``block_size`` renamed to ``length``; given its ``name`` for the message, warn."""
-    values = dict(values)
-    if "block_size" in values and "length" not in values:
-        if name is not None:
-            _warn(name, "length", stacklevel)
-        values["length"] = values.pop("block_size")
-    return values
-
-
-def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a run saved them, under today's names; 0.1 had no ``muon_dtype`` and used bfloat16."""
-    return {"muon_dtype": "bfloat16", **without_alias(values)}
-
-
-def _warn(old: str, new: str, stacklevel: int) -> None:
-    message = f"{old} is deprecated and will be removed in the next version; use {new}"
-    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
 
 
 def _setting(help: str, default: Any = None, *, least: float | None = None, may_change: bool = False) -> Any:
@@ -98,7 +58,8 @@ class Settings:
     )
     preset: Literal["modern", "nanogpt"] = _setting("Defaults of architecture and optimiser.")
     init: str | None = _setting(
-        "Start from GPT-2's weights: a folder in Hugging Face's format, or gpt2, gpt2-xl, …"
+        "Start from the weights of another run (its folder), or GPT-2's: a folder in Hugging Face's format, "
+        "or gpt2, gpt2-xl, …"
     )
     n_layer: int = _setting("Number of layers.", least=1)
     n_head: int = _setting("Attention heads per layer.", least=1)
@@ -121,7 +82,15 @@ class Settings:
     order: Literal["shuffle", "random", "blocks", "sequential", "documents", "packed"] = _setting(
         "Order of the windows; random is nanoGPT's.", "shuffle"
     )
-    document_mask: bool = _setting("Attend within the same document only.", False)
+    document_mask: bool = _setting(
+        "Attend within the same document only; learned positions restart with each.", False
+    )
+    border_loss: bool = _setting(
+        "Count the loss of the first token of each document, predicted from the one before it.", True
+    )
+    loss_mask: str | None = _setting(
+        "Corpus like the data with 1 for each token whose loss counts and 0 for the others.", may_change=True
+    )
     eos: int | None = _setting("Id of the token that ends a document, if the corpus has no record.", least=0)
     seed: int = _setting("Seed of weights, batches and dropout.", 1337, least=0)
     # Optimiser

@@ -1,4 +1,4 @@
-"""Data of a run: training batches, fixed validation batches, and the vocabulary of both.
+"""Data of a run: training batches, fixed validation batches, which of their targets count, the vocabulary.
 
 The global batch of a step has ``batch_size * gradient_accumulation_steps`` windows, on any number of ranks.
 Each rank reads its rows and splits them into micro-batches of at most ``batch_size``: if the number of ranks
@@ -16,11 +16,14 @@ import numpy.typing as npt
 
 import lowtide
 from lowtide._gpt import sources
+from lowtide._gpt.attention import Documents, documents_of
 from lowtide._gpt.config import Settings
-from lowtide._gpt.model import torch
+from lowtide._gpt.model import IGNORED, torch
 from lowtide._gpt.ranks import Ranks
 from lowtide._tokens.batches import Batches, samples_of
+from lowtide._tokens.documents import DocumentBatch
 from lowtide._tokens.mixture import MixedBatches, MixedSamples
+from lowtide._tokens.sampling import Order
 from lowtide.errors import ArgumentError, FormatError
 from lowtide.torch import TorchBatches, TorchDocumentBatches
 
@@ -32,7 +35,9 @@ class Micro(NamedTuple):
 
     x: torch.Tensor
     y: torch.Tensor
-    documents: torch.Tensor | None
+    documents: Documents | None
+    counted: int
+    """Targets whose loss counts; the others are ``IGNORED``."""
 
 
 class Vocabulary:
@@ -81,16 +86,38 @@ class Data:
         self._batches = self._make(
             self._training, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
-        tensors = TorchBatches(self._batches, ranks.device)
-        self.stream: TorchBatches | TorchDocumentBatches = (
-            tensors.with_documents() if settings.document_mask else tensors
-        )
-        self._fixed: TorchBatches | None = None
+        self.stream = self._tensors(self._batches)
+        masks = sources.open_masks(self._training, settings)
+        self._mask = self._masks(masks, self._batches)
+        self._fixed: TorchBatches | TorchDocumentBatches | None = None
+        self._fixed_mask: TorchBatches | None = None
         self.evaluations = 0
         if self._validation:
             fixed = self._make(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
             self.evaluations = max(1, min(settings.eval_iters, fixed.epoch_steps))
-            self._fixed = TorchBatches(fixed, ranks.device)
+            self._fixed = self._tensors(fixed)
+            masks = sources.open_masks(self._validation, settings, settings.val_split)
+            self._fixed_mask = self._masks(masks, fixed)
+
+    def _tensors(self, batches: Batches) -> TorchBatches | TorchDocumentBatches:
+        tensors = TorchBatches(batches, self._ranks.device)
+        needed = self._settings.document_mask or not self._settings.border_loss
+        return tensors.with_documents() if needed else tensors
+
+    def _masks(self, mask: lowtide.Corpus | None, batches: Batches) -> TorchBatches | None:
+        """The windows of a mask, at the places of the windows of tokens."""
+        if mask is None:
+            return None
+        samples = batches._samples
+        assert isinstance(samples, Order)  # a mixture was refused
+        like = Batches(
+            samples.over(mask),
+            batches.batch_size,
+            batches.length,
+            rank=batches.rank,
+            world_size=batches.world_size,
+        )
+        return TorchBatches(like, self._ranks.device)
 
     def _make(
         self,
@@ -114,25 +141,63 @@ class Data:
 
     def next(self) -> list[Micro]:
         """This rank's micro-batches of the next step."""
-        x, y, *documents = next(self.stream)
-        ids = documents[0] if documents else None
-        size = self._settings.batch_size
+        return self._micros(next(self.stream), None if self._mask is None else next(self._mask))
+
+    def _micros(self, batch: Any, mask: Any) -> list[Micro]:
+        settings = self._settings
+        x, y = batch[:2]
+        counts = None if mask is None else mask[1] != 0
+        if isinstance(batch, DocumentBatch) and not settings.border_loss:
+            counts = batch.loss_mask if counts is None else counts & batch.loss_mask
+        if counts is not None:
+            y = y.masked_fill(~counts, IGNORED)
+        size = settings.batch_size
         return [
-            Micro(x[row : row + size], y[row : row + size], None if ids is None else ids[row : row + size])
+            Micro(
+                x[row : row + size],
+                y[row : row + size],
+                self._documents(batch, row, size),
+                x[row : row + size].numel() if counts is None else int(counts[row : row + size].sum()),
+            )
             for row in range(0, len(x), size)
         ]
 
-    def validation(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _documents(self, batch: Any, row: int, size: int) -> Documents | None:
+        if not self._settings.document_mask:
+            return None
+        ids, length = batch[2][row : row + size], self._settings.length
+        first, last = np.searchsorted(batch.borders, [row * length, (row + len(ids)) * length])
+        borders = batch.borders[first : last + 1] - batch.borders[first]
+        positions = batch.position_ids[row : row + size]
+        return documents_of(ids, positions, borders, compiled=self._settings.compile)
+
+    @property
+    def masked(self) -> bool:
+        """Whether some targets may not count."""
+        return self._settings.loss_mask is not None or not self._settings.border_loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place of the training batches."""
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the place of a state."""
+        self.stream.load_state_dict(state)
+        if self._mask is not None:
+            self._mask.load_state_dict({**self._mask.state_dict(), "step": self.stream.step})
+
+    def validation(self) -> Iterator[Micro]:
         """This rank's share of the validation batches, the same at every evaluation."""
         if self._fixed is not None:
             for number in range(self._ranks.rank, self.evaluations, self._ranks.world_size):
-                yield self._fixed[number]
+                mask = None if self._fixed_mask is None else self._fixed_mask[number]
+                yield from self._micros(self._fixed[number], mask)
 
     def close(self) -> None:
         """Stop prefetching and close the files."""
-        self.stream.close()
-        if self._fixed is not None:
-            self._fixed.close()
+        for batches in (self.stream, self._mask, self._fixed, self._fixed_mask):
+            if batches is not None:
+                batches.close()
         for corpus in (*self._training.values(), *self._validation.values()):
             corpus.close()
 

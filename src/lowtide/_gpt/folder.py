@@ -18,8 +18,9 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from lowtide._gpt import checkpoint
+from lowtide._gpt.aliases import upgrade
 from lowtide._gpt.checkpoint import BEST, LAST
-from lowtide._gpt.config import Settings, upgrade
+from lowtide._gpt.config import Settings
 from lowtide._gpt.model import GPT
 from lowtide._io import jsonfiles
 from lowtide._io.atomic import write_file
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 SETTINGS, METRICS, TOKENIZER, PICTURE = "settings.json", "metrics.jsonl", "tokenizer.json", "training.png"
 _MAX_SETTINGS = 2**20  # bytes
+_SUFFIX = ".pt"
 Which = Literal["best", "last"]
 
 
@@ -52,7 +54,7 @@ def load_model(run: str | os.PathLike[str], which: Which | None = None) -> GPT:
     Parameters
     ----------
     run : path
-        The folder of the run.
+        The folder of the run, or one of its checkpoints.
     which : {"best", "last"}, optional
         The weights with the lowest validation loss, or those of the last checkpoint. [default: the best if
         the run was evaluated, else the last]
@@ -63,15 +65,32 @@ def load_model(run: str | os.PathLike[str], which: Which | None = None) -> GPT:
     Traceback (most recent call last):
     lowtide.errors.NotFoundError: no-such-run/checkpoint.pt: no checkpoint there; pass the folder of a run ...
     """
-    if which not in (None, "best", "last"):
-        raise ArgumentError(f"which must be 'best' or 'last', got {which!r}")
-    folder = os.fspath(run)
-    best = os.path.join(folder, BEST)
-    path = best if which == "best" or (which is None and os.path.exists(best)) else os.path.join(folder, LAST)
+    path = checkpoint_path(run, which)
     saved = checkpoint.load(path)
     model = GPT(saved.config)
     checkpoint.fill(model, saved, path)
     return model.eval()
+
+
+def checkpoint_path(run: str | os.PathLike[str], which: Which | None = None) -> str:
+    """The checkpoint of a run to load: the best if there is one, unless ``which`` or a file is given."""
+    if which not in (None, "best", "last"):
+        raise ArgumentError(f"which must be 'best' or 'last', got {which!r}")
+    folder = os.fspath(run)
+    if which is None and folder.endswith(_SUFFIX) and os.path.isfile(folder):
+        return folder
+    best = os.path.join(folder, BEST)
+    if which == "best" and not os.path.exists(best) and os.path.exists(os.path.join(folder, LAST)):
+        raise NotFoundError(
+            errno.ENOENT, "the run was not evaluated, so it has no best checkpoint; take the last", best
+        )
+    return best if which == "best" or (which is None and os.path.exists(best)) else os.path.join(folder, LAST)
+
+
+def folder_of(run: str | os.PathLike[str]) -> str:
+    """The folder of a run, of which one checkpoint may have been given."""
+    path = os.fspath(run)
+    return os.path.dirname(path) or "." if path.endswith(_SUFFIX) and os.path.isfile(path) else path
 
 
 def write_settings(run: str, settings: Settings) -> None:
@@ -94,18 +113,32 @@ def read_settings(run: str | os.PathLike[str]) -> Settings:
         ) from error
 
 
-def keep_tokenizer(run: str, corpus: Corpus) -> None:
-    """Copy the corpus' tokenizer into the folder, if it has one."""
-    path = os.path.join(run, TOKENIZER)
+def tokenizer_of(corpus: Corpus) -> bytes | None:
+    """The content of a corpus' tokenizer file, if it has one."""
     record = corpus.metadata.get("tokenizer")
     if isinstance(record, dict) and record.get("file"):
         source_path = os.path.join(os.path.dirname(corpus.paths[0]), record["file"])
         with opened(source_path) as source:
-            write_file(path, source.read(0, source.size, "tokenizer"))
-    elif characters := _characters(corpus):
+            return source.read(0, source.size, "tokenizer")
+    if characters := _characters(corpus):
         from lowtide._prepare.tokenizers.char import CharTokenizer
 
-        write_file(path, CharTokenizer(characters).to_json().encode())
+        return CharTokenizer(characters).to_json().encode()
+    return None
+
+
+def keep_tokenizer(run: str, content: bytes) -> None:
+    """Put the tokenizer of the corpus into the folder."""
+    write_file(os.path.join(run, TOKENIZER), content)
+
+
+def read_tokenizer(run: str) -> bytes | None:
+    """The content of a run's tokenizer file, if it has one."""
+    path = os.path.join(run, TOKENIZER)
+    if not os.path.exists(path):
+        return None
+    with opened(path) as file:
+        return file.read(0, file.size, "tokenizer")
 
 
 def _characters(corpus: Corpus) -> str | None:

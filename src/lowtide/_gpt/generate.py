@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from lowtide._gpt import folder
+from lowtide._gpt.folder import Which
 from lowtide._gpt.model import GPT, Cache, torch
 from lowtide._gpt.ranks import usable
 from lowtide._prepare import tokenizers
@@ -188,13 +190,14 @@ def sample(
     seed: int = 0,
     device: str | torch.device = "cpu",
     tokenizer: str | None = None,
+    checkpoint: Which | None = None,
 ) -> Iterator[str]:
     """Generate text with the model of a training run, piece by piece.
 
     Parameters
     ----------
     run : path
-        The folder of the run.
+        The folder of the run, or one of its checkpoints.
     prompt : str, optional
         Start of the text. [default: a new document]
     max_new_tokens : int
@@ -211,6 +214,9 @@ def sample(
         A device of PyTorch: ``"cpu"``, ``"cuda"``, ``"mps"``.
     tokenizer : str, optional
         File or name of the tokenizer, for a run whose corpus had none.
+    checkpoint : {"best", "last"}, optional
+        The weights with the lowest validation loss, or the last ones. [default: the best if the run was
+        evaluated, else the last]
 
     Yields
     ------
@@ -223,29 +229,40 @@ def sample(
     Traceback (most recent call last):
     lowtide.errors.NotFoundError: no-such-run/checkpoint.pt: no checkpoint there; pass the folder of a run ...
     """
-    run = os.fspath(run)
-    device = usable(device)
-    model = folder.load_model(run).to(device)
-    if tokenizer is None and not os.path.exists(os.path.join(run, folder.TOKENIZER)):
-        raise ArgumentError(f"{run}: has no {folder.TOKENIZER}; pass the tokenizer with --tokenizer")
-    words = folder.load_tokenizer(run) if tokenizer is None else tokenizers.make(tokenizer)
-    if prompt is None and words.eos is not None:
-        prompt, ids = "", [words.eos]
-    else:
-        prompt = "\n" if prompt is None else prompt
-        ids = words.encode_batch([prompt])[0].tolist()
-    tokens = generate(
-        model,
-        ids,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        stop=words.eos,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    yield prompt
-    stream = TextStream(words)
-    for token in tokens:
-        yield stream.add(token)
-    yield stream.end()
+    writer = Writer(run, device=device, tokenizer=tokenizer, checkpoint=checkpoint)
+    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    yield from writer.write(prompt, seed=seed, **options)
+
+
+class Writer:
+    """The model and the tokenizer of a run, loaded once for several texts."""
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        device: str | torch.device = "cpu",
+        tokenizer: str | None = None,
+        checkpoint: Which | None = None,
+    ) -> None:
+        home, where = folder.folder_of(run), usable(device)
+        self.model = folder.load_model(run, checkpoint).to(where)
+        if tokenizer is None and not os.path.exists(os.path.join(home, folder.TOKENIZER)):
+            raise ArgumentError(f"{home}: has no {folder.TOKENIZER}; pass the tokenizer with --tokenizer")
+        self.tokenizer = folder.load_tokenizer(home) if tokenizer is None else tokenizers.make(tokenizer)
+
+    def write(self, prompt: str | None, *, seed: int, **options: Any) -> Iterator[str]:
+        """A text, piece by piece."""
+        eos = self.tokenizer.eos
+        if prompt is None and eos is not None:
+            prompt, ids = "", [eos]
+        else:
+            prompt = "\n" if prompt is None else prompt
+            ids = self.tokenizer.encode_batch([prompt])[0].tolist()
+        generator = torch.Generator().manual_seed(seed)
+        tokens = generate(self.model, ids, stop=eos, generator=generator, **options)
+        yield prompt
+        stream = TextStream(self.tokenizer)
+        for token in tokens:
+            yield stream.add(token)
+        yield stream.end()

@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from lowtide import errors
@@ -59,7 +59,7 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
     --------
     >>> from_gpt2("./no-such-folder")
     Traceback (most recent call last):
-    lowtide.errors.NotFoundError: ./no-such-folder: no such folder; pass one that save_pretrained() ...
+    lowtide.errors.NotFoundError: ./no-such-folder: no such folder; pass that of a run, one that ...
     """
     folder = os.fspath(source)
     if not os.path.isdir(folder):
@@ -125,15 +125,32 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     >>> from_gpt2(tmp / "gpt2").config.length
     16
     """
-    save_file = library("safetensors.torch", "to_gpt2", "gpt").save_file
-    config = _export(model.config)
+    if parts := foreign(model.config):
+        raise UnsupportedError(
+            f"GPT-2's format has no {', '.join(parts)}; train with --preset nanogpt, or use "
+            "lowtide.gpt.export, which adds a modelling file"
+        )
+    write(folder, config_of(model.config), theirs(model), {})
+
+
+def write(
+    folder: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    files: Mapping[str, str],
+) -> list[str]:
+    """Write a folder for ``transformers``, which appears when it is complete; return its files' names."""
+    save_file = library("safetensors.torch", "exporting a model", "gpt").save_file
     target = os.path.realpath(folder)  # a link may lead to a larger disk
     if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
         raise ArgumentError(f"{target}: already exists; pass a new folder")
+    texts = {"config.json": json.dumps(config, indent=1), **files}
     with new_folder(target) as partial:
-        save_file(dict(_theirs(model)), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
-        with open(os.path.join(partial, "config.json"), "w") as file:
-            json.dump(config, file, indent=1)
+        save_file(dict(tensors), os.path.join(partial, "model.safetensors"), metadata={"format": "pt"})
+        for name, text in texts.items():
+            with open(os.path.join(partial, name), "w", encoding="utf-8") as file:
+                file.write(text)
+    return sorted(["model.safetensors", *texts])
 
 
 def _config(path: str, dropout: float) -> ModelConfig:
@@ -175,23 +192,19 @@ def _config(path: str, dropout: float) -> ModelConfig:
         ) from error
 
 
-def _export(config: ModelConfig) -> dict[str, Any]:
-    """The content of ``config.json``; GPT-2's format has no names for modern parts."""
-    foreign = [
-        f"{name} {getattr(config, name)!r}"
-        for name, values in {
-            "norm": ("layernorm",),
-            "positions": ("learned",),
-            "activation": ("gelu", "gelu_tanh"),
-            "qk_norm": (False,),
-        }.items()
-        if getattr(config, name) not in values
-    ]
-    if foreign:
-        raise UnsupportedError(
-            f"GPT-2's format has no {', '.join(foreign)}; train with --preset nanogpt to export, or use the "
-            "weights of the checkpoint"
-        )
+def foreign(config: ModelConfig) -> list[str]:
+    """The parts of an architecture that GPT-2's format has no names for."""
+    known = {
+        "norm": ("layernorm",),
+        "positions": ("learned",),
+        "activation": ("gelu", "gelu_tanh"),
+        "qk_norm": (False,),
+    }
+    return [f"{name} {getattr(config, name)!r}" for name in known if getattr(config, name) not in known[name]]
+
+
+def config_of(config: ModelConfig) -> dict[str, Any]:
+    """The content of ``config.json`` for a model of GPT-2's architecture."""
     return {
         **_FIXED,
         "architectures": ["GPT2LMHeadModel"],
@@ -207,22 +220,22 @@ def _export(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
+def theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
     """Our tensors under their names. Their blocks always have biases: zeros if ours have none."""
 
-    def both(theirs: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    def both(name: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
         weight = part.weight.detach().cpu()
         transposed = isinstance(part, torch.nn.Linear)
-        yield f"{theirs}.weight", (weight.T if transposed else weight).contiguous()
+        yield f"{name}.weight", (weight.T if transposed else weight).contiguous()
         if not isinstance(part, torch.nn.Embedding):
             zeros = weight.new_zeros(len(weight))
-            yield f"{theirs}.bias", zeros if part.bias is None else part.bias.detach().cpu()
+            yield f"{name}.bias", zeros if part.bias is None else part.bias.detach().cpu()
 
-    for theirs, ours in _OUTSIDE.items():
-        yield from both(f"transformer.{theirs}", model.get_submodule(ours))
+    for name, ours in _OUTSIDE.items():
+        yield from both(f"transformer.{name}", model.get_submodule(ours))
     for number, block in enumerate(model.blocks):
-        for theirs, ours in _INSIDE.items():
-            yield from both(f"transformer.h.{number}.{theirs}", block.get_submodule(ours))
+        for name, ours in _INSIDE.items():
+            yield from both(f"transformer.h.{number}.{name}", block.get_submodule(ours))
     if not model.config.tied:
         yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
 
@@ -304,7 +317,7 @@ def _download(name: str) -> str:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise errors.NotFoundError(
             errno.ENOENT,
-            "no such folder; pass one that save_pretrained() wrote, or the name of a model",
+            "no such folder; pass that of a run, one that save_pretrained() wrote, or the name of a model",
             name,
         )
     patterns = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
@@ -314,7 +327,7 @@ def _download(name: str) -> str:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ReadError(
             errno.ENOENT,
-            f"not a folder, and not available from the Hugging Face Hub ({reason}); run `hf download {name} "
-            "--local-dir FOLDER` where there is a network, and pass that folder",
+            f"not a folder, and not available from the Hugging Face Hub ({reason}); pass the folder of a "
+            f"run, or run `hf download {name} --local-dir FOLDER` where there is a network and pass that",
             name,
         ) from error

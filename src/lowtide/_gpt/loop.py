@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lowtide._gpt import checkpoint, folder, optim, plot
+from lowtide._gpt.bits import Lengths, TokenBytes, bits_per_byte
 from lowtide._gpt.checkpoint import Checkpoint
 from lowtide._gpt.config import ARCHITECTURE, Settings
 from lowtide._gpt.data import Data
@@ -52,6 +53,8 @@ class Outcome:
         The lowest validation loss.
     signal : int
         Number of the signal that ended the run, or 0.
+    val_bpb : float or None
+        The last validation loss in bits per byte of text, if the tokenizer knows the bytes of its tokens.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Outcome:
     val_loss: float | None
     best_val_loss: float | None
     signal: int = 0
+    val_bpb: float | None = None
 
 
 class Trainer:
@@ -80,6 +84,7 @@ class Trainer:
         watch: Watch,
         saved: Checkpoint | None,
         initial: GPT | None,
+        lengths: Lengths | None = None,
     ) -> None:
         self.settings, self.out = settings, out
         self.ranks, self.data, self.progress, self.watch = ranks, data, progress, watch
@@ -88,6 +93,8 @@ class Trainer:
         self.train_loss: float | None = None
         self.val_loss: float | None = None
         self.best_val_loss: float | None = None
+        self.val_bpb: float | None = None
+        self._bits = None if lengths is None else TokenBytes(lengths, data.vocabulary.size, ranks.device)
         kind = ranks.device.type
         if kind == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 for what is left in float32
@@ -136,7 +143,7 @@ class Trainer:
                 metrics, reason = self.update(bool(received), late, self._over_budget())
                 last = self.step == settings.max_iters
                 if settings.eval_interval and (self.step % settings.eval_interval == 0 or last):
-                    metrics = dataclasses.replace(metrics, val_loss=self.evaluate())
+                    metrics = dataclasses.replace(metrics, val_loss=self.evaluate(), val_bpb=self.val_bpb)
                 for sink in self.sinks:
                     sink.add(metrics)
                 elapsed = time.monotonic() - start
@@ -156,7 +163,9 @@ class Trainer:
         return dataclasses.replace(self.outcome(end), signal=number)
 
     def outcome(self, end: End) -> Outcome:
-        return Outcome(self.step, end, self.train_loss, self.val_loss, self.best_val_loss)
+        return Outcome(
+            self.step, end, self.train_loss, self.val_loss, self.best_val_loss, val_bpb=self.val_bpb
+        )
 
     def update(self, signalled: bool, late: bool, over: bool) -> tuple[Metrics, End | None]:
         """Make one step; also return why the run should end, if any rank has a reason."""
@@ -169,12 +178,16 @@ class Trainer:
         rate = optim.learning_rate(settings, self.step)
         self.optimiser.set_learning_rate(rate)
         loss = torch.zeros((), device=ranks.device)
+        counted = settings.global_batch * settings.length
+        if self.data.masked:
+            counted = max(1, int(ranks.sum(sum(micro.counted for micro in micros))[0]))
         for number, micro in enumerate(micros, 1):
-            # Each window counts the same, however ranks and micro-batches share them.
-            share = len(micro.x) / settings.global_batch
+            # Each target counts the same, however ranks and micro-batches share them.
+            share = micro.counted / counted
+            targets = micro.y if micro.counted else micro.x  # a mean over no target would not be a number
             with ranks.accumulate(self.shared, last=number == len(micros)):
                 with self._autocast():
-                    _, part = self.shared(micro.x, micro.y, micro.documents)
+                    _, part = self.shared(micro.x, targets, micro.documents)
                 # The gradients of the ranks are averaged, and should be summed.
                 self.scaler.scale(part * (share * ranks.world_size)).backward()
             loss += part.detach() * share
@@ -227,12 +240,21 @@ class Trainer:
     def evaluate(self) -> float:
         """Mean loss over the validation batches; saves the best weights so far."""
         self.model.eval()
-        total = 0.0
-        for x, y in self.data.validation():
+        total = weight = nats = count = 0.0
+        for micro in self.data.validation():
+            if not micro.counted:
+                continue
             with self._autocast():
-                total += float(self.callable(x, y)[1])
+                logits, part = self.callable(micro.x, micro.y, micro.documents)
+            share = micro.counted / micro.y.numel()
+            total, weight = total + float(part) * share, weight + share
+            if self._bits is not None:
+                more = self._bits.measure(logits, micro.y, float(part) * micro.counted)
+                nats, count = nats + more[0], count + more[1]
         self.model.train()
-        self.val_loss = self.ranks.sum(total)[0] / self.data.evaluations
+        total, weight, nats, count = self.ranks.sum(total, weight, nats, count)
+        self.val_loss = total / weight if weight else math.inf
+        self.val_bpb = bits_per_byte(nats, count)
         if self.best_val_loss is None or self.val_loss < self.best_val_loss:
             self.best_val_loss = self.val_loss
             if self.ranks.first:
@@ -260,7 +282,7 @@ class Trainer:
             self._checkpoint(),
             optimiser=self.optimiser.state_dict(),
             scaler=self.scaler.state_dict(),
-            batches=self.data.stream.state_dict(),
+            batches=self.data.state_dict(),
         ).save(os.path.join(self.out, checkpoint.LAST))
 
     def _restore(self, saved: Checkpoint) -> None:
@@ -270,7 +292,7 @@ class Trainer:
         if self.scaler.is_enabled() and saved.scaler:
             self.scaler.load_state_dict(dict(saved.scaler))
         assert saved.batches is not None  # or restore would have raised
-        self.data.stream.load_state_dict(saved.batches)
+        self.data.load_state_dict(saved.batches)
         self.step, self.best_val_loss = saved.step, saved.best_val_loss
 
     def _over_budget(self) -> bool:

@@ -15,6 +15,7 @@ from lowtide._gpt.config import Settings
 from lowtide.errors import LowtideError
 
 _MAX_LINE = 2**16  # bytes; usual lines have about 250
+_OPTIONAL = ("val_loss", "val_bpb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Metrics:
     """Resident memory of this rank."""
     muon_dtype: str | None = None
     """The dtype of Muon's products; None without Muon, and in lines of 0.1."""
+    val_bpb: float | None = None
+    """``val_loss`` in bits per byte of text; None if the bytes of the tokens are not known."""
 
 
 class Log:
@@ -136,11 +139,11 @@ def _parse(data: bytes) -> dict[str, Any] | None:
     if not isinstance(line.get("muon_dtype"), str | NoneType):
         return None
     for name in (field.name for field in fields(Metrics) if field.name != "muon_dtype"):
-        value = line.get(name, "missing")
+        value = line.setdefault(name, None) if name == "val_bpb" else line.get(name, "missing")  # not in 0.1
         if not (
             type(value) is float
             or (type(value) is int and abs(value) < 2**63)
-            or (value is None and name == "val_loss")
+            or (value is None and name in _OPTIONAL)
         ):
             return None
     return line

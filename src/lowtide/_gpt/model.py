@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lowtide._gpt.config import block_size_alias
+from lowtide._gpt.aliases import block_size_alias
 from lowtide._printable import brief
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
@@ -23,6 +23,8 @@ try:
     from torch.nn import functional as F  # noqa: N812 - the usual name
 except ImportError as error:
     raise MissingExtraError("PyTorch is not installed; pip install 'lowtide[gpt]'") from error
+
+from lowtide._gpt.attention import Documents, mask_of
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary"]
@@ -134,7 +136,7 @@ class Attention(nn.Module):
         self.residual_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, rotation: Tensor | None, mask: Tensor | None, past: LayerCache | None
+        self, x: Tensor, rotation: Tensor | None, seen: Tensor | Documents | None, past: LayerCache | None
     ) -> Tensor:
         batch, length, width = x.shape
         qk, v = self.qkv(x).split((2 * width, width), dim=2)
@@ -147,15 +149,12 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v))  # each (B, H, T, D)
         if past is not None:
             k, v = past.extended(k, v)
-        # Without a mask: training is causal; a single new token attends to all before it.
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and length > 1,
-        )
+        dropout = self.dropout if self.training else 0.0
+        if isinstance(seen, Documents):
+            y = seen.attend(q, k, v, dropout)
+        else:  # without a mask: training is causal; a single new token attends to all before it
+            causal = seen is None and length > 1
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout, is_causal=causal)
         y = y.transpose(1, 2).reshape(batch, length, width)
         return self.residual_dropout(self.out(y))  # type: ignore[no-any-return]
 
@@ -206,9 +205,9 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, x: Tensor, rotation: Tensor | None, mask: Tensor | None, past: LayerCache | None
+        self, x: Tensor, rotation: Tensor | None, seen: Tensor | Documents | None, past: LayerCache | None
     ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation, mask, past)
+        x = x + self.attention(self.attention_norm(x), rotation, seen, past)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
 
 
@@ -264,7 +263,7 @@ class GPT(nn.Module):
         self,
         ids: Tensor,
         targets: Tensor | None = None,
-        documents: Tensor | None = None,
+        documents: Tensor | Documents | None = None,
         cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute logits (B, T, vocab_size), and the mean loss if ``targets`` are given.
@@ -277,7 +276,8 @@ class GPT(nn.Module):
             The id that follows each token (B, T); -1 is ignored.
         documents : Tensor, optional
             The document of each token (B, T), as ``batches.with_documents()`` gives it: tokens then attend
-            within their own document only.
+            within their own document only. ``lowtide train`` passes an object that needs no mask of (T, T),
+            and whose learned positions restart with each document.
         cache : Cache, optional
             Keys and values of the tokens before ``ids``. The logits are then those of the last token only.
         """
@@ -289,14 +289,16 @@ class GPT(nn.Module):
             )
         x = self.embedding(ids)
         rotation = None
-        if self.config.positions == "learned":
-            x = x + self.positions.weight[start:stop]
-        else:
+        if self.config.positions == "rotary":  # products depend on distances only: nothing restarts
             rotation = self.rotation[start:stop]
+        elif isinstance(documents, Documents) and documents.positions is not None:
+            x = x + self.positions(documents.positions)
+        else:
+            x = x + self.positions.weight[start:stop]
         x = self.embedding_dropout(x)
-        mask = _mask(ids, documents, start)
+        seen = _seen(ids, documents, start)
         for number, block in enumerate(self.blocks):
-            x = block(x, rotation, mask, None if cache is None else cache.layers[number])
+            x = block(x, rotation, seen, None if cache is None else cache.layers[number])
         if cache is not None:
             cache.length = stop
             x = x[:, -1:]
@@ -346,17 +348,16 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     return torch.view_as_real(product).flatten(-2).type_as(x)
 
 
-def _mask(ids: Tensor, documents: Tensor | None, start: int) -> Tensor | None:
+def _seen(ids: Tensor, documents: Tensor | Documents | None, start: int) -> Tensor | Documents | None:
     """Attention mask (B or 1, 1, T, tokens so far); None where ``is_causal`` or a single token needs none."""
     length = ids.shape[1]
-    if documents is None and (start == 0 or length == 1):
+    if documents is not None:
+        if start:
+            raise ArgumentError("documents and cache exclude each other; generate one document at a time")
+        return mask_of(documents) if isinstance(documents, Tensor) else documents
+    if start == 0 or length == 1:
         return None
-    causal = torch.ones(length, start + length, dtype=torch.bool, device=ids.device).tril(start)
-    if documents is None:
-        return causal[None, None]
-    if start:
-        raise ArgumentError("documents and cache exclude each other; generate one document at a time")
-    return (causal & (documents[:, :, None] == documents[:, None, :]))[:, None]
+    return torch.ones(length, start + length, dtype=torch.bool, device=ids.device).tril(start)[None, None]
 
 
 def _norm(config: ModelConfig) -> nn.Module:

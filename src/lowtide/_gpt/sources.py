@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,19 +49,35 @@ def parse(data: str | Sequence[str]) -> list[Source]:
     return [Source(match["name"], float(match["weight"]), match["path"]) for match in weighted]
 
 
-def absolute(data: str | Sequence[str]) -> str | tuple[str, ...]:
-    """``--data`` with absolute paths, so that a run can be resumed from any folder.
+def anchored(values: Mapping[str, Any], beside: str = "") -> dict[str, Any]:
+    """The settings that are paths, as absolute ones, so that a run can be resumed from any folder.
 
-    >>> absolute("web:1=/a"), absolute("/b")
-    ('web:1=/a', '/b')
+    A path that does not exist here but in the folder ``beside``, that of the TOML file, is taken from there.
+
+    >>> anchored({"data": ["web:1=/a", "code:2=/b"], "val_data": "/c", "n_layer": 2})
+    {'data': ('web:1=/a', 'code:2=/b'), 'val_data': '/c'}
     """
-    entries = [data] if isinstance(data, str) else data
-    result = []
-    for entry in entries:
-        match = None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
-        path = store.absolute(match["path"] if match else entry)
-        result.append(f"{match['name']}:{match['weight']}={path}" if match else path)
-    return tuple(result) if len(result) > 1 else result[0]
+    result: dict[str, Any] = {}
+    for name in ("data", "val_data", "loss_mask"):
+        value = values.get(name)
+        entries = [value] if isinstance(value, str) else value
+        if isinstance(entries, list | tuple) and all(isinstance(one, str) for one in entries) and value:
+            paths = [_anchor(one, beside) for one in entries]
+            result[name] = tuple(paths) if len(paths) > 1 else paths[0]
+    init = values.get("init")
+    if isinstance(init, str) and init:  # may be the name of a model
+        local = [path for path in (init, os.path.join(beside, init)) if store.exists(path)]
+        result["init"] = store.absolute(local[0]) if local else init
+    return result
+
+
+def _anchor(entry: str, beside: str) -> str:
+    match = None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
+    path = match["path"] if match else entry
+    if not store.exists(path) and store.exists(os.path.join(beside, path)):
+        path = os.path.join(beside, path)
+    path = store.absolute(path)
+    return f"{match['name']}:{match['weight']}={path}" if match else path
 
 
 def open_all(
@@ -105,6 +122,39 @@ def open_validation(
                 f"{which}: has a single split, which would be both trained and evaluated on; {remedy}"
             )
     return corpora
+
+
+def open_masks(
+    corpora: Mapping[str, lowtide.Corpus], settings: Settings, split: str = "train"
+) -> lowtide.Corpus | None:
+    """The corpus of ``--loss-mask``, with one value for each token; for validation it may be missing."""
+    if settings.loss_mask is None or (split != "train" and store.is_file(settings.loss_mask)):
+        return None
+    if len(corpora) > 1:
+        raise ArgumentError(
+            "loss_mask: a mixture has none (got several corpora, expected one); train on one corpus, or "
+            "leave it out"
+        )
+    (corpus,) = corpora.values()
+    try:
+        mask = lowtide.corpus(settings.loss_mask, split=split)
+    except ArgumentError:  # raw values, and 0 and 1 are bytes
+        mask = lowtide.corpus(settings.loss_mask, split=split, dtype="uint8")
+    except LowtideError:
+        if split == "train":
+            raise
+        return None
+    if len(mask) != len(corpus):
+        raise ArgumentError(
+            f"{mask.name}: the loss mask does not fit the corpus ({len(mask)} values, expected one for each "
+            f"of the {len(corpus)} tokens of {corpus.name}); write it along with the tokens"
+        )
+    if mask.largest() > 1:
+        raise ArgumentError(
+            f"{mask.name}: the loss mask must hold 0 and 1 only (got {mask.largest()}); write 1 for each "
+            "token whose loss counts"
+        )
+    return mask
 
 
 def _open(path: Any, settings: Settings, split: str) -> lowtide.Corpus:

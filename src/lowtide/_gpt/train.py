@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import lowtide
 from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.bits import token_bytes
 from lowtide._gpt.checkpoint import Checkpoint
-from lowtide._gpt.config import ARCHITECTURE, Settings, read_file, resolve
+from lowtide._gpt.config import Settings, read_file, resolve
 from lowtide._gpt.data import Data
-from lowtide._gpt.gpt2 import from_gpt2
+from lowtide._gpt.initial import Initial
 from lowtide._gpt.loop import Outcome, Trainer
-from lowtide._gpt.model import GPT
 from lowtide._gpt.progress import Progress
 from lowtide._gpt.ranks import Ranks
-from lowtide._gpt.sources import absolute
+from lowtide._gpt.sources import anchored
 from lowtide.errors import ArgumentError, MemoryBudgetExceeded
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt
@@ -59,23 +59,22 @@ def train(
     """
     out = os.fspath(out)
     file = None if config is None else os.fspath(config)
-    settings.update((name, absolute(settings[name])) for name in ("data", "val_data") if settings.get(name))
     if resume not in (True, False, "auto"):
         raise ArgumentError(f"resume must be True, False or 'auto', got {resume!r}")
+    values = {**(read_file(file) if file else {}), **settings}
+    settings.update(anchored(values, os.path.dirname(file or "")))
     if resume is True or (resume == "auto" and os.path.exists(os.path.join(out, checkpoint.LAST))):
         saved = checkpoint.load(os.path.join(out, checkpoint.LAST))
         return run(resolve(settings, file, base=saved.settings), out, saved=saved)
-    values = {**(read_file(file) if file else {}), **settings}
     if not values.get("init"):
         return run(resolve(settings, file), out)
-    initial = from_gpt2(values["init"], dropout=values.get("dropout", 0.0))
-    sizes = {name: getattr(initial.config, name) for name in (*ARCHITECTURE, "vocab_size")}
-    del sizes["length"]  # windows may be shorter than the context of the model
-    return run(resolve(settings, file, weights=sizes), out, initial=initial)
+    initial = Initial.load(settings["init"], values.get("dropout", 0.0), values.get("length"))
+    missing = {name: value for name, value in initial.defaults.items() if name not in values}
+    return run(resolve({**missing, **settings}, file, weights=initial.sizes), out, initial=initial)
 
 
 def run(
-    settings: Settings, out: str, *, saved: Checkpoint | None = None, initial: GPT | None = None
+    settings: Settings, out: str, *, saved: Checkpoint | None = None, initial: Initial | None = None
 ) -> Outcome:
     """Train in the folder ``out``: from random or ``initial`` weights, or from a ``saved`` checkpoint."""
     keep_heap()
@@ -90,19 +89,27 @@ def run(
             eos=data.corpus.eos,
             muon_dtype="bfloat16" if bfloat16 else "float32",
         )
+        tokenizer = folder.tokenizer_of(data.corpus)
+        if initial is not None:
+            tokenizer = initial.check_tokenizer(tokenizer, data.corpus)
+        elif saved is not None and tokenizer is None:
+            tokenizer = folder.read_tokenizer(out)
         if ranks.first:
             if saved is None:
                 folder.create(out)
             folder.write_settings(out, settings)
-            folder.keep_tokenizer(out, data.corpus)
+            if tokenizer is not None:
+                folder.keep_tokenizer(out, tokenizer)
         watch = lowtide.watch(settings.memory_budget, absolute=True)
         start, silent = saved.step if saved else 0, not ranks.first
         progress = stack.enter_context(
             Progress(settings.max_iters, start, settings.log_interval, watch.budget, silent=silent)
         )
-        trainer = Trainer(settings, out, ranks, data, progress, watch, saved, initial)
+        lengths = None if tokenizer is None else token_bytes(tokenizer)
+        weights = None if initial is None else initial.model
+        trainer = Trainer(settings, out, ranks, data, progress, watch, saved, weights, lengths)
         stack.callback(trainer.close)
-        saved = initial = None  # the trainer has copied what it needs
+        saved = initial = weights = None  # the trainer has copied what it needs
         try:
             with watch if watch.budget is not None else nullcontext():
                 return trainer.run()

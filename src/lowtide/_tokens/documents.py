@@ -36,16 +36,19 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
 
     The third item is ``ids`` or ``cu_seqlens``, as :meth:`lowtide.Batches.with_documents` was called.
 
-    >>> batch = mark_documents(np.array([[5, 0, 7]]), np.array([[0, 7, 8]]), np.array([[0, 0, 1]]))
+    >>> batch = mark_documents(np.array([[5, 0, 7]]), np.array([[0, 7, 8]]), np.array([[0, 0, 1, 1]]))
     >>> x, y, ids = batch
     >>> batch.position_ids, batch.max_seqlen
     (array([[0, 1, 0]], dtype=int32), 2)
+    >>> batch.borders, batch.loss_mask
+    (array([0, 2, 3], dtype=int32), array([[ True, False,  True]]))
     """
 
     _ids: Any
+    """The document of each token of ``x``, and of the last one of ``y``."""
 
-    def __new__(cls, items: tuple[A, A, A], ids: Ids | None = None, **computed: A | int) -> DocumentBatch[A]:
-        """With the ``ids`` from which the attributes are computed when they are used, or with both."""
+    def __new__(cls, items: tuple[A, A, A], ids: Ids | None = None, **computed: Any) -> DocumentBatch[A]:
+        """With the ``ids`` from which the attributes are computed when they are used, or with them."""
         batch = super().__new__(cls, items)
         batch.__dict__.update(_ids=ids, **computed)
         return batch
@@ -54,17 +57,26 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
         return (tuple(self),)
 
     @cached_property
+    def borders(self) -> Ids:
+        """``cu_seqlens`` on the host, as an array of NumPy."""
+        return cu_seqlens(self._ids[:, :-1])
+
+    @cached_property
     def position_ids(self) -> A:
         """The position of each token of ``x`` within its document, or within its row if that starts later."""
-        borders = cu_seqlens(self._ids)
-        positions: Any = np.arange(self._ids.size, dtype=np.int32)
-        positions -= np.repeat(borders[:-1], np.diff(borders))
-        return positions.reshape(self._ids.shape)  # type: ignore[no-any-return]
+        positions: Any = np.arange(self._ids[:, :-1].size, dtype=np.int32)
+        positions -= np.repeat(self.borders[:-1], np.diff(self.borders))
+        return positions.reshape(len(self._ids), -1)  # type: ignore[no-any-return]
 
     @cached_property
     def max_seqlen(self) -> int:
         """Tokens of the longest document in a row: the ``max_seqlen`` of kernels that take ``cu_seqlens``."""
-        return int(np.diff(cu_seqlens(self._ids)).max(initial=0))
+        return int(np.diff(self.borders).max(initial=0))
+
+    @cached_property
+    def loss_mask(self) -> A:
+        """Where ``y`` is of the same document as ``x``: nothing in ``x`` tells how the next one starts."""
+        return np.equal(self._ids[:, 1:], self._ids[:, :-1])  # type: ignore[no-any-return]
 
 
 class DocumentBatches(ReadOnly, Closing, Iterator[DocumentBatch[npt.NDArray[Any]]]):
@@ -90,7 +102,7 @@ class DocumentBatches(ReadOnly, Closing, Iterator[DocumentBatch[npt.NDArray[Any]
         return self._mark(step, *pair)
 
     def _mark(self, step: int, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> DocumentBatch[npt.NDArray[Any]]:
-        return mark_documents(x, y, self._batches._steps.document_ids(step, x), self._kind)
+        return mark_documents(x, y, self._batches._steps.document_ids(step, whole_windows(x, y)), self._kind)
 
     def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchDocumentBatches:
         """These batches as tensors, as :meth:`lowtide.Batches.torch`.
@@ -108,6 +120,16 @@ class DocumentBatches(ReadOnly, Closing, Iterator[DocumentBatch[npt.NDArray[Any]
     def step(self) -> int:
         """The step of the batch that ``next`` will give."""
         return self._batches.step
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of this rank's ``x`` and ``y``."""
+        return self._batches.shape
+
+    @property
+    def epoch_steps(self) -> int:
+        """Complete steps in an epoch."""
+        return self._batches.epoch_steps
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the batches, as :meth:`lowtide.Batches.state_dict`."""
@@ -137,8 +159,13 @@ def check_kind(kind: DocumentKind) -> None:
 def mark_documents(
     x: npt.NDArray[Any], y: npt.NDArray[Any], ids: Ids, kind: DocumentKind = "ids"
 ) -> DocumentBatch[npt.NDArray[Any]]:
-    """A batch with its documents, from the ids of ``x``."""
-    return DocumentBatch((x, y, ids if kind == "ids" else cu_seqlens(ids)), ids)
+    """A batch with its documents, from the ids of ``x`` and of the last token of ``y``."""
+    return DocumentBatch((x, y, ids[:, :-1] if kind == "ids" else cu_seqlens(ids[:, :-1])), ids)
+
+
+def whole_windows(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The tokens of ``x`` and the last one of ``y``."""
+    return np.concatenate((x, y[:, -1:]), axis=1)
 
 
 def ids_from_marks(x: npt.NDArray[Any], mark: int, marks: Marks) -> Ids:

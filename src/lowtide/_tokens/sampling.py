@@ -6,6 +6,7 @@ write a subclass of ``Windows`` and add it to ``ORDERS`` of ``lowtide._tokens.ba
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -78,6 +79,12 @@ class Order(Samples):
     def settings(self) -> dict[str, Any]:
         return {"order": self.name, "seed": self._seed, **self._corpus._fingerprint()}
 
+    def over(self, corpus: Corpus) -> Order:
+        """The same places of another corpus of as many tokens, such as one that says which of them count."""
+        other = copy.copy(self)
+        other._corpus, other.dtype = corpus, corpus.dtype
+        return other
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Without caches and locks, which a thread may be using at the moment.
         return type(self), (self._corpus, self._length, self._seed)
@@ -124,6 +131,11 @@ class Windows(Order):
     def starts(self, first: int, last: int) -> Ints:
         """Positions of the first tokens of samples ``first`` to ``last``."""
         return self.starts_at(np.arange(first, last, dtype=np.int64))
+
+    def over(self, corpus: Corpus) -> Order:
+        other = super().over(corpus)
+        vars(other)["_plan"] = (-1, None)  # of the other's files
+        return other
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         page, row = divmod(first, _PLANNED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from lowtide.cli.output import say
@@ -10,19 +12,24 @@ from lowtide.cli.output import say
 @click.command()
 @click.argument("run", type=click.Path())
 @click.argument("out", type=click.Path())
-def command(run: str, out: str) -> None:
-    """Write the model of the folder RUN to the new folder OUT, in Hugging Face's GPT-2 format.
+@click.option(
+    "--checkpoint",
+    type=click.Choice(["best", "last"]),
+    help="Weights with the lowest validation loss, or the last ones.  [default: best, if evaluated]",
+)
+def command(run: str, out: str, checkpoint: Literal["best", "last"] | None) -> None:
+    """Write the model of the folder RUN to the new folder OUT, which the library transformers loads.
 
-    OUT gets config.json and model.safetensors, which transformers.GPT2LMHeadModel.from_pretrained reads.
-    The format supports GPT-2's architecture only: runs with --preset nanogpt, or that started from GPT-2's
-    weights, can be exported.
+    OUT gets config.json, model.safetensors and the tokenizer. A model of GPT-2's architecture (--preset
+    nanogpt, or a run that started from GPT-2's weights) is in GPT-2's format. Any other one brings its code,
+    modeling_lowtide.py, which transformers runs with trust_remote_code=True only.
 
     \b
         lowtide export runs/plays exported
     """
-    from lowtide.gpt import load_model, to_gpt2
+    from lowtide.gpt import export
 
-    model = load_model(run)
-    to_gpt2(model, out)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{out}: {count:,} parameters in config.json and model.safetensors")
+    files = export(run, out, checkpoint=checkpoint)
+    left_out = "" if "tokenizer.json" in files else "; without a tokenizer that transformers could load"
+    code = "; load it with trust_remote_code=True" if "modeling_lowtide.py" in files else ""
+    say(f"{out}: {', '.join(files)}{left_out}{code}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from lowtide._printable import printable
+
+_SEPARATOR = "-" * 15 + "\n"  # as nanoGPT's sample.py
 
 
 @click.command()
@@ -28,22 +30,50 @@ from lowtide._printable import printable
     "--top-p", type=float, metavar="X", help="Sample among the fewest tokens whose probabilities add up to X."
 )
 @click.option("--seed", type=int, default=0, metavar="N", help="Seed; the same gives the same text.")
+@click.option(
+    "-n",
+    "--num-samples",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Texts to write, with seeds from --seed on; a line of dashes separates them.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Choice(["best", "last"]),
+    help="Weights with the lowest validation loss, or the last ones.  [default: best, if evaluated]",
+)
 @click.option("--device", default="cpu", help="Device of PyTorch: cpu, cuda, mps.")
 @click.option("--tokenizer", help="File or name of a tokenizer, if the corpus of the run had none.")
-def command(run: str, prompt: str | None, **options: Any) -> None:
+def command(
+    run: str,
+    prompt: str | None,
+    seed: int,
+    num_samples: int,
+    device: str,
+    tokenizer: str | None,
+    checkpoint: Literal["best", "last"] | None,
+    **options: Any,
+) -> None:
     """Print the prompt, and generate text after it with the model of the folder RUN.
 
-    Only the folder is needed, not the corpus. The text ends with the document, or after --max-new-tokens.
-    A model attends to --length tokens at most: when the context is full, its older half is dropped.
+    RUN may be a checkpoint of a run too. Only the folder is needed, not the corpus. The text ends with the
+    document, or after --max-new-tokens. A model attends to --length tokens at most: when the context is full,
+    its older half is dropped.
 
     \b
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300
+        lowtide sample runs/plays -n 5 --checkpoint last
     """
-    from lowtide.gpt import sample
+    from lowtide._gpt.generate import Writer
 
+    writer = Writer(run, device=device, tokenizer=tokenizer, checkpoint=checkpoint)
     terminal = sys.stdout.isatty()  # which would obey the control characters that a model can generate
-    for piece in sample(run, prompt, **options):
-        # Not with click.echo, which removes what looks like colours from what goes to a file.
-        sys.stdout.write(printable(piece, keep="\n\t") if terminal else piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+    for number in range(num_samples):
+        if number:
+            sys.stdout.write(_SEPARATOR)
+        for piece in writer.write(prompt, seed=seed + number, **options):
+            # Not with click.echo, which removes what looks like colours from what goes to a file.
+            sys.stdout.write(printable(piece, keep="\n\t") if terminal else piece)
+            sys.stdout.flush()
+        sys.stdout.write("\n")

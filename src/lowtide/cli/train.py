@@ -12,7 +12,12 @@ import click
 from lowtide._gpt.config import FIELDS, type_of
 from lowtide.cli.output import say
 
-_PATHS = {"data": click.Path(), "val_data": click.Path()}  # which a shell can complete
+_PATHS = {
+    "data": click.Path(),
+    "val_data": click.Path(),
+    "init": click.Path(),
+    "loss_mask": click.Path(),
+}  # which a shell can complete
 _ENDS = {"done": "done", "signal": "stopped by a signal", "time": "out of time", "memory": "out of memory"}
 
 
@@ -71,6 +76,7 @@ def command(out: str, config: str | None, resume: str | None, block_size: int | 
         lowtide train --out run --resume
         lowtide train --data corpus --out run --resume auto
         lowtide train --data web:0.7=web --data code:0.3=code --out run
+        lowtide train --data plays --init run --out fine --learning-rate 1e-4
         lowtide train --data data/openwebtext --out big --n-layer 12 --memory-budget 4GiB
         torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
@@ -83,6 +89,7 @@ def command(out: str, config: str | None, resume: str | None, block_size: int | 
     outcome = train(out, config=config, resume="auto" if resume == "auto" else resume is not None, **settings)
     if os.environ.get("RANK", "0") == "0":
         loss = "" if outcome.best_val_loss is None else f", best validation loss {outcome.best_val_loss:.4f}"
+        loss += "" if outcome.val_bpb is None else f", {outcome.val_bpb:.3f} bits per byte at the end"
         remedy = "" if outcome.end == "done" else f"; continue with: lowtide train --out {out} --resume"
         say(f"{out}: {_ENDS[outcome.end]} at step {outcome.step}{loss}{remedy}")
     if outcome.end == "signal":

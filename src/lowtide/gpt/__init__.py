@@ -11,6 +11,7 @@ from lowtide._front import front
 
 if TYPE_CHECKING:
     from lowtide._gpt.config import Settings as Settings
+    from lowtide._gpt.export import export as export
     from lowtide._gpt.folder import load_model as load_model
     from lowtide._gpt.folder import load_tokenizer as load_tokenizer
     from lowtide._gpt.generate import generate as generate
@@ -29,6 +30,7 @@ _NAMES = {
     "ModelConfig": "lowtide._gpt.model",
     "Outcome": "lowtide._gpt.loop",
     "Settings": "lowtide._gpt.config",
+    "export": "lowtide._gpt.export",
     "from_gpt2": "lowtide._gpt.gpt2",
     "generate": "lowtide._gpt.generate",
     "load_model": "lowtide._gpt.folder",

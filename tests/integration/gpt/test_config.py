@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from lowtide._gpt import model
-from lowtide._gpt.config import FIELDS, Settings, changeable, read_file, resolve, type_of, upgrade, validate
+from lowtide._gpt.aliases import upgrade
+from lowtide._gpt.config import FIELDS, Settings, changeable, read_file, resolve, type_of, validate
 from lowtide._gpt.loop import model_config
 from lowtide._gpt.optim import fastest_dtype
 from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS, SIZES
@@ -175,7 +176,7 @@ class TestResuming:
     def test_list_of_changeable_settings(self) -> None:
         assert set(changeable()) == {
             "data", "val_data", "token_dtype", "max_iters", "max_minutes", "eval_interval", "eval_iters",
-            "val_split",
+            "val_split", "loss_mask",
             "checkpoint_interval", "log_interval", "device", "dtype", "muon_dtype", "compile",
             "memory_budget", "over_budget", "wandb",
         }  # fmt: skip

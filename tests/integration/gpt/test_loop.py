@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.attention import Split
 from lowtide._gpt.config import Settings, resolve
 from lowtide._gpt.data import Data
 from lowtide._gpt.loop import Outcome, Trainer
@@ -105,8 +106,8 @@ def test_evaluation_batches_do_not_depend_on_the_seed(data: Path) -> None:
     for seed in (1, 2):
         with Ranks("cpu") as ranks:
             source = Data(tiny(data, seed=seed), ranks)
-            seen.append([x.tolist() for x, _ in source.validation()])
-            assert seen[-1] == [x.tolist() for x, _ in source.validation()]
+            seen.append([micro.x.tolist() for micro in source.validation()])
+            assert seen[-1] == [micro.x.tolist() for micro in source.validation()]
             source.close()
     assert len(seen[0]) == 3
     assert seen[0] == seen[1]
@@ -124,9 +125,7 @@ def test_best_weights_are_saved(data: Path, tmp_path: Path, monkeypatch: pytest.
         Ranks,
         "sum",
         lambda self, *values: (
-            [next(reported) * 3]
-            if values == (0.0,) and self.first and type(values[0]) is float
-            else real(self, *values)
+            [next(reported) * 3, 3.0, 0.0, 0.0] if values == (0.0,) * 4 else real(self, *values)
         ),
     )
     outcome = train(tiny(data, max_iters=8, eval_interval=2), str(tmp_path / "run"))
@@ -348,3 +347,101 @@ def test_memory_that_a_step_frees_is_kept_for_the_next() -> None:
 
     page_faults()
     assert page_faults() < 10_000  # of 51,200 pages
+
+
+class TestTargetsThatCount:
+    """A loss mask, and the borders of documents."""
+
+    @staticmethod
+    def masks(folder: Path, data: Path, value: Any) -> Path:
+        folder.mkdir()
+        for name in ("train", "val"):
+            count = len(np.fromfile(data / f"{name}.bin", np.uint16))
+            np.resize(np.array(value, np.uint16), count).tofile(folder / f"{name}.bin")
+        return folder
+
+    @pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential", "documents", "packed"])
+    def test_mask_is_read_at_the_places_of_the_tokens(self, data: Path, tmp_path: Path, order: str) -> None:
+        """Of a mask that says which ids count, exactly the targets with these ids do."""
+        for name in ("train", "val"):
+            (tmp_path / f"{name}.bin").write_bytes((np.fromfile(data / f"{name}.bin", "u2") % 2).tobytes())
+        settings = tiny(data, order=order, eos=0, loss_mask=str(tmp_path), gradient_accumulation_steps=2)
+        with Ranks("cpu") as ranks:
+            source = Data(settings, ranks)
+            for _ in range(6):
+                for micro in source.next():
+                    tokens = torch.cat((micro.x, micro.y[:, -1:]), 1)[:, 1:]
+                    odd = tokens % 2 == 1
+                    inner = torch.ones_like(odd)
+                    inner[:, -1] = False  # the last target is not in x
+                    assert ((micro.y == -1) == ~odd)[inner].all()
+                    assert micro.counted == int((micro.y != -1).sum())
+                    assert ((micro.y == tokens) | (micro.y == -1)).all()
+            state = source.state_dict()
+            expected = [micro.y for micro in source.next()]
+            source.load_state_dict(state)
+            assert all(torch.equal(one.y, y) for one, y in zip(source.next(), expected, strict=True))
+            source.close()
+
+    def test_loss_is_the_mean_over_what_counts(self, data: Path, tmp_path: Path) -> None:
+        """However micro-batches share the targets; a mask of ones is none."""
+        ones = self.masks(tmp_path / "ones", data, [1])
+        some = self.masks(tmp_path / "some", data, [1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0])
+        changed: dict[str, dict[str, Any]] = {
+            "plain": {},
+            "ones": {"loss_mask": str(ones)},
+            "some": {"loss_mask": str(some)},
+            "parts": {"loss_mask": str(some), "batch_size": 1, "gradient_accumulation_steps": 4},
+        }
+        for name, changes in changed.items():
+            train(tiny(data, max_iters=4, optimiser="adamw", **changes), str(tmp_path / f"run-{name}"))
+        runs = {name: losses(tmp_path / f"run-{name}") for name in ("plain", "ones", "some", "parts")}
+        assert runs["ones"] == runs["plain"]
+        assert runs["some"] != runs["plain"]
+        assert runs["parts"] == pytest.approx(runs["some"], rel=1e-5)
+        val = {name: lines(tmp_path / f"run-{name}")[-1]["val_loss"] for name in runs}
+        assert val["ones"] == val["plain"] != val["some"]
+
+    def test_a_step_without_any_target_changes_no_gradient(self, data: Path, tmp_path: Path) -> None:
+        zeros = self.masks(tmp_path / "zeros", data, [0])
+        settings = tiny(data, max_iters=2, eval_interval=0, weight_decay=0.0, loss_mask=str(zeros))
+        train(settings, str(tmp_path / "run"))
+        assert losses(tmp_path / "run") == [0.0, 0.0]
+
+    def test_borders_do_not_count(self, data: Path) -> None:
+        """The token that follows an end of text is not predicted, with and without a mask of documents."""
+        for document_mask in (False, True):
+            with Ranks("cpu") as ranks:
+                source = Data(tiny(data, eos=0, border_loss=False, document_mask=document_mask), ranks)
+                (micro,) = source.next()
+                assert torch.equal(micro.y == -1, micro.x == 0)
+                assert (micro.documents is not None) == document_mask
+                source.close()
+
+    def test_wrong_masks_are_refused(self, data: Path, tmp_path: Path) -> None:
+        twos = self.masks(tmp_path / "twos", data, [2])
+        np.ones(7, np.uint8).tofile(tmp_path / "short.bin")
+        for path, problem in (
+            (twos, "must hold 0 and 1 only"),
+            (tmp_path / "short.bin", r"short\.bin: the loss mask does not fit the corpus \(7 values"),
+        ):
+            settings = tiny(data, loss_mask=str(path))
+            with Ranks("cpu") as ranks, pytest.raises(ArgumentError, match=problem):
+                Data(settings, ranks)
+
+
+def test_documents_of_micro_batches(data: Path) -> None:
+    """Each micro-batch has the documents of its rows."""
+    settings = tiny(data, eos=0, document_mask=True, length=200, batch_size=2, gradient_accumulation_steps=2)
+    with Ranks("cpu") as ranks:
+        source = Data(settings, ranks)
+        for micro in source.next():
+            documents = micro.documents
+            assert isinstance(documents, Split)
+            assert documents.positions is not None
+            first = torch.ones_like(micro.x, dtype=torch.bool)
+            first[:, 1:] = micro.x[:, :-1] == 0
+            assert np.array_equal(documents.borders[:-1], np.flatnonzero(first))
+            assert documents.borders[-1] == micro.x.numel()
+            assert torch.equal(documents.positions == 0, first)
+        source.close()

@@ -139,10 +139,3 @@ class TestPicture:
         train, val, memory = plot._curves(str(tmp_path / "metrics.jsonl"))
         assert train[0] == memory[0] == list(range(1, 1051, 11))
         assert val[0] == list(range(10, 1051, 20))
-
-
-@pytest.mark.parametrize("seconds", [(3725.0, "1:02:05"), (59.4, "0:59")])
-def test_format_of_the_time_left(seconds: tuple[float, str]) -> None:
-    from lowtide._gpt.progress import _clock
-
-    assert _clock(seconds[0]) == seconds[1]

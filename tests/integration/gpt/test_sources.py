@@ -10,7 +10,7 @@ import pytest
 
 import lowtide
 from lowtide._gpt import folder
-from lowtide._gpt.sources import absolute, parse
+from lowtide._gpt.sources import anchored, parse
 from lowtide.errors import ArgumentError
 from lowtide.gpt import train
 
@@ -78,4 +78,6 @@ def test_run_is_resumed_from_another_folder(tmp_path: Path, monkeypatch: pytest.
 
 def test_absolute_paths_keep_names_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    assert absolute(["web:0.7=a", "code:0.3=b"]) == ("web:0.7=/a", "code:0.3=/b")
+    given = {"data": ["web:0.7=a", "code:0.3=b"], "loss_mask": "m", "init": "gpt2", "val_data": None}
+    expected = {"data": ("web:0.7=/a", "code:0.3=/b"), "loss_mask": "/m", "init": "gpt2"}
+    assert anchored(given) == expected

@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from lowtide._gpt.checkpoint import LAST, Checkpoint
+from lowtide._gpt.checkpoint import BEST, LAST, Checkpoint
 from lowtide._gpt.config import resolve
 from lowtide._gpt.folder import TOKENIZER, write_settings
 from lowtide._gpt.model import GPT
@@ -20,7 +20,7 @@ from lowtide._prepare import tokenizers
 from lowtide._prepare.tokenizers.char import CharTokenizer
 from lowtide.cli.export import command as export
 from lowtide.cli.sample import command as sample
-from lowtide.errors import ArgumentError, LowtideError, UnsupportedError
+from lowtide.errors import ArgumentError, LowtideError
 from tests.support.models import model
 
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz"
@@ -106,7 +106,8 @@ def test_transformers_loads_an_export(tmp_path: Path) -> None:
 
     gpt = model("nanogpt", vocab_size=28)
     run = make_run(tmp_path / "run", gpt, None)
-    assert "parameters in config.json and model.safetensors" in output_of(export, run, tmp_path / "out")
+    text = output_of(export, run, tmp_path / "out")
+    assert "config.json, model.safetensors; without a tokenizer" in text
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"
     theirs: Any = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     tokens = torch.tensor([[1, 5, 9, 2]])
@@ -115,6 +116,29 @@ def test_transformers_loads_an_export(tmp_path: Path) -> None:
         output_of(export, run, tmp_path / "out")
 
 
-def test_a_modern_run_cannot_be_exported(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="--preset nanogpt"):
-        output_of(export, run, tmp_path / "out")
+def test_a_modern_run_is_exported_with_its_code(run: Path, tmp_path: Path) -> None:
+    text = output_of(export, run, tmp_path / "out", "--checkpoint", "last")
+    assert text.endswith("tokenizer.json, tokenizer_config.json; load it with trust_remote_code=True\n")
+    assert (tmp_path / "out" / "modeling_lowtide.py").exists()
+
+
+def test_several_samples_have_the_seeds_that_follow(run: Path) -> None:
+    options = ("--prompt", "sea", "--max-new-tokens", 5)
+    texts = output_of(sample, run, *options, "-n", 3, "--seed", 4).split("-" * 15 + "\n")
+    assert texts == [output_of(sample, run, *options, "--seed", seed) for seed in (4, 5, 6)]
+
+
+def test_checkpoint_is_the_best_or_the_last(run: Path) -> None:
+    def text(where: Path, *more: str) -> str:
+        return output_of(sample, where, "--prompt", "sea", "--max-new-tokens", 9, "--temperature", 0, *more)
+
+    last = text(run)
+    with pytest.raises(LowtideError, match="the run was not evaluated, so it has no best checkpoint"):
+        text(run, "--checkpoint", "best")
+    gpt = model(vocab_size=28, seed=5)
+    Checkpoint(0, resolve({"data": "nowhere", "device": "cpu"}), gpt.config, gpt.state_dict()).save(
+        str(run / BEST)
+    )
+    best = text(run)
+    assert best == text(run, "--checkpoint", "best") == text(run / BEST)
+    assert last == text(run, "--checkpoint", "last") == text(run / LAST) != best

@@ -1,0 +1,67 @@
+"""Weights to start from: those of another run, or GPT-2's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.config import ARCHITECTURE
+from lowtide._gpt.gpt2 import from_gpt2
+from lowtide._gpt.model import GPT
+from lowtide._tokens.corpus import Corpus
+from lowtide.errors import ArgumentError
+
+
+@dataclass
+class Initial:
+    """A model to train further, and what follows from it for the settings."""
+
+    model: GPT
+    path: str | None = None
+    """The checkpoint; None for GPT-2's weights."""
+    tokenizer: bytes | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Settings of the other run that hold if no others are given."""
+
+    @classmethod
+    def load(cls, source: str, dropout: float = 0.0, length: int | None = None) -> Initial:
+        """The weights of ``--init``: a run, one of its checkpoints, or whatever ``from_gpt2`` takes."""
+        if not _is_run(source):
+            return cls(from_gpt2(source, dropout=dropout))
+        path = os.path.abspath(folder.checkpoint_path(source))
+        saved = checkpoint.load(path)
+        config = dataclasses.replace(saved.config, dropout=dropout)
+        if config.positions == "rotary" and length is not None:  # computed, for any length
+            config = dataclasses.replace(config, length=length)
+        model = GPT(config)
+        model.load_state_dict(dict(saved.model))
+        defaults = {"preset": saved.settings.preset, "length": config.length}
+        return cls(model, path, folder.read_tokenizer(os.path.dirname(path)), defaults)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The settings that the weights decide. Windows may be shorter than the context of the model."""
+        names = (*ARCHITECTURE, "vocab_size")
+        return {name: getattr(self.model.config, name) for name in names if name != "length"}
+
+    def check_tokenizer(self, tokenizer: bytes | None, corpus: Corpus) -> bytes | None:
+        """The tokenizer of the new run: that of its corpus, which must be the other run's, or that one."""
+        if tokenizer is None or self.tokenizer is None:
+            return tokenizer or self.tokenizer
+        if json.loads(tokenizer) != json.loads(self.tokenizer):
+            assert self.path is not None
+            file = os.path.join(os.path.dirname(self.path), folder.TOKENIZER)
+            raise ArgumentError(
+                f"{corpus.name}: was prepared with another tokenizer than the weights of --init, so that one "
+                f"id stands for different texts; prepare it with --tokenizer {file}"
+            )
+        return tokenizer
+
+
+def _is_run(source: str) -> bool:
+    files = (os.path.join(source, name) for name in (checkpoint.LAST, checkpoint.BEST))
+    return source.endswith(".pt") or any(map(os.path.exists, files))

@@ -1,0 +1,1 @@
+"""What an exported model brings along: its own modelling file, and its tokenizer for ``transformers``."""
