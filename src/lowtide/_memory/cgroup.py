@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from lowtide._memory import proc
 
@@ -35,6 +35,7 @@ class MemoryCgroup:
     _limit: ClassVar[str]
     _peak: ClassVar[str]
     _parts: ClassVar[tuple[str, str]]  # lines of memory.stat: anonymous memory and page cache
+    _bounds: ClassVar[tuple[tuple[str, str], ...]]  # files of a bound and of what counts against it
 
     path: str
     mount: str
@@ -70,7 +71,7 @@ class MemoryCgroup:
 
     def limit(self) -> int | None:
         """The smallest limit of the group and of all its parents; ``None`` where there is none."""
-        limits = [_number(folder, self._limit) for folder in self._upwards()]
+        limits = [_number(group.path, self._limit) for group in self.upwards()]
         # Version 1 also reports the limit of parents that a container's mount does not show.
         limits.append(self.stat().get("hierarchical_memory_limit") or None)
         return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
@@ -83,12 +84,29 @@ class MemoryCgroup:
         """Whether the group has the memory controller. A root of version 2 has no usage, but a stat."""
         return self.usage() is not None or bool(self.stat())
 
-    def _upwards(self) -> Iterator[str]:
+    def upwards(self) -> Iterator[Self]:
+        """The group itself and its parents, as far as they are visible."""
         folder = self.path
-        yield folder
+        yield self
         while len(folder) > len(self.mount):
             folder = os.path.dirname(folder)
-            yield folder
+            yield type(self)(folder, self.mount)
+
+    def room(self) -> Iterator[tuple[int, str]]:
+        """Bytes that may still be charged within each bound of this group alone, and the file of the bound.
+
+        Page cache and reclaimable kernel memory count as room: the kernel takes them back first.
+        """
+        stat = self.stat()
+        reclaimable = sum(stat.get(name, 0) for name in ("active_file", "inactive_file", "slab_reclaimable"))
+        for bound, used in self._bounds:
+            limit, usage = _number(self.path, bound), _number(self.path, used)
+            if limit is not None and limit < _UNLIMITED and usage is not None:
+                yield max(0, limit - max(0, usage - reclaimable)), f"{self.path}/{bound}"
+        # A parent that is not visible: what else it is charged for is not known, what this group has is.
+        hidden, usage = stat.get("hierarchical_memory_limit", _UNLIMITED), self.usage()
+        if self.path == self.mount and hidden < _UNLIMITED and usage is not None:
+            yield max(0, hidden - max(0, usage - reclaimable)), f"{self.path}/memory.stat"
 
 
 class CgroupV1(MemoryCgroup):
@@ -99,6 +117,7 @@ class CgroupV1(MemoryCgroup):
     _usage, _limit = "memory.usage_in_bytes", "memory.limit_in_bytes"
     _peak = "memory.max_usage_in_bytes"
     _parts = ("rss", "cache")
+    _bounds = ((_limit, _usage), ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"))
 
     @staticmethod
     def member(_number: str, controllers: str) -> bool:
@@ -118,6 +137,7 @@ class CgroupV2(MemoryCgroup):
     version = 2
     _usage, _limit, _peak = "memory.current", "memory.max", "memory.peak"
     _parts = ("anon", "file")
+    _bounds = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
 
     @staticmethod
     def member(number: str, controllers: str) -> bool:

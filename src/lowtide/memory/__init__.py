@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lowtide._front import front
 
 if TYPE_CHECKING:
+    from lowtide._memory.available import available as available
     from lowtide._memory.cgroup import MemoryCgroup as MemoryCgroup
     from lowtide._memory.lines.profile import profile_lines as profile_lines
     from lowtide._memory.snapshot import Snapshot as Snapshot
@@ -26,6 +27,7 @@ _NAMES = {
     "MemoryCgroup": "lowtide._memory.cgroup",
     "Snapshot": "lowtide._memory.snapshot",
     "Watch": "lowtide._memory.watch",
+    "available": "lowtide._memory.available",
     "drop_page_cache": "lowtide._memory.snapshot",
     "memory_usage": "lowtide._memory.usage",
     "peak": "lowtide._memory.snapshot",
