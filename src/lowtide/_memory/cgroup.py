@@ -85,6 +85,14 @@ class MemoryCgroup:
         limit = _number(self.path, self._limit)
         return limit if limit is not None and limit < _UNLIMITED else None
 
+    def high(self) -> int | None:
+        """The usage above which the group is throttled; ``None`` where there is none, as in version 1."""
+        return _number(self.path, "memory.high")
+
+    def killed_together(self) -> bool:
+        """Whether the kernel kills all processes of the group if it kills one."""
+        return any(_number(group.path, "memory.oom.group") == 1 for group in self.upwards())
+
     def peak(self) -> int | None:
         """The highest usage since the group was created (or since it was reset)."""
         return _number(self.path, self._peak)

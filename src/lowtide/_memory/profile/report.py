@@ -23,7 +23,8 @@ _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 
 _ADVICE = {
     "heap": "The program allocates more and more memory: look for lists, caches or arrays "
-    "that only ever get longer.",
+    "that only ever get longer. Memory that was freed and is kept by malloc looks alike from outside and "
+    "is not a leak: what lowtide.memory.trim() gives back in the program was never lost.",
     "mapped": "Pages of a mapped file stay resident once touched. Read the file in chunks "
     "instead of through one kept mapping, or release pages after use.",
     "page cache": "Page cache that the container is charged for grows with what is read. Drop it "
