@@ -183,15 +183,6 @@ def test_missing_proc_exits_with_a_message(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_missing_report_library_gives_the_install_command(tmp_path: Path) -> None:
-    script = "import sys; sys.modules['vl_convert'] = None; from lowtide.cli import main; main()"
-    words = ["profile", "--out", str(tmp_path / "x.html"), "--", "touch", str(tmp_path / "ran")]
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 125
-    assert "pip install 'lowtide[report]'" in done.stderr
-    assert not (tmp_path / "ran").exists()
-
-
 def test_profiler_is_small_when_the_command_starts() -> None:
     """The kernel's peak of the command starts with the memory of the profiler: NumPy comes after it."""
     code = "import sys, lowtide.cli.profile, lowtide._memory.profile.profiler; print('numpy' in sys.modules)"

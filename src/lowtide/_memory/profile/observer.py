@@ -30,6 +30,7 @@ class Observer:
         self.started = time.monotonic()
         self.changed = True  # the processes are others than at the last detail
         self.peak = 0  # the kernel's mark of the largest process
+        self.heaps: dict[int, int] = {}  # of the processes that were alive at the last point
         self.group = cgroup.find(tree.root)
         self._data_files: dict[str, int] = {}  # mapped or read: path to size
         self._code: dict[str, int] = {}  # programs and libraries: path to size
@@ -48,6 +49,7 @@ class Observer:
         anon = file = shared = alive = 0
         counters: dict[int, Counters] = {}
         gone = []
+        self.heaps = {}
         # Parents first: a child that is waited for in between is missed this time, not counted twice.
         for pid in self.tree.pids:
             try:
@@ -59,6 +61,7 @@ class Observer:
                 continue
             if status.rss and not faults.exiting:  # a zombie has none
                 alive += 1
+                self.heaps[pid] = status.anon
                 anon, file, shared = anon + status.anon, file + status.file, shared + status.shared
                 self.peak = max(self.peak, status.peak)
                 self._touched += max(0, status.file - self._file.get(pid, 0))

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 
 from lowtide._memory import proc
 from lowtide._memory.profile import command as commands
+from lowtide._memory.profile.events import EventLog
+from lowtide._memory.profile.journal import Journal
 from lowtide._memory.profile.observer import Observer
-from lowtide._memory.profile.recording import Recording
+from lowtide._memory.profile.recording import Detail, Point, Recording
 from lowtide._memory.snapshot import no_such_process, not_permitted
 from lowtide._memory.tree import Tree
 from lowtide.errors import ProcessError, UnsupportedError
@@ -61,8 +63,15 @@ class Profiler:
         self.interval = interval
         self.observer = Observer(Tree(recording.pid, adopted=adopted))
         self.governor = Governor(_PART, _ADVANCE)
+        self.journal: Journal | None = None
         self._next_discovery = self._next_detail = self._cost = 0.0
         recording.limit = self.observer.group.limit() if self.observer.group else None
+        self._log = EventLog(self.observer.group, recording.started)
+        recording.events = self._log.events
+
+    def keep(self, path: str | None) -> None:
+        """Keep the recording on disk while it is made, at ``path`` or among the temporary files."""
+        self.journal = Journal(self.recording, path, self._log.counters())
 
     def look(self) -> bool:
         """Take the looks that are due; ``False`` when there is nothing left to look at."""
@@ -74,8 +83,9 @@ class Profiler:
             before = time.thread_time()
             point = self.observer.point()
             self._cost = time.thread_time() - before
+            self._log.look(now - self.observer.started, self.observer.heaps)
             if point is not None:
-                self.recording.add(point)
+                self._keep(point)
                 self.recording.true_peak = self.observer.peak
                 several = len(self.observer.tree.pids) > 1
                 if now >= self._next_detail or (self.observer.changed and several):
@@ -86,11 +96,19 @@ class Profiler:
         before = time.thread_time()
         detail = self.observer.detail()
         if detail is not None:
-            self.recording.details.add(detail)
+            self._keep(detail)
         # A short command is looked at closely, on credit; then as often as the governor allows.
         cost = time.thread_time() - before
         paid_for = self.governor.debt() + cost / _PART
         self._next_detail = now + max(2 * self.interval, cost * 5, min(paid_for, 60.0))
+
+    def _keep(self, look: Point | Detail) -> None:
+        if isinstance(look, Point):
+            self.recording.add(look)
+        else:
+            self.recording.details.add(look)
+        if self.journal is not None:
+            self.journal.add(look)
 
     def pause(self) -> float:
         """Seconds until the next look: fewer in the first second, more when looks are expensive."""
@@ -109,14 +127,32 @@ class Profiler:
         """Note what could not be seen."""
         recording = self.recording
         recording.ended = time.time()
+        self._log.finish(time.monotonic() - self.observer.started, recording.pid, recording.status)
         recording.blind += sorted(self.observer.tree.denied)
         recording.blind += _blind_spots(recording)
+        if self.journal is not None:
+            self.journal.finish()
+        recording.events.sort(key=lambda event: event.time)  # throttling is noted when it has ended
 
 
 def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | None = None) -> Recording:
-    """Run ``command`` to its end and record its memory.
+    """Run ``command`` to its end and record its memory."""
+    return run(command, interval=interval, budget=budget).recording
 
-    Interrupts and termination requests reach the command, and the recording is complete all the same.
+
+def run(
+    command: Sequence[str],
+    *,
+    interval: float = INTERVAL,
+    budget: int | None = None,
+    keep: bool = False,
+    path: str | None = None,
+) -> Profiler:
+    """Run ``command`` to its end; the profiler with its recording.
+
+    Interrupts and termination requests reach the command, and the recording is complete all the same. With
+    ``keep`` it is on disk as well while it is made, at ``path`` or among the temporary files, until the
+    profiler's journal is closed.
     """
     require_proc()
     commands.adopt_orphans()
@@ -124,6 +160,8 @@ def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | 
         pid = relay.pid = commands.start(command, relay.mask)
         recording = Recording(list(command), pid, time.time(), interval, budget)
         profiler = Profiler(recording, interval, adopted=True)
+        if keep:
+            profiler.keep(path)
         while not commands.has_ended(pid):
             profiler.look()
             profiler.rest(relay.sleep)
@@ -142,7 +180,7 @@ def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | 
     if orphans := proc.children(os.getpid()):
         recording.blind.append(f"processes that the command left running: {', '.join(map(str, orphans))}")
     profiler.finish()
-    return recording
+    return profiler
 
 
 def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -> Profiler:
@@ -152,7 +190,7 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
         zombie, kernel = proc.state(pid) == "Z", proc.faults(pid).kernel
         if not zombie:
             proc.io(pid)
-        command = [os.fsdecode(part) for part in proc.read(f"{proc.ROOT}/{pid}/cmdline").split(b"\0")[:-1]]
+        command = proc.command(pid)
     except proc.GONE as error:
         raise no_such_process(pid) from error
     except PermissionError as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from lowtide._memory.profile.events import Event
 from lowtide._memory.samples import Samples
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Recording:
     attached: bool = False  # to a running process: what it read before does not count
     split: bool = True  # heap and mapped files are known separately
     blind: list[str] = field(default_factory=list)  # what could not be seen, in words
+    events: list[Event] = field(default_factory=list)  # kills by the kernel, throttling
 
     def add(self, point: Point) -> None:
         """Keep a point; thin the older ones if there are too many."""
