@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 import lowtide
 import lowtide.torch
+from tests.support import training
 from tests.support.buckets import upload
+from tests.support.command import lowtide as lowtide_command
 from tests.support.servers import ObjectServer
 
 torch = pytest.importorskip("torch")
@@ -34,3 +37,20 @@ def test_workers_give_the_batches_of_files(start: str, object_server: ObjectServ
         np.testing.assert_array_equal(x.numpy(), want_x)
         np.testing.assert_array_equal(y.numpy(), want_y)
     assert step == 11
+
+
+def test_training_from_a_bucket(object_server: ObjectServer, tmp_path: Path) -> None:
+    """Blocks are the default of an address; the losses are those of the file in the same order."""
+    data = training.corpus(tmp_path / "data")
+    prefix = upload(object_server, data, "training")
+    losses = []
+    for name, source, more in (("bucket", prefix, {}), ("file", data, {"order": "blocks"})):
+        words = training.arguments(tmp_path / name, data=source, **training.TINY, **more)
+        done = lowtide_command(*words, **object_server.environment())
+        assert done.returncode == 0, done.stderr
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses.append([record["train_loss"] for record in map(json.loads, lines) if "train_loss" in record])
+    assert losses[0] == losses[1]
+    assert len(losses[0]) >= 12
+    assert json.loads((tmp_path / "bucket" / "settings.json").read_text())["order"] == "blocks"
+    assert (tmp_path / "bucket" / "tokenizer.json").exists()

@@ -39,6 +39,15 @@ def filesystem(path: str) -> Filesystem:
     return candidate
 
 
+def is_address(path: object) -> bool:
+    """Whether ``path`` is an address such as ``s3://bucket/key``, and not a local path.
+
+    >>> is_address("s3://bucket/x.npy"), is_address("x.npy")
+    (True, False)
+    """
+    return isinstance(path, str) and address.recognises(path)
+
+
 def absolute(path: Path) -> str:
     """``path`` as an absolute string, or an error for what cannot be the path of a file.
 
@@ -102,7 +111,7 @@ def peek_all(paths: Sequence[str]) -> list[Peek]:
 def using(path: object, options: Mapping[str, Any] | None) -> AbstractContextManager[None]:
     """Open what is opened inside with ``storage_options``, which are for addresses alone."""
     paths = path if isinstance(path, list | tuple) else [path]
-    if not any(isinstance(each, str) and address.recognises(each) for each in paths):
+    if not any(map(is_address, paths)):
         if options is not None:
             raise ArgumentError(f"storage_options are for addresses such as s3://bucket/key, got {path!r}")
         return nullcontext()

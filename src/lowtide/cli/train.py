@@ -72,6 +72,7 @@ def command(out: str, config: str | None, resume: str | None, block_size: int | 
         lowtide train --data corpus --out run --resume auto
         lowtide train --data web:0.7=web --data code:0.3=code --out run
         lowtide train --data data/openwebtext --out big --n-layer 12 --memory-budget 4GiB
+        lowtide train --data s3://bucket/corpus --out run
         torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
     from lowtide.gpt import train

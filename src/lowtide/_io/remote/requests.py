@@ -60,7 +60,7 @@ def get(
     place, what = parse(address), f"bytes {start} to {stop}"
     try:
         with _translated(address, what):
-            result = _obstore().get(_store(place, options), place.path, options=conditions)
+            result = _obstore().get(client_of(place, options), place.path, options=conditions)
             meta, data = _meta(result.meta), result.bytes()
     except errors.TruncatedFileError as error:
         # Also where an answer was longer than its range, and obstore asked for the rest of it.
@@ -80,7 +80,7 @@ def head(address: str, options: Options) -> Meta | None:
         return None
     with _translated(address, ""):
         try:
-            return _meta(_obstore().head(_store(place, options), place.path))
+            return _meta(_obstore().head(client_of(place, options), place.path))
         except FileNotFoundError:
             return None
 
@@ -94,7 +94,7 @@ def list_prefix(address: str, options: Options, limit: int, deep: bool = False) 
     prefix = f"{place.key}/" if place.key else ""
     listed = Listed({}, [])
     with _translated(address, "its list"):
-        store = _store(place, options)
+        store = client_of(place, options)
         if not deep and limit >= _LISTED:
             pages = _obstore().list_with_delimiter(store, prefix or None)
             listed.prefixes.extend(name.removeprefix(prefix) for name in pages["common_prefixes"])
@@ -116,7 +116,7 @@ def put(address: str, options: Options, data: bytes) -> Meta:
     """Write a small object, whole or not at all."""
     place = parse(address)
     with _translated(address, "", writing=True):
-        result = _obstore().put(_store(place, options), place.path, data, use_multipart=False)
+        result = _obstore().put(client_of(place, options), place.path, data, use_multipart=False)
     return Meta(len(data), result["e_tag"], 0)
 
 
@@ -125,7 +125,7 @@ def delete(address: str, options: Options) -> None:
     place = parse(address)
     with _translated(address, "", writing=True):
         try:
-            _obstore().delete(_store(place, options), place.path)
+            _obstore().delete(client_of(place, options), place.path)
         except FileNotFoundError:
             return
 
@@ -134,7 +134,7 @@ def _obstore() -> Any:
     return library("obstore", "an address such as s3://bucket/key", "remote")
 
 
-def _store(place: Address, options: Options) -> Any:
+def client_of(place: Address, options: Options) -> Any:
     """The client of a bucket or server; one for each set of options."""
     key = place.root, options
     if key not in _STORES:
