@@ -2,8 +2,14 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.support.proxy import FaultProxy
+from tests.support.servers import ObjectServer, shared
 
 # No deadline: a shared machine may stall any example. In CI the same examples each time, so that a change
 # which breaks something can be distinguished from an unlucky run.
@@ -22,3 +28,32 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # A shell starts what runs in the background deaf to Ctrl-C, and so are its children, which tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def servers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the workers of this run share."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    base = tmp_path_factory.getbasetemp()
+    return base.parent / f"servers-{run}" if run else base / "servers"
+
+
+@pytest.fixture(scope="session")
+def object_server(servers_folder: Path) -> ObjectServer:
+    """A real S3 server on loopback."""
+    return ObjectServer(shared("s3", servers_folder))
+
+
+@pytest.fixture
+def web_server(servers_folder: Path) -> tuple[str, Path]:
+    """The address of a real web server on loopback, and the folder that it serves."""
+    port = shared("http", servers_folder)
+    return f"http://127.0.0.1:{port}", servers_folder / "http-data"
+
+
+@pytest.fixture
+def proxy(object_server: ObjectServer) -> Iterator[FaultProxy]:
+    """A proxy in front of the S3 server that injects faults."""
+    running = FaultProxy(object_server.port)
+    yield running
+    running.close()

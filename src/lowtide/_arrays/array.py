@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
@@ -15,6 +15,7 @@ from lowtide._arrays.deriving import Deriving
 from lowtide._arrays.operators import ArrayOperators
 from lowtide._arrays.reductions import Reductions
 from lowtide._closing import Closing
+from lowtide._io import store
 from lowtide._io.reader import Cache, Reader, ReaderName
 from lowtide._ranks import Rank
 from lowtide._sizes import format_size
@@ -46,6 +47,7 @@ def open(
     reader: ReaderName = "auto",
     cache: Cache = "keep",
     casting: Casting = "same_kind",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Array: ...
 
 
@@ -62,6 +64,7 @@ def open(
     reader: ReaderName = "auto",
     cache: Cache = "keep",
     casting: Casting = "same_kind",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> WritableArray: ...
 
 
@@ -77,6 +80,7 @@ def open(
     reader: ReaderName = "auto",
     cache: Cache = "keep",
     casting: Casting = "same_kind",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
     """Open an array on disk; nothing but its header is read.
 
@@ -86,9 +90,10 @@ def open(
     Parameters
     ----------
     path
-        The file. A list of files, a pattern such as ``"part-*.npy"`` (sorted by name) or a folder of ``.npy``
-        files is one array: their rows one after another. All headers are looked at, and must agree on the
-        dtype and on the shape of a row; files are opened when their rows are read.
+        The file, or an address such as ``"s3://bucket/x.npy"`` (``gs://``, ``az://``, ``https://``), which is
+        read in place by range requests. A list of files, a pattern such as ``"part-*.npy"`` (sorted by name)
+        or a folder of ``.npy`` files is one array: their rows one after another. All headers are looked at,
+        and must agree on the dtype and on the shape of a row; files are opened when their rows are read.
     dtype
         What the elements of a raw file are. A file that has a header needs ``offset`` too: its header is not
         data.
@@ -110,6 +115,9 @@ def open(
         ``"drop"`` leaves nothing of the file behind in the page cache.
     casting
         With ``mode="r+"``: what to do with values of another dtype, as in :func:`lowtide.create`.
+    storage_options
+        For addresses: credentials, endpoint and region in obstore's words, unless the environment has them;
+        ``timeout`` (``"30s"`` per request), ``retry_timeout`` (``"120s"``), ``in_flight`` (``"16 MiB"``).
 
     Examples
     --------
@@ -132,19 +140,22 @@ def open(
     from lowtide._arrays import files
     from lowtide._arrays.stored import StoredArray  # which is an Array
 
-    if (paths := files.paths_of(path)) is not None:
-        if mode not in ("r", "readonly"):
-            raise ArgumentError(f"many files are one array to read, got mode={mode!r}; open them one by one")
-        raw = {"dtype": dtype, "shape": shape, "offset": offset, "order": order, "name": name}
-        title = ", ".join(paths[:1]) if isinstance(path, list | tuple) else os.path.abspath(cast("str", path))
-        return files.concatenated(paths, title, reader, cache, raw)
-    path = cast("str", path)
-    layout = formats.inspect(path, dtype, shape, offset, order=order, name=name)
-    if mode not in ("r", "readonly"):
-        from lowtide._arrays.writable import open_in_place
+    is_read = mode in ("r", "readonly")
+    raw: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset, "order": order, "name": name}
+    with store.using(path, storage_options):
+        if (paths := files.paths_of(path)) is not None:
+            if not is_read:
+                raise ArgumentError(
+                    f"many files are one array to read, got mode={mode!r}; open them one by one"
+                )
+            title = paths[0] if isinstance(path, list | tuple) else store.absolute(cast("str", path))
+            return files.concatenated(paths, title, reader, cache, raw)
+        layout = formats.inspect(cast("str", path), **raw)
+        if is_read:
+            return StoredArray(layout, reader=reader, cache=cache)
+    from lowtide._arrays.writable import open_in_place
 
-        return open_in_place(layout, reader, cache, casting)
-    return StoredArray(layout, reader=reader, cache=cache)
+    return open_in_place(layout, reader, cache, casting)
 
 
 class Array(Deriving, Reductions, ArrayOperators, Closing):

@@ -70,15 +70,16 @@ def concatenated(
     plain = all(value is None or value == "C" for value in arguments.values())
     first: Layout | None = None
     parts = []
+    peeks = _Peeks(paths)
     for path in paths:
         if first is not None and plain and first.format == "npy":
-            peek = store.peek(path)
+            peek = peeks[path]
             if peek.head not in headers:
                 headers[peek.head] = _rows_in(peek.head, first)
             header = headers[peek.head]
             if header is not None and header[2] == peek.identity.size:
                 rows, offset, end = header
-                parts.append(Part(path, "npy", offset, rows, end, None, tuple(peek.identity[:4])))
+                parts.append(Part(path, "npy", offset, rows, end, None, tuple(peek.identity)))
                 continue
         layout = formats.inspect(path, **arguments)  # it reports what is wrong with the file, if anything is
         if not layout.shape:
@@ -95,7 +96,7 @@ def concatenated(
                 f"{path}: is in Fortran order, and its rows are not in one piece; save it in C order to "
                 f"read it together with others"
             )
-        identity = (layout.identity or ())[:4]
+        identity = () if layout.identity is None else tuple(layout.identity.lasting())
         rows, end = layout.shape[0], layout.file_size
         parts.append(Part(path, layout.format, layout.offset, rows, end, layout.name, identity))
     assert first is not None
@@ -114,6 +115,20 @@ def _rows_in(head: bytes, like: Layout) -> tuple[int, int, int] | None:
         return None  # it is read in full, and may be right
     rows = int(shape[1])
     return rows, like.offset, like.offset + rows * width
+
+
+class _Peeks(dict[str, store.Peek]):
+    """Files at first sight; of objects in a bucket several at once, since each is a request."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = list(paths)
+
+    def __missing__(self, path: str) -> store.Peek:
+        first = self._paths.index(path)
+        some = self._paths[first : first + _TOGETHER]
+        self.clear()
+        self.update((peek.path, peek) for peek in store.peek_all(some))
+        return self[path]
 
 
 class Concatenation(View):

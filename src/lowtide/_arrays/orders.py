@@ -113,7 +113,8 @@ class SequentialOrder(RowOrder):
         self.permutation = Sequential(len(array))
 
     def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        if not self._cached:  # reads of several chunks at once would be out of order
+        # Reads of several chunks at once would be out of order, and the kernel would not read ahead.
+        if not (self._cached or self.array._overlaps):
             return Pending(self.array._read_rows, start, stop, out)
         pending = self.array._submit_rows(start, stop, out)
         self._cached = pending.done

@@ -31,6 +31,8 @@ class Rows(ReadOnly):
 
     _parallel = True
     """Whether several threads may read at once without taking more memory than one."""
+    _overlaps = False
+    """Whether reads that were submitted one after another are under way at the same time."""
     _in_columns = False
     """Whether the first axis varies fastest on disk: a row then is not one run of bytes."""
     _by_runs = False

@@ -33,6 +33,7 @@ class StoredArray(Array):
         self._finalizer.atexit = False
         self._in_columns = layout.fortran and self.ndim > 1
         self._parallel = self._reader.parallel and not self._in_columns
+        self._overlaps = self._reader.overlaps and not self._in_columns
         self._by_runs = not self._in_columns
         self._drops = cache == "drop"
         steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]

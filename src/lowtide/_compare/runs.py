@@ -13,8 +13,8 @@ import psutil
 
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.writer import create
-from lowtide._compare.walks import METHODS, Figures, Walk, walk_apart
-from lowtide._io import pagecache
+from lowtide._compare.walks import METHODS, REMOTE_METHODS, Figures, Walk, walk_apart
+from lowtide._io import pagecache, store
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError
 
@@ -63,21 +63,30 @@ class Passes(NamedTuple):
         """Bytes of a complete pass."""
         return self.row_size * self.limit_rows
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the array is in a bucket, of which nothing is cached here."""
+        return store.is_address(self.layout.path)
+
     def plan(self) -> list[tuple[str, bool, bool]]:
         """Method, shuffled and cold of each run; warm ones only if the bytes can stay in the page cache."""
+        if self.is_remote:
+            return [(method, shuffled, True) for shuffled in (False, True) for method in REMOTE_METHODS]
         warm = self.size < psutil.virtual_memory().available // 2
         orders = itertools.product((True, False) if warm else (True,), (False, True), METHODS)
         return [(method, shuffled, cold) for cold, shuffled, method in orders]
 
     def run(self, method: str, shuffled: bool, cold: bool) -> Run | None:
         """One pass in a separate process; None if it must be cold and the file stays in the page cache."""
-        if not cold:
+        if self.is_remote:
+            pass
+        elif not cold:
             make_warm(self.layout, self.size)
         elif not make_cold(self.layout.path):
             return None
         task = Walk(self.layout, method, shuffled, self.rows, self.limit_rows, self.seconds)
         figures = walk_apart(task)
-        left = pagecache.resident(self.layout.path) if cold else None
+        left = pagecache.resident(self.layout.path) if cold and not self.is_remote else None
         return Run(method, shuffled, cold, figures, left[0] if left else None)
 
 
@@ -93,6 +102,12 @@ def summary(runs: Sequence[Run]) -> str | None:
     cold = any(run.cold for run in runs)
     chosen = {run.method: run for run in runs if run.shuffled and run.cold == cold}
     ours, theirs = chosen.get("pread"), chosen.get("np.memmap")
+    if "remote" in chosen:
+        ratio = chosen["remote"].speed / chosen["obstore"].speed
+        return (
+            f"shuffled: lowtide reads {ratio:.1f} times as fast as obstore.get_ranges for each chunk, with "
+            f"{peak([chosen['remote']])} of memory instead of {peak([chosen['obstore']])}"
+        )
     if ours is None or theirs is None:
         return None
     return (

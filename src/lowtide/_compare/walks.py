@@ -23,6 +23,8 @@ from lowtide._permutation import Order, Sequential, Shuffled
 from lowtide.errors import LowtideError
 
 METHODS = ("np.memmap", "memmap", "remap", "advise", "pread", "pread, drop")
+REMOTE_METHODS = ("obstore", "remote")
+"""For an array in a bucket: what obstore itself offers, and lowtide's reader."""
 _SAMPLES = 100
 
 
@@ -51,7 +53,8 @@ class Figures(TypedDict):
 def walk(task: Walk) -> Figures:
     """Read a file as ``task`` says, and measure."""
     layout = replace(task.layout, shape=(task.limit_rows, *task.layout.shape[1:]))
-    chunks = _memmap_chunks(layout, task) if task.method == "np.memmap" else _chunks(layout, task)
+    usual = {"np.memmap": _memmap_chunks, "obstore": _obstore_chunks}
+    chunks = usual.get(task.method, _chunks)(layout, task)
     gc.collect()
     base = resident()
     peaks = reset_peak()
@@ -96,6 +99,31 @@ def _memmap_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
     for start in range(0, len(mapped), task.rows):
         stop = min(len(mapped), start + task.rows)
         yield mapped[rows(start, stop)] if task.shuffled else np.array(mapped[start:stop])
+
+
+def _obstore_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
+    """The usual code without lowtide: one request per chunk, or for the rows of each ``get_ranges``."""
+    import obstore
+
+    from lowtide._io.remote import address, requests
+
+    if layout.identity is None or layout.identity.options is None:
+        raise LowtideError(f"{layout.path}: is not an array in a bucket")
+    place = address.parse(layout.path)
+    client = requests.client_of(place, layout.identity.options)
+    count, width = layout.shape[0], layout.nbytes // layout.shape[0]
+    rows: Order = Shuffled(count) if task.shuffled else Sequential(count)
+    for start in range(0, count, task.rows):
+        numbers = rows(start, min(count, start + task.rows))
+        offsets = layout.offset + numbers * width
+        if task.shuffled:
+            parts = obstore.get_ranges(
+                client, place.path, starts=offsets.tolist(), lengths=[width] * len(offsets)
+            )
+        else:
+            length = len(offsets) * width
+            parts = [obstore.get_range(client, place.path, start=int(offsets[0]), length=length)]
+        yield np.concatenate([np.frombuffer(part, layout.dtype) for part in parts])
 
 
 def walk_apart(task: Walk) -> Figures:

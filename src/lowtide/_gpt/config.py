@@ -46,8 +46,8 @@ class Settings:
 
     # Model and data
     data: str | tuple[str, ...] = _setting(
-        "Corpus to train on: a folder, a file or a glob; several files are one corpus, or a mixture if each "
-        "is NAME:WEIGHT=PATH.",
+        "Corpus to train on: a folder, a file, a glob or an address such as s3://bucket/corpus; several "
+        "files are one corpus, or a mixture if each is NAME:WEIGHT=PATH.",
         may_change=True,
     )
     val_data: str | None = _setting(
@@ -80,7 +80,7 @@ class Settings:
     batch_size: int = _setting("Windows per micro-batch, which is one forward pass.", least=1)
     gradient_accumulation_steps: int = _setting("Micro-batches per step, over all ranks.", 1, least=1)
     order: Literal["shuffle", "random", "blocks", "sequential", "documents", "packed"] = _setting(
-        "Order of the windows; random is nanoGPT's.", "shuffle"
+        "Order of the windows; random is nanoGPT's, and for an address the default is blocks.", "shuffle"
     )
     document_mask: bool = _setting(
         "Attend within the same document only; learned positions restart with each.", False
@@ -281,6 +281,9 @@ def _fill(values: dict[str, Any], origins: dict[str, str]) -> None:
     """Add what was not given: from the preset, then the device, then other settings."""
     if not values.get("data"):
         raise ArgumentError("data is missing; pass a corpus with --data or in the file of --config")
+    data = [values["data"]] if isinstance(values["data"], str) else values["data"]
+    if values.get("order") is None and any("://" in entry for entry in data):
+        values["order"], origins["order"] = "blocks", " for an address"  # a request per window is slow
     preset = values.setdefault("preset", "modern")
     device = values["device"] = values.get("device") or _best_device()
     for layer, origin in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -14,6 +15,8 @@ from lowtide.errors import TruncatedFileError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from lowtide._io.reader import Reader
 
 HEAD = 128
 """First bytes of a file by which it is recognised: the header of an NPY file, more than most formats need."""
@@ -153,6 +156,11 @@ class Listing(NamedTuple):
 class Filesystem(ABC):
     """A kind of storage. One that is added to ``store.FILESYSTEMS`` can be listed, inspected and searched."""
 
+    appends: ClassVar[bool] = True
+    """Whether a file may grow in place, as lowtide's own writer lets it."""
+    lists_at_once: ClassVar[bool] = False
+    """Whether to list a folder costs no more than to ask about one file in it."""
+
     @abstractmethod
     def recognises(self, path: str) -> bool:
         """Whether ``path`` is one of this file system's."""
@@ -172,6 +180,21 @@ class Filesystem(ABC):
     @abstractmethod
     def peek(self, path: str) -> Peek:
         """Size, identity and first bytes of a regular file."""
+
+    def peek_all(self, paths: Sequence[str]) -> list[Peek]:
+        """``peek`` of each."""
+        return [self.peek(path) for path in paths]
+
+    def expected(self, path: str, size: int) -> Identity | None:
+        """The identity of a file of which an index says that it is there and has ``size`` bytes.
+
+        None where looking is cheap. Else it is compared when the file is first read.
+        """
+        return None
+
+    def open_reader(self, path: str, size: int, identity: Identity | None) -> Reader | None:
+        """A reader of rows and tokens; None for those of ``READERS``, which read local files."""
+        return None
 
     @abstractmethod
     def entry(self, path: str, follow: bool) -> Entry | None:

@@ -5,15 +5,20 @@ A file is known by its device, inode, size and modification time. Writing to it 
 few bytes of the old data are compared, since a rewrite that made the file longer looks the same from outside.
 What cannot be noticed is an in-place write whose author puts the old time back, or one that falls into the
 same tick of the file system's clock as the ``stat`` before it.
+
+An object in a bucket is known by its size and its ETag.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from lowtide._io.system import bytes_at
+
+if TYPE_CHECKING:
+    from lowtide._io.remote.address import Options
 
 SAMPLE = 512  # bytes at each end of an array that tell an append from a rewrite
 
@@ -37,6 +42,20 @@ class Identity(NamedTuple):
     """Bytes that must stay the same when the file grows; None where it must not grow."""
     written: bool = False
     """Whether this program writes the file while it reads it: then only its length is checked."""
+    etag: str | None = None
+    """Of an object in a bucket: what changes with its content. None where the store has none, or before the
+    first answer."""
+    options: Options | None = None
+    """Of an object: how its store is reached."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is of an object in a bucket, which nobody appends to."""
+        return self.device < 0
+
+    def lasting(self) -> Identity:
+        """The same, of a file that must not grow."""
+        return self._replace(samples=None)
 
     @classmethod
     def of(cls, status: os.stat_result, samples: tuple[Sample, ...] | None = None) -> Identity:

@@ -43,6 +43,8 @@ def journal_size(path: str) -> int | None:
     >>> journal_size("nothing-here.npy") is None
     True
     """
+    if not store.filesystem(path).appends:
+        return None
     journal = store.real(path) + SUFFIX  # the writer follows links, too
     if not store.is_file(journal):
         return None

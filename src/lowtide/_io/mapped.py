@@ -28,6 +28,7 @@ class RemapReader:
 
     name = "remap"
     parallel = False  # what is mapped at once is bounded for one thread
+    overlaps = False
     _how = "map per piece"
     _can_drop = True
 

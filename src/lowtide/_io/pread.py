@@ -36,6 +36,7 @@ class PreadReader:
 
     name = "pread"
     parallel = True
+    overlaps = False  # the kernel's read-ahead is best in order
 
     def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
         self._file = File(path, size, identity)

@@ -20,6 +20,7 @@ from lowtide._io.identity import Identity
 from lowtide._io.mapped import AdviseReader, MemmapReader, RemapReader
 from lowtide._io.pending import Outcome, Pending
 from lowtide._io.pread import PreadReader
+from lowtide._io.store import filesystem
 
 ReaderName = Literal["auto", "pread", "remap", "advise", "memmap"]
 Cache = Literal["keep", "drop"]
@@ -34,6 +35,9 @@ class Reader(Protocol):
 
     parallel: bool
     """Whether several threads may read at once without taking more memory than one."""
+
+    overlaps: bool
+    """Whether reads that were submitted one after another are under way at the same time."""
 
     def submit(
         self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
@@ -82,6 +86,13 @@ def open_reader(
     """
     if cache not in ("keep", "drop"):
         raise errors.ArgumentError(f"cache must be 'keep' or 'drop', got {cache!r}")
+    own = filesystem(path).open_reader(path, size, identity)
+    if own is not None:
+        if reader not in ("auto", own.name):
+            raise errors.UnsupportedError(
+                f"{path}: reader={reader!r} reads local files; leave reader out for an address"
+            )
+        return own
     lacks_pread = not hasattr(os, "preadv")
     if reader == "pread" and lacks_pread:
         raise errors.UnsupportedError(f"{path}: reader='pread' needs os.preadv; use reader='remap' here")

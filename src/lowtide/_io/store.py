@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
 
 from lowtide import errors
 from lowtide._io.filesystem import HEAD, Entry, Filesystem, Listing, Peek, Store, Stream
 from lowtide._io.local import LocalFilesystem
+from lowtide._io.remote import address
+from lowtide._io.remote.objects import RemoteFilesystem
 from lowtide.errors import ArgumentError
 
 __all__ = ["HEAD", "Entry", "Filesystem", "Listing", "Peek", "Store", "Stream"]
 
 Path = str | os.PathLike[str]
 
-FILESYSTEMS: list[Filesystem] = [LocalFilesystem()]
+FILESYSTEMS: list[Filesystem] = [RemoteFilesystem(), LocalFilesystem()]
 """The kinds of storage. The first that recognises a path gets it; the last one recognises every path."""
 _LISTED_AFTER = 64  # questions about a folder after which it is listed
 
@@ -33,6 +37,15 @@ def filesystem(path: str) -> Filesystem:
         if candidate.recognises(path):
             break
     return candidate
+
+
+def is_address(path: object) -> bool:
+    """Whether ``path`` is an address such as ``s3://bucket/key``, and not a local path.
+
+    >>> is_address("s3://bucket/x.npy"), is_address("x.npy")
+    (True, False)
+    """
+    return isinstance(path, str) and address.recognises(path)
 
 
 def absolute(path: Path) -> str:
@@ -82,6 +95,27 @@ def peek(path: str) -> Peek:
     b'tokens'
     """
     return filesystem(path).peek(path)
+
+
+def peek_all(paths: Sequence[str]) -> list[Peek]:
+    """``peek`` of each; of objects in a bucket several at once.
+
+    >>> _ = (tmp / "x.bin").write_bytes(b"tokens")
+    >>> [peek.size for peek in peek_all([str(tmp / "x.bin")])]
+    [6]
+    """
+    kinds = {filesystem(path) for path in paths}
+    return kinds.pop().peek_all(paths) if len(kinds) == 1 else [peek(path) for path in paths]
+
+
+def using(path: object, options: Mapping[str, Any] | None) -> AbstractContextManager[None]:
+    """Open what is opened inside with ``storage_options``, which are for addresses alone."""
+    paths = path if isinstance(path, list | tuple) else [path]
+    if not any(map(is_address, paths)):
+        if options is not None:
+            raise ArgumentError(f"storage_options are for addresses such as s3://bucket/key, got {path!r}")
+        return nullcontext()
+    return address.using(options)
 
 
 def entry(path: str, *, follow: bool = True) -> Entry | None:
@@ -149,8 +183,10 @@ class Neighbours:
         if folder in self._names:
             return name in self._names[folder]
         self._questions[folder] = self._questions.get(folder, 0) + 1
-        if self._questions[folder] == _LISTED_AFTER:  # before, listing a million files would cost more
-            with suppress(OSError):
+        # Before, listing a million files would cost more.
+        if self._questions[folder] == (1 if filesystem(path).lists_at_once else _LISTED_AFTER):
+            with suppress(OSError, errors.UnsupportedError):  # a web server may not list
                 listing = list_folder(folder or os.sep)
                 self._names[folder] = {*listing.files, *listing.folders}
+                return name in self._names[folder]
         return exists(path)

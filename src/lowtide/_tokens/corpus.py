@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._closing import Closing
+from lowtide._io import store
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
@@ -38,6 +39,7 @@ def corpus(
     eos: int | None = None,
     reader: ReaderName = "auto",
     cache: Cache = "keep",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """Open a token corpus in place: a folder, a file, a list of files or a glob.
 
@@ -49,7 +51,8 @@ def corpus(
     Parameters
     ----------
     path
-        A folder, a file, a glob, or a list of files, which are read one after another.
+        A folder, a file, a glob, or a list of files, which are read one after another. Any of them may be an
+        address such as ``"s3://bucket/corpus/"`` (``gs://``, ``az://``, ``https://``).
     split
         Which split of a folder or a glob to open. A file or a list of files is opened as it is.
     dtype
@@ -60,6 +63,8 @@ def corpus(
         ``"pread"``, ``"remap"``, ``"advise"`` or ``"memmap"``; ``"auto"`` is the best one for the platform.
     cache
         ``"keep"`` leaves the page cache to the kernel, ``"drop"`` leaves nothing of the files in it.
+    storage_options
+        For addresses, as in :func:`lowtide.open`.
 
     Examples
     --------
@@ -68,7 +73,8 @@ def corpus(
     >>> len(corpus), corpus.format, corpus[5:8]
     (1000, 'nanogpt', array([5, 6, 7], dtype=uint16))
     """
-    return Corpus(find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
+    with store.using(path, storage_options):
+        return Corpus(find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
 
 
 class Corpus(ReadOnly, Closing):

@@ -107,7 +107,7 @@ def describe(
         arrays = members(path)
     with store.opened(path) as file:
         size = file.size
-    cached = pagecache.resident(path)
+    cached = None if store.is_address(path) else pagecache.resident(path)
     return ArrayFile(store.absolute(path), size, cached[0] if cached else None, arrays)
 
 

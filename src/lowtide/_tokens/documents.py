@@ -219,6 +219,8 @@ def scan(corpus: Corpus) -> Documents:
     """
     name = f".lowtide-documents-{_digest(corpus)}.npy"
     folders = [os.path.dirname(corpus.paths[0]), _cache_folder()]
+    if corpus._layout.segments[0].identity and corpus._layout.segments[0].identity.is_remote:
+        folders.pop(0)  # a bucket is not written to by those who read
     for folder in folders:
         documents = _open(os.path.join(folder, name), len(corpus))
         if documents is not None:
@@ -282,7 +284,8 @@ def _digest(corpus: Corpus) -> str:
     digest = hashlib.blake2b(f"{corpus.eos} {layout.marks} {corpus.dtype}".encode(), digest_size=10)
     for segment in layout.segments:
         changed = segment.identity.mtime_ns if segment.identity else 0
-        digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}\n".encode())
+        etag = (segment.identity and segment.identity.etag) or ""
+        digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}{etag}\n".encode())
     return digest.hexdigest()
 
 

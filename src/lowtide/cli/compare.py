@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from lowtide._compare.runs import Passes, Run, make_matrix, peak, summary
-from lowtide._compare.walks import METHODS
 from lowtide._sizes import format_size
 from lowtide.cli.options import SIZE, layout_of, source_options
 from lowtide.cli.output import say
@@ -55,6 +54,7 @@ def command(
 
     \b
         lowtide compare features.npy
+        lowtide compare s3://bucket/features.npy
         lowtide compare train.bin --dtype uint16 --shape -1,1024 --limit 8GiB
         lowtide compare --make 4GiB --out plots/compare.png --save compare.json
     """
@@ -104,7 +104,7 @@ def _run(passes: Passes) -> list[Run]:
     from rich.progress import track
 
     plan = passes.plan()
-    if all(cold for _, _, cold in plan):
+    if all(cold for _, _, cold in plan) and not passes.is_remote:
         click.echo(f"no warm walks: {format_size(passes.size)} would not stay in the page cache; see --limit")
     runs = [passes.run(*one) for one in track(plan, "walking", console=Console(stderr=True), transient=True)]
     if None in runs:
@@ -124,13 +124,16 @@ def _print_table(runs: list[Run]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("\nin order\npeak", "\nshuffled\npeak", "\ncache\nleft"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for method in METHODS:
+    for method in dict.fromkeys(run.method for run in runs):
         own = {(run.shuffled, run.cold): run for run in runs if run.method == method}
         cells = [_speed(own.get(column)) for column in columns]
         cells += [peak([run for key, run in own.items() if key[0] == shuffled]) for shuffled in (False, True)]
         left = [run.page_cache_left for run in own.values() if run.page_cache_left is not None]
         table.add_row(
-            method, *cells, format_size(max(left)) if left else "-", style="bold" if method == "pread" else ""
+            method,
+            *cells,
+            format_size(max(left)) if left else "-",
+            style="bold" if method in ("pread", "remote") else "",
         )
     console = Console()
     console.print(table)

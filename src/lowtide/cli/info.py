@@ -32,7 +32,8 @@ from lowtide.errors import FormatError, LowtideError
 def command(
     ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, verify: bool, **options: Any
 ) -> None:
-    """Show what each PATH is: an array file, or a token corpus (a folder, a file or a quoted glob).
+    """Show what each PATH is: an array file, or a token corpus (a folder, a file or a quoted glob),
+    or an address of one.
 
     For arrays: format, shape, dtype and offset, from headers alone; a raw file needs --dtype, as np.memmap
     does. For corpora: tokens, shards, dtype, documents and the largest id, from a sample unless --scan is
@@ -44,6 +45,7 @@ def command(
         lowtide info train.bin --dtype uint16
         lowtide info part-*.npy
         lowtide info data/openwebtext --json
+        lowtide info s3://bucket/corpus
         lowtide info --verify corpus
     """
     for path in paths:
@@ -85,7 +87,7 @@ def _verify(path: str, as_json: bool) -> dict[str, Any]:
 
 def _show_leftovers(path: str) -> None:
     """What killed writers left behind: on standard error, since programs read the rest."""
-    for leftover, size in atomic.leftovers(path):
+    for leftover, size in () if store.is_address(path) else atomic.leftovers(path):
         say(
             f"{leftover}: {format_size(size)} left by a writer that was killed; the next one of that file "
             f"writes over it, and `rm {shlex.quote(leftover)}` removes it",
@@ -109,6 +111,8 @@ def _show_corpus(path: str, corpus: CorpusSummary) -> None:
         "largest id": f"{corpus.largest_id:,} ({corpus.largest_id_is})",
         "vocabulary": "unknown" if corpus.vocab_size is None else f"{corpus.vocab_size:,} ids",
     }
+    if store.is_address(path):
+        rows["reading"] = 'by range requests: order="blocks" takes one per MiB, other orders one per window'
     for name, value in rows.items():
         say(f"  {name:<11} {value}")
 

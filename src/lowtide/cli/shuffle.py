@@ -28,6 +28,7 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
 
     \b
         lowtide shuffle features.npy shuffled.npy --seed 1 --budget 1GiB
+        lowtide shuffle s3://bucket/features.npy shuffled.npy
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

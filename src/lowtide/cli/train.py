@@ -78,6 +78,7 @@ def command(out: str, config: str | None, resume: str | None, block_size: int | 
         lowtide train --data web:0.7=web --data code:0.3=code --out run
         lowtide train --data plays --init run --out fine --learning-rate 1e-4
         lowtide train --data data/openwebtext --out big --n-layer 12 --memory-budget 4GiB
+        lowtide train --data s3://bucket/corpus --out run
         torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
     from lowtide.gpt import train

@@ -108,7 +108,7 @@ def detect(store: Store) -> Format:
 def _identified(store: Store, format: Format, layout: Layout) -> Layout:
     """The layout with the identity of its file, and with samples of its data where the format can grow."""
     identity = store.identity
-    if format.grows:
+    if format.grows and not identity.is_remote:
         length = min(SAMPLE, layout.nbytes)
         places = {layout.offset, layout.offset + layout.nbytes - length}
         samples = (sample(place, store.read(place, length)) for place in sorted(places))

@@ -215,7 +215,7 @@ def _some(names: list[str]) -> str:
 def _find(paths: list[str], split: str, dtype: npt.DTypeLike | None, folder: str | None = None) -> Tokens:
     """The tokens of files in their order, all of one format."""
     suffixes, indexes = _suffixes(), tuple(_indexes())
-    files = [store.peek(path if path.endswith(suffixes) else _of_prefix(path)) for path in paths]
+    files = store.peek_all([path if path.endswith(suffixes) else _of_prefix(path) for path in paths])
     for file in files:
         if file.path.endswith(indexes) and os.path.basename(file.path) in indexes:
             if len(files) > 1:

@@ -132,14 +132,19 @@ class Inside:
         self._folders: set[str] = set()
         self._names: set[str] = set()
 
-    def stat(self, name: object, field: str) -> tuple[str, Identity]:
-        """The absolute path and the identity, with its size, of the regular file ``name``."""
+    def stat(self, name: object, field: str, size: int | None = None) -> tuple[str, Identity]:
+        """The absolute path and the identity, with its size, of the regular file ``name``.
+
+        Where looking is a request, an index that knows the ``size`` is believed until the file is read.
+        """
         if not isinstance(name, str) or not _PLAIN.fullmatch(name):
             name = self._checked(name, field)
         if name in self._names:
             raise jsonfiles.invalid(f"{self.index}: {field}", name, "a file that is not listed before")
         self._names.add(name)
         path = f"{self._prefix}{name}"
+        if size is not None and (identity := store.filesystem(path).expected(path, size)) is not None:
+            return path, identity
         try:
             place = store.entry(path, follow=False)
             if place is not None and place.kind == "link":

@@ -226,8 +226,8 @@ class Own(TokenFormat):
             where = f"splits.{split}[{i}]"
             segments.append(_segment(inside, where, shard, dtype, manifest.layout))
             if shard.ends is not None and shard.documents is not None:
-                ends, identity = inside.stat(shard.ends, f"{where}.ends")
                 expected = shard.documents * _END.itemsize
+                ends, identity = inside.stat(shard.ends, f"{where}.ends", expected)
                 _check_size(ends, identity.size, expected, f"{where}.documents {shard.documents}", path)
                 layout = Layout(
                     ends, self.name, 0, _END, (shard.documents,), file_size=expected, identity=identity
@@ -258,11 +258,11 @@ class Own(TokenFormat):
 
 
 def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.integer], layout: str) -> Segment:
-    path, identity = inside.stat(shard.file, f"{where}.file")
     offset = llmc.HEADER if layout == "llmc" else 0
     expected = offset + shard.tokens * dtype.itemsize
+    path, identity = inside.stat(shard.file, f"{where}.file", expected)
     _check_size(path, identity.size, expected, f"{where}.tokens {shard.tokens}", inside.index)
-    if layout == "llmc":
+    if layout == "llmc" and not identity.is_remote:
         count, kind = llmc.check(peek(path))
         if count != shard.tokens or np.dtype(kind.dtype) != dtype:
             raise FormatError(

@@ -53,15 +53,21 @@ class Segment:
         While lowtide's own writer appends, they are those that it has published.
         """
         size = file.size
+        if file.identity.is_remote:  # an object is whole, and nobody appends to it
+            return cls._plain(file, size, itemsize, file.identity)
         if file.link or beside.has(file.path + SUFFIX):
             size = published_size(file.path, size)
+        growing = file.identity._replace(samples=(sample(0, file.head),))
+        return cls._plain(file, size, itemsize, growing)
+
+    @classmethod
+    def _plain(cls, file: Peek, size: int, itemsize: int, identity: Identity) -> Segment:
         if size % itemsize:
             raise FormatError(
                 f"{file.path}: truncated, or of another dtype ({size} bytes, {size % itemsize} left over, "
                 f"expected a multiple of a token's {itemsize}); pass dtype=, or copy it again"
             )
-        growing = file.identity._replace(samples=(sample(0, file.head),))
-        return cls(file.path, 0, size // itemsize, file_size=size, identity=growing)
+        return cls(file.path, 0, size // itemsize, file_size=size, identity=identity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,206 @@
+"""Objects as stores, and buckets as a file system: a prefix is a folder, an ETag an identity."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lowtide import errors
+from lowtide._io.filesystem import HEAD, Entry, Filesystem, Listing, Peek, Store
+from lowtide._io.identity import Identity
+from lowtide._io.remote import address, client, pool, requests
+from lowtide._io.remote.address import Options, options_for, parse
+from lowtide._io.remote.requests import Listed, Meta
+
+if TYPE_CHECKING:
+    from lowtide._io.reader import Reader
+
+_BLOCK = 2**16  # bytes that are read of a header or an index at least
+_BLOCKS = 32  # of them that an open object keeps
+_MAGIC = re.compile(r"[*?\[]")
+
+
+class RemoteObject(Store):
+    """An object that was looked at. What is read of it is kept in blocks while it is open.
+
+    Formats read headers in small pieces, and each piece would be a request.
+    """
+
+    def __init__(self, path: str, identity: Identity, front: bytes) -> None:
+        super().__init__(path, identity)
+        self._blocks: OrderedDict[int, bytes] = OrderedDict({0: front})
+
+    def read_some(self, offset: int, count: int) -> bytes:
+        stop = min(self.size, offset + count)
+        if stop <= offset:
+            return b""
+        first, last = offset // _BLOCK, (stop - 1) // _BLOCK
+        if last - first >= _BLOCKS // 2:
+            return self._get(offset, stop)
+        missing = [number for number in range(first, last + 1) if number not in self._blocks]
+        if missing:
+            start = missing[0] * _BLOCK
+            data = self._get(start, min(self.size, (missing[-1] + 1) * _BLOCK))
+            for number in range(missing[0], missing[-1] + 1):
+                at = number * _BLOCK - start
+                self._blocks[number] = data[at : at + _BLOCK]
+        parts = [self._blocks[number] for number in range(first, last + 1)]
+        while len(self._blocks) > _BLOCKS:
+            self._blocks.popitem(last=False)
+        return b"".join(parts)[offset - first * _BLOCK : stop - first * _BLOCK]
+
+    def _get(self, start: int, stop: int) -> bytes:
+        identity = self.identity
+        assert identity.options is not None
+        meta, data = client.request(
+            requests.get, self.path, identity.options, start, stop, identity.etag, identity.mtime_ns
+        )
+        requests.check_same(self.path, meta, identity.etag, identity.mtime_ns)
+        return bytes(data)
+
+
+class RemoteFilesystem(Filesystem):
+    """Buckets of S3, GCS and Azure, and web servers."""
+
+    appends = False
+    lists_at_once = True
+
+    def recognises(self, path: str) -> bool:
+        return address.recognises(path)
+
+    def absolute(self, path: str) -> str:
+        return str(parse(path))
+
+    def real(self, path: str) -> str:
+        return path
+
+    def expected(self, path: str, size: int) -> Identity:
+        """What an index says is compared with the first answer: to ask now would be a request."""
+        return _identity(path, Meta(size, None, 0))
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Store]:
+        identity, front = self._look(path, _BLOCK)
+        yield RemoteObject(path, identity, front)
+
+    def peek(self, path: str) -> Peek:
+        identity, front = self._look(path, HEAD)
+        return Peek(path, front, False, identity)
+
+    def peek_all(self, paths: Sequence[str]) -> list[Peek]:
+        """Several at once, since each is a request."""
+        if len(paths) == 1:
+            return [self.peek(paths[0])]
+        options = [options_for(parse(path)) for path in paths]
+        peeks: dict[int, Peek] = {}
+
+        def look(number: int) -> None:
+            path = paths[number]
+            identity, front = _look(path, options[number], HEAD, client.perform)
+            peeks[number] = Peek(path, front, False, identity)
+
+        tasks = [lambda _, number=number: look(number) for number in range(len(paths))]
+        pool.Batch(tasks).wait(options[0].deadline, paths[0])
+        return [peeks[number] for number in range(len(paths))]
+
+    def entry(self, path: str, follow: bool) -> Entry | None:
+        place = parse(path)
+        options = options_for(place)
+        meta = client.request(requests.head, path, options)
+        if meta is not None:
+            return Entry("file", _identity(path, meta))
+        try:
+            listed = client.request(requests.list_prefix, path, options, 1, True)
+        except errors.LowtideError:
+            if place.scheme in ("http", "https"):  # few web servers can list
+                return None
+            raise
+        return Entry("folder", Identity(-1, 0, 0, 0)) if listed.objects else None
+
+    def list_folder(self, path: str) -> Listing:
+        listed = self._listed(path)
+        return Listing([name for name in listed.objects if name], listed.prefixes)
+
+    def glob(self, pattern: str) -> list[str]:
+        """A list of what is below the part without wildcards; ``*`` does not match a slash, ``**`` does."""
+        folder = pattern[: _first_wildcard(pattern)].rpartition("/")[0]
+        rest = pattern[len(folder) + 1 :]
+        expression = re.compile(_translated(rest))
+        listed = self._listed(folder, deep="/" in rest or "**" in rest)
+        return [f"{folder}/{name}" for name in listed.objects if expression.fullmatch(name)]
+
+    def make_folder(self, path: str) -> None:
+        """Nothing: a prefix is there when an object is."""
+
+    def open_reader(self, path: str, size: int, identity: Identity | None) -> Reader:
+        from lowtide._io.remote.reader import RemoteReader  # and NumPy
+
+        return RemoteReader(path, size, identity)
+
+    def _listed(self, path: str, deep: bool = False) -> Listed:
+        try:
+            listed: Listed = client.request(
+                requests.list_prefix, path, options_for(parse(path)), requests.everything(), deep
+            )
+        except errors.LowtideError:
+            if parse(path).scheme not in ("http", "https"):
+                raise
+            listed = Listed({}, [])
+        if not any(listed) and parse(path).scheme in ("http", "https"):
+            raise errors.UnsupportedError(
+                f"{path}: a web server does not list its files; pass the addresses of the files, or the "
+                "address of a corpus.json"
+            )
+        return listed
+
+    def _look(self, path: str, nbytes: int) -> tuple[Identity, bytes]:
+        return _look(path, options_for(parse(path)), nbytes, client.request)
+
+
+def _look(path: str, options: Options, nbytes: int, request: Any) -> tuple[Identity, bytes]:
+    """Identity and first bytes in one request; an object without any bytes takes another."""
+    place = parse(path)
+    if not place.key:
+        raise errors.NotAFileError(errno.EISDIR, "is a bucket; pass an object in it", path)
+    try:
+        meta, front = request(requests.get, path, options, 0, nbytes, None, 0)
+        return _identity(path, meta, options), bytes(front)
+    except errors.TruncatedFileError:  # no byte is in range
+        meta = request(requests.head, path, options)
+        if meta is None:
+            raise errors.NotFoundError(
+                errno.ENOENT, "no such object; check the bucket and the key", path
+            ) from None
+        return _identity(path, meta, options), b""
+
+
+def _identity(path: str, meta: Meta, options: Options | None = None) -> Identity:
+    import hashlib
+
+    # A number that no device has, and one for the address: two objects are two files.
+    number = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "little")
+    options = options or options_for(parse(path))
+    return Identity(-1, number, meta.size, meta.modified_ns, etag=meta.etag, options=options)
+
+
+def _first_wildcard(pattern: str) -> int:
+    match = _MAGIC.search(pattern, pattern.index("://") + 3)
+    return match.start() if match else len(pattern)
+
+
+def _translated(pattern: str) -> str:
+    """A regular expression for a pattern in which ``*`` and ``?`` do not match a slash."""
+    parts = []
+    for piece in re.split(r"(\*\*/?|\*|\?)", pattern):
+        if piece in ("*", "?"):
+            parts.append("[^/]" + ("*" if piece == "*" else ""))
+        elif piece.startswith("**"):
+            parts.append("(?:.*/)?" if piece.endswith("/") else ".*")
+        else:
+            parts.append(re.sub(r"^\(\?s:|\)\\[zZ]$", "", fnmatch.translate(piece)))
+    return "".join(parts)

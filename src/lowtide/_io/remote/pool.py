@@ -1,0 +1,178 @@
+"""Requests under way: a few threads, and a bound on the bytes that they fetch at once."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from lowtide import errors
+
+THREADS = 32
+"""Requests under way at most, whatever their size."""
+
+Task = Callable[["Batch"], None]
+T = TypeVar("T")
+
+
+class Budget:
+    """Bytes that are requested and not yet copied, of one process.
+
+    >>> budget = Budget()
+    >>> budget.acquire(10, limit=16)
+    >>> budget.used, budget.release(10), budget.used
+    (10, None, 0)
+    """
+
+    def __init__(self) -> None:
+        self.used = self.most = 0
+        self._changed = threading.Condition()
+
+    def acquire(self, nbytes: int, limit: int) -> None:
+        """Wait until there is room for ``nbytes``; one request may always be under way."""
+        with self._changed:
+            while self.used and self.used + nbytes > limit:
+                self._changed.wait()
+            self.used += nbytes
+            self.most = max(self.most, self.used)
+
+    def release(self, nbytes: int) -> None:
+        with self._changed:
+            self.used -= nbytes
+            self._changed.notify_all()
+
+
+class Batch:
+    """Tasks that somebody waits for together.
+
+    A task that fails ends the batch: those that did not start yet are left out. ``cancel`` does the same, and
+    after it has returned no task does what it would do by ``guarded``.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._left = len(tasks)
+        self._error: BaseException | None = None
+        self.cancelled = False
+        if not tasks:
+            self._done.set()
+        for task in tasks:
+            _submit(partial(self._run, task))
+
+    def _run(self, task: Task) -> None:
+        try:
+            if not (self.cancelled or _ENDING):
+                task(self)
+        except BaseException as error:
+            self._error = self._error or error
+            self.cancelled = True
+        finally:
+            next(_FINISHED)
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._done.set()
+
+    def guarded(self, copy: Callable[[], None]) -> None:
+        """Call ``copy`` unless the batch was cancelled."""
+        with self._lock:
+            if not self.cancelled:
+                copy()
+
+    def cancel(self) -> None:
+        """Leave out what has not started, and copy nothing more."""
+        with self._lock:
+            self.cancelled = True
+
+    def wait(self, seconds: float, address: str) -> None:
+        """Wait for all tasks, and raise what the first that failed raised.
+
+        Each request has its own deadline. Should one ignore it, this is an error if no request of the
+        process has ended for so many seconds.
+        """
+        try:
+            before = repr(_FINISHED)
+            while not self._done.wait(seconds):
+                before, now = repr(_FINISHED), before
+                if before == now:
+                    raise errors.ReadError(
+                        errno.ETIMEDOUT,
+                        f"no answer for {seconds:.0f} s; check the connection, or raise timeout and "
+                        "retry_timeout in storage_options",
+                        address,
+                    )
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            self.cancel()
+            raise
+
+
+def call(function: Callable[..., T], *arguments: Any, seconds: float, address: str) -> T:
+    """Call a function in one of the threads, so that an interrupt or a deadline can end the wait for it."""
+    results: list[T] = []
+    Batch([lambda _: results.append(function(*arguments))]).wait(seconds, address)
+    return results[0]
+
+
+def _submit(task: Callable[[], None]) -> None:
+    """Run a task in a thread; those that wait are run in their order."""
+    _TASKS.put(task)
+    try:
+        _IDLE.pop()
+        return
+    except IndexError:
+        pass
+    if len(_RUNNING) < THREADS:
+        thread = threading.Thread(target=_work, args=(_TASKS, _IDLE), name="lowtide-remote", daemon=True)
+        _RUNNING.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down
+            _RUNNING.remove(thread)
+            if not _RUNNING:
+                raise
+
+
+def _work(tasks: SimpleQueue[Callable[[], None] | None], idle: deque[None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it holds the buffer that it filled
+        idle.append(None)
+
+
+def _end_all() -> None:
+    """At exit: a thread that comes back from a request must find the interpreter alive."""
+    global _ENDING
+    _ENDING = True
+    running = list(_RUNNING)
+    for _ in running:
+        _TASKS.put(None)
+    for thread in running:
+        thread.join()
+
+
+def forget() -> None:
+    """In a forked child: the threads are not here, and one may have held a lock."""
+    global _TASKS, _IDLE, _RUNNING, BUDGET
+    _TASKS, _IDLE, _RUNNING, BUDGET = SimpleQueue(), deque(), [], Budget()
+
+
+_TASKS: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+# An item for each thread that has nothing to do. There is no lock, which a signal handler could meet.
+_IDLE: deque[None] = deque()
+_RUNNING: list[threading.Thread] = []
+_ENDING = False
+_FINISHED = count()  # tasks; its repr shows the number, and to count takes no lock
+BUDGET = Budget()
+atexit.register(_end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)

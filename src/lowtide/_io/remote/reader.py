@@ -1,0 +1,147 @@
+"""The reader ``remote``: range requests, bounded by their bytes, copied into the caller's memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import errors
+from lowtide._io.extents import AHEAD, LONGEST, Bytes, Extents
+from lowtide._io.identity import Identity
+from lowtide._io.pending import Outcome, Pending
+from lowtide._io.remote import client, pool, requests
+from lowtide._io.remote.address import Options, options_for, parse, remember
+from lowtide._sizes import format_size
+
+GAP = 2**15
+"""Bytes between two extents that are fetched along with them: fewer than a request costs."""
+
+
+class Run(NamedTuple):
+    """One request, and the extents that it serves."""
+
+    start: int
+    stop: int
+    extents: Extents
+
+    def copy(self, data: Any, out: Bytes) -> None:
+        """Copy what was fetched to where it belongs."""
+        source = np.frombuffer(data, np.uint8)
+        for offset, target, length in self.extents.rows():
+            out[target : target + length] = source[offset - self.start : offset - self.start + length]
+
+
+def runs_of(extents: Extents, gap: int = GAP) -> list[Run]:
+    """Extents as requests: sorted, joined over small gaps, and cut where they are long.
+
+    >>> extents = Extents(np.array([100, 0, 2**20]), np.array([0, 10, 20]), np.array([10, 10, 10]))
+    >>> [run[:2] for run in runs_of(extents)]
+    [(0, 110), (1048576, 1048586)]
+    """
+    extents = extents.cut()
+    if len(extents) > 1 and (np.diff(extents.offsets) < 0).any():
+        extents = extents[np.argsort(extents.offsets, kind="stable")]
+    starts, ends = extents.offsets, np.maximum.accumulate(extents.offsets + extents.lengths)
+    apart = (np.flatnonzero(starts[1:] - ends[:-1] > gap) + 1).tolist()
+    runs = []
+    for first, last in zip([0, *apart], [*apart, len(starts)], strict=True):
+        while first < last:
+            count = int(np.searchsorted(ends[first:last], starts[first] + LONGEST, side="right"))
+            some = extents[first : first + max(1, count)]
+            runs.append(Run(int(starts[first]), int((some.offsets + some.lengths).max()), some))
+            first += len(some)
+    return runs
+
+
+class RemoteReader:
+    """Reads an object by range requests; several are under way at once, within ``in_flight`` bytes.
+
+    The first answer tells which object it is if that is not known yet; from then on every request asks for
+    this one, so that what was read from another is never returned.
+    """
+
+    name = "remote"
+    parallel = False  # one read is many requests already
+    overlaps = True
+
+    def __init__(self, path: str, size: int, identity: Identity | None) -> None:
+        self.path, self._size = path, size
+        self.options: Options = (identity.options if identity else None) or options_for(parse(path))
+        if identity is not None and identity.options is not None:
+            remember(parse(path), identity.options)
+        self._etag = identity.etag if identity else None
+        self._modified_ns = identity.mtime_ns if identity else 0
+        self.how = f"range requests, {format_size(self.options.in_flight)} in flight"
+
+    def submit(
+        self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
+    ) -> Pending[Outcome]:
+        if not len(extents):
+            return Pending.of(Outcome())
+        transfer = _Transfer(self, runs_of(extents), out)
+        return Pending(transfer.wait, len(extents))
+
+    def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
+        return self.submit(extents, out).wait()
+
+    def read(self, offset: int, out: npt.NDArray[Any], *, sequential: bool = False) -> None:
+        if out.nbytes:
+            self.submit(Extents.of_range(offset, out.nbytes), out.reshape(-1).view(np.uint8)).wait()
+
+    def fetch(self, start: int, stop: int) -> Any:
+        """The bytes of one request, of the object that was opened and no other."""
+        meta, data = client.perform(
+            requests.get, self.path, self.options, start, stop, self._etag, self._modified_ns
+        )
+        self._check(meta)
+        if len(data) < stop - start:
+            raise errors.TruncatedFileError(
+                f"{self.path}: was truncated since it was opened (ends at byte {meta.size}, expected "
+                f"{self._size}); restore it and open it again"
+            )
+        return data
+
+    def _check(self, meta: requests.Meta) -> None:
+        if meta.size < self._size:
+            raise errors.TruncatedFileError(
+                f"{self.path}: was truncated since it was opened ({meta.size} bytes, expected {self._size}); "
+                "restore it and open it again"
+            )
+        requests.check_same(self.path, meta, self._etag, self._modified_ns)
+        if self._etag is None and meta.etag is not None:
+            self._etag, self._modified_ns = meta.etag, meta.modified_ns
+
+    def check(self) -> None:
+        """Nothing: every answer is compared, and another question would be another request."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Transfer:
+    """The requests of one read. When nobody waits for it any more, nothing is written to the buffer."""
+
+    def __init__(self, reader: RemoteReader, runs: list[Run], out: Bytes) -> None:
+        self._reader = reader
+        self._batch = pool.Batch([partial(_transfer, reader, run, out) for run in runs])
+
+    def wait(self, extents: int) -> Outcome:
+        self._batch.wait(self._reader.options.deadline, self._reader.path)
+        return Outcome(extents, extents)
+
+    def __del__(self) -> None:
+        self._batch.cancel()
+
+
+def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> None:
+    nbytes, budget = run.stop - run.start, pool.BUDGET
+    budget.acquire(nbytes, reader.options.in_flight)
+    try:
+        if not batch.cancelled:
+            data = reader.fetch(run.start, run.stop)
+            batch.guarded(lambda: run.copy(data, out))
+    finally:
+        budget.release(nbytes)

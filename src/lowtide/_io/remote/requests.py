@@ -1,0 +1,295 @@
+"""Single requests to a store, by obstore: plain values in, plain values out, and lowtide's own errors.
+
+What is here may run in this process or, after a fork, in a helper of it. Credentials, endpoints, regions,
+proxies and repetitions are obstore's own: from the environment, and from ``storage_options``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lowtide import errors
+from lowtide._extras import library
+from lowtide._io.remote.address import Address, Options, parse
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in what obstore shows of its source
+_OWN = ("in_flight", "timeout", "retry_timeout", "profile", "client_options", "retry_config")  # not obstore's
+_STORES: dict[tuple[str, Options], Any] = {}  # clients of this process
+_EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
+_LISTED = 2**22  # objects of one prefix
+
+
+class Meta(NamedTuple):
+    """What a store says about an object."""
+
+    size: int
+    etag: str | None
+    modified_ns: int
+
+
+class Listed(NamedTuple):
+    """What is under a prefix: names, and the names of prefixes below it."""
+
+    objects: dict[str, Meta]
+    prefixes: list[str]
+
+
+def get(
+    address: str, options: Options, start: int, stop: int, etag: str | None, modified_ns: int
+) -> tuple[Meta, Buffer]:
+    """Bytes ``start`` to ``stop``, fewer where the object ends, if it is still the one with this ETag.
+
+    Without an ETag, or with one that is weak, the time of modification is compared.
+    """
+    conditions: dict[str, Any] = {"range": (start, stop)}
+    if etag is not None and not etag.startswith("W/"):
+        conditions["if_match"] = etag
+    elif modified_ns > 0:
+        conditions["if_unmodified_since"] = datetime.fromtimestamp(modified_ns // 10**9, UTC)
+    place, what = parse(address), f"bytes {start} to {stop}"
+    try:
+        with _translated(address, what):
+            result = _obstore().get(client_of(place, options), place.path, options=conditions)
+            meta, data = _meta(result.meta), result.bytes()
+    except errors.TruncatedFileError as error:
+        # Also where an answer was longer than its range, and obstore asked for the rest of it.
+        there = head(address, options)
+        if there is not None and start < there.size:
+            raise _wrong(address, what, "another length than it announced") from error
+        raise
+    if result.range[0] != start or len(data) != min(stop, meta.size) - start:
+        raise _wrong(address, what, f"{len(data)} bytes from byte {result.range[0]} on")
+    return meta, data
+
+
+def head(address: str, options: Options) -> Meta | None:
+    """Size and ETag of an object; None if there is none."""
+    place = parse(address)
+    if not place.path and not place.query:
+        return None
+    with _translated(address, ""):
+        try:
+            return _meta(_obstore().head(client_of(place, options), place.path))
+        except FileNotFoundError:
+            return None
+
+
+def list_prefix(address: str, options: Options, limit: int, deep: bool = False) -> Listed:
+    """What is directly under a prefix, or with ``deep`` every object below it; at least the first ``limit``.
+
+    Names are relative to the prefix. A page has up to 1,000 of them, and is one request.
+    """
+    place = parse(address)
+    prefix = f"{place.key}/" if place.key else ""
+    listed = Listed({}, [])
+    with _translated(address, "its list"):
+        store = client_of(place, options)
+        if not deep and limit >= _LISTED:
+            pages = _obstore().list_with_delimiter(store, prefix or None)
+            listed.prefixes.extend(name.removeprefix(prefix) for name in pages["common_prefixes"])
+            listed.objects.update((one["path"].removeprefix(prefix), _meta(one)) for one in pages["objects"])
+            return listed
+        for page in _obstore().list(store, prefix or None, chunk_size=min(limit, 1000)):
+            listed.objects.update((one["path"].removeprefix(prefix), _meta(one)) for one in page)
+            if len(listed.objects) >= limit:
+                break
+    return listed
+
+
+def everything() -> int:
+    """A limit that no prefix reaches."""
+    return _LISTED
+
+
+def put(address: str, options: Options, data: bytes) -> Meta:
+    """Write a small object, whole or not at all."""
+    place = parse(address)
+    with _translated(address, "", writing=True):
+        result = _obstore().put(client_of(place, options), place.path, data, use_multipart=False)
+    return Meta(len(data), result["e_tag"], 0)
+
+
+def delete(address: str, options: Options) -> None:
+    """Remove an object; nothing happens if there is none."""
+    place = parse(address)
+    with _translated(address, "", writing=True):
+        try:
+            _obstore().delete(client_of(place, options), place.path)
+        except FileNotFoundError:
+            return
+
+
+def _obstore() -> Any:
+    return library("obstore", "an address such as s3://bucket/key", "remote")
+
+
+def client_of(place: Address, options: Options) -> Any:
+    """The client of a bucket or server; one for each set of options."""
+    key = place.root, options
+    if key not in _STORES:
+        _obstore()
+        from obstore import store as kinds
+
+        given = options.values
+        client: dict[str, Any] = {"timeout": timedelta(seconds=options.seconds("timeout"))}
+        # The repetitions end, and so does the last of them: their sum is the deadline.
+        retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.seconds("retry_timeout"))}
+        settings = {name: value for name, value in given.items() if name not in _OWN}
+        endpoint = given.get("endpoint") or given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL_S3")
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
+        if place.scheme == "http" or (place.scheme == "s3" and str(endpoint).startswith("http://")):
+            client["allow_http"] = True  # the caller wrote http
+        client.update(given.get("client_options") or {})
+        retry.update(given.get("retry_config") or {})
+        both: dict[str, Any] = {"client_options": client, "retry_config": retry}
+        try:
+            _STORES[key] = _created(kinds, place, settings, both, options)
+        except errors.LowtideError:
+            raise
+        except Exception as error:  # obstore has a class for each way in which options are wrong
+            raise errors.ArgumentError(
+                f"{place.root}: the store cannot be opened ({_brief(error)}); check the address and "
+                "storage_options"
+            ) from error
+    return _STORES[key]
+
+
+def _created(kinds: Any, place: Address, settings: dict[str, Any], both: dict[str, Any], o: Options) -> Any:
+    if place.scheme == "s3":
+        profile = o.values.get("profile") or os.environ.get("AWS_PROFILE")
+        keys = ("access_key_id", "aws_access_key_id", "credential_provider", "skip_signature")
+        is_needed = "profile" in o.values or "AWS_ACCESS_KEY_ID" not in os.environ
+        if profile and is_needed and not any(name in settings for name in keys):
+            boto3 = library("boto3", f"the AWS profile {profile!r}", "remote")
+            from obstore.auth.boto3 import Boto3CredentialProvider
+
+            provider = Boto3CredentialProvider(boto3.Session(profile_name=profile))
+            settings = {**settings, "credential_provider": provider}
+        return kinds.S3Store(place.host, **settings, **both)
+    if place.scheme == "gs":
+        return kinds.GCSStore(place.host, **settings, **both)
+    if place.scheme == "az":
+        return kinds.AzureStore(place.host, **settings, **both)
+    if settings:
+        raise errors.ArgumentError(
+            f"{place.root}: storage_options of a web server are timeout, retry_timeout, in_flight, "
+            f"client_options and retry_config, got {', '.join(settings)}; leave them out"
+        )
+    return kinds.HTTPStore.from_url(place.root, **both)
+
+
+def _meta(meta: Any) -> Meta:
+    modified = meta["last_modified"]
+    seconds = int(modified.timestamp()) if modified is not None else 0
+    return Meta(meta["size"], meta["e_tag"] or None, max(0, seconds) * 10**9)
+
+
+@contextmanager
+def _translated(address: str, what: str, writing: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except errors.LowtideError:
+        raise
+    except Exception as error:
+        raise translated(address, what, error, writing=writing) from error
+
+
+def translated(address: str, what: str, error: Exception, *, writing: bool = False) -> errors.LowtideError:
+    """The lowtide exception for what obstore raised; ``what`` was asked of ``address``."""
+    name, text = type(error).__name__, _brief(error)
+    status = _STATUS.search(text)
+    code = int(status[1]) if status else 0
+    detail = f"({what}: {text})" if what else f"({text})"
+    if isinstance(error, FileNotFoundError) or code == 404:
+        return errors.NotFoundError(
+            errno.ENOENT, f"no such object {detail}; check the bucket and the key", address
+        )
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403) or _is_expired(text):
+        remedy = "check the credentials (environment, profile or storage_options) and what they allow"
+        problem = "access denied"
+        if _is_expired(text):
+            problem, remedy = "the credentials have expired", "renew them, and resume"
+        return errors.AccessError(errno.EACCES, f"{problem} {detail}; {remedy}", address)
+    if name == "PreconditionError" or code == 412:
+        return errors.FileChangedError(
+            errno.ESTALE,
+            f"was replaced by another object since it was opened {detail}; open it again",
+            address,
+        )
+    if code == 416:
+        return errors.TruncatedFileError(
+            f"{address}: was truncated since it was opened {detail}; restore it and open it again"
+        )
+    if name == "NotSupportedError" or "range request" in text.lower():
+        return errors.UnsupportedError(
+            f"{address}: the server does not support this request {detail}; use a server with range "
+            "requests, or copy the object with `lowtide copy`"
+        )
+    if "169.254.169.254" in text:
+        return errors.AccessError(
+            errno.EACCES,
+            f"no credentials were found {detail}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass "
+            "storage_options={'skip_signature': True} for public data",
+            address,
+        )
+    late = _LATE.search(str(error)) is not None
+    number = errno.ETIMEDOUT if late else errno.EIO
+    problem = "the store did not answer in time" if late else "the store or the connection to it failed"
+    kind = errors.WriteError if writing else errors.ReadError
+    return kind(
+        number,
+        f"{problem} {detail}; try again, or raise timeout and retry_timeout in storage_options",
+        address,
+    )
+
+
+def _wrong(address: str, what: str, answer: str) -> errors.ReadError:
+    return errors.ReadError(
+        errno.EIO,
+        f"the server sent a wrong answer ({what}: {answer}); check the server and proxies on the way",
+        address,
+    )
+
+
+def check_same(path: str, meta: Meta, etag: str | None, modified_ns: int) -> None:
+    """Raise if an answer is of another object than was opened: a server may ignore conditions."""
+    if etag is not None and meta.etag is not None:
+        changed, evidence = etag != meta.etag, f"ETag {meta.etag}, expected {etag}"
+    else:
+        changed = bool(modified_ns and meta.modified_ns) and modified_ns != meta.modified_ns
+        evidence = "another time of modification"
+    if changed:
+        raise errors.FileChangedError(
+            errno.ESTALE,
+            f"was replaced by another object since it was opened ({evidence}); open it again",
+            path,
+        )
+
+
+def _is_expired(text: str) -> bool:
+    return any(code in text for code in _EXPIRED)
+
+
+def _brief(error: Exception) -> str:
+    """One line of obstore's report: the request, the status, the store's own code."""
+    text = str(error).partition("\n\nDebug source")[0]
+    code = _CODE.search(text)
+    line = " ".join(text.partition("<?xml")[0].split()).rstrip(": ")
+    line = re.sub(r"([?&](?:X-Amz-[A-Za-z]+|sig|Signature))=[^&\s]*", r"\1=…", line)
+    return f"{line[:400]}{f', {code[1]}' if code else ''}"
+
+
+def forget() -> None:
+    """In a forked child: no client of the parent works here."""
+    _STORES.clear()

@@ -1,0 +1,95 @@
+"""Requests are few, long, and bounded by their bytes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide._io.extents import Extents
+from lowtide._io.reader import open_reader
+from lowtide._io.remote import pool
+from tests.support.buckets import npy
+from tests.support.proxy import Exchange, FaultProxy
+from tests.support.servers import BUCKET, ObjectServer
+
+ADDRESS = f"s3://{BUCKET}/reader.npy"
+ROWS = np.random.default_rng(2).integers(0, 255, (6000, 1024)).astype("u1")  # 6 MiB
+
+
+@pytest.fixture
+def array(object_server: ObjectServer, proxy: FaultProxy) -> lowtide.Array:
+    import obstore
+
+    obstore.put(object_server.store(), "reader.npy", npy(ROWS))
+    options = object_server.options | {"endpoint": proxy.endpoint, "in_flight": "2 MiB"}
+    array = lowtide.open(ADDRESS, storage_options=options)
+    assert len(proxy.exchanges) <= 3  # to look for a folder, and to read the header
+    proxy.reset()
+    return array
+
+
+def lengths(proxy: FaultProxy) -> list[int]:
+    bounds = [str(exchange.range).removeprefix("bytes=").split("-") for exchange in proxy.exchanges]
+    return sorted(int(stop) + 1 - int(start) for start, stop in bounds)
+
+
+def test_neighbours_are_one_request(array: lowtide.Array, proxy: FaultProxy) -> None:
+    np.testing.assert_array_equal(array[[9, 7, 8, 2000, 30]], ROWS[[9, 7, 8, 2000, 30]])
+    assert lengths(proxy) == [1024, 24 * 1024]
+
+
+def test_long_runs_are_cut(array: lowtide.Array, proxy: FaultProxy) -> None:
+    np.testing.assert_array_equal(array[:], ROWS)
+    assert max(lengths(proxy)) <= 2**20
+    assert sum(lengths(proxy)) == ROWS.nbytes
+    assert 6 <= len(proxy.exchanges) <= 7
+
+
+def test_bytes_in_flight_are_bounded(array: lowtide.Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = pool.Budget()
+    monkeypatch.setattr(pool, "BUDGET", budget)
+    readers = [threading.Thread(target=lambda: array[:]) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert (budget.used, budget.most) == (0, 2 * 2**20)
+
+
+def test_nothing_is_written_after_a_read_was_dropped(array: lowtide.Array, proxy: FaultProxy) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold(exchange: Exchange) -> None:
+        held.set()
+        release.wait(10)
+
+    proxy.faults.append(hold)
+    identity = array._layout.identity
+    reader = open_reader(ADDRESS, array._layout.file_size, identity=identity)
+    out = np.zeros(4 * 2**20, np.uint8)
+    pending: Any = reader.submit(Extents.of_range(0, len(out)), out)
+    assert held.wait(10)
+    del pending
+    release.set()
+    np.testing.assert_array_equal(array[0], ROWS[0])  # behind the others in the queue
+    assert not out.any()
+
+
+def test_reads_of_several_chunks_overlap(array: lowtide.Array, proxy: FaultProxy) -> None:
+    """The next chunk is requested before the first has come."""
+    barrier = threading.Barrier(2)
+
+    def meet(exchange: Exchange) -> None:
+        if exchange.status == 0:
+            barrier.wait(20)
+
+    proxy.faults.append(meet)
+    chunks = array.chunks(1024, prefetch=1)
+    first = next(chunks)
+    np.testing.assert_array_equal(first, ROWS[:1024])
+    proxy.faults.clear()
+    chunks.close()

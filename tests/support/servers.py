@@ -1,0 +1,213 @@
+"""Real servers on loopback: SeaweedFS with its S3 gateway and Caddy, shared by the workers of one test run.
+
+Each runs below a process that ends it as soon as the test run is gone, whatever ended that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY, SECRET = "key", "hidden"
+READER = {"access_key_id": "reader", "secret_access_key": SECRET}
+BUCKET = "bucket"
+_IDENTITIES = {
+    "identities": [
+        {
+            "name": "admin",
+            "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+            "actions": ["Admin", "Read", "List", "Write"],
+        },
+        {
+            "name": "reader",
+            "credentials": [{"accessKey": "reader", "secretKey": SECRET}],
+            "actions": ["Read", "List"],
+        },
+        {"name": "anonymous", "actions": ["Read:public", "List:public"]},
+    ]
+}
+
+
+@dataclass
+class ObjectServer:
+    """A running S3 server."""
+
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "endpoint": self.endpoint,
+            "access_key_id": KEY,
+            "secret_access_key": SECRET,
+            "region": "us-east-1",
+        }
+
+    def environment(self) -> dict[str, str]:
+        """How a user of a private endpoint has it."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def store(self, bucket: str = BUCKET) -> Any:
+        """A client of the tests' own."""
+        from obstore.store import S3Store
+
+        return S3Store(bucket, **self.options, client_options={"allow_http": True})
+
+
+def program(name: str) -> str:
+    """The path of a server; without it tests skip, but not in CI."""
+    path = Path(sysconfig.get_path("scripts"), name)
+    if not path.exists():
+        reason = f"{name} is not installed: pip install -e '.[test]'"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    return str(path)
+
+
+def shared(kind: str, folder: Path) -> int:
+    """The port of a server that all workers of this test run share; the first to ask starts it."""
+    import fcntl
+
+    weed = program("weed" if kind == "s3" else "caddy")
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{kind}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = folder / f"{kind}.json"
+        if not ready.exists():
+            # The workers' parent if there are several, else this process.
+            watched = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.servers", kind, weed, str(folder), str(watched)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            ).returncode = 0  # it watches us, not we it
+            deadline = time.monotonic() + 60
+            while not ready.exists():
+                assert time.monotonic() < deadline, (folder / f"{kind}.log").read_text()[-2000:]
+                time.sleep(0.05)
+        return int(json.loads(ready.read_text())["port"])
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _seaweed(weed: str, data: Path) -> tuple[list[str], int]:
+    (data / "s3.json").write_text(json.dumps(_IDENTITIES))
+    names = ["master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc"]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    options = [f"-{name.split('.')[0]}.port{name[name.find('.') :] if '.' in name else ''}={port}"
+               for name, port in ports.items()]  # fmt: skip
+    command = [
+        weed, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=64", "-volume.max=40", "-filer", "-s3", f"-s3.config={data / 's3.json'}",
+        "-s3.port.iceberg=0", "-s3.port.lance=0", *options,
+    ]  # fmt: skip
+    return command, ports["s3"]
+
+
+def _make_buckets(port: int) -> None:
+    import boto3
+    from botocore.config import Config
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+        config=Config(retries={"max_attempts": 0}, connect_timeout=2, read_timeout=10),
+    )
+    deadline = time.monotonic() + 50
+    while True:
+        try:
+            for bucket in (BUCKET, "public"):
+                with suppress(
+                    client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou
+                ):
+                    client.create_bucket(Bucket=bucket)
+            for bucket in (BUCKET, "public"):  # the first write waits for volumes
+                client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
+            return
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def main(kind: str, server: str, folder: str, watched: str) -> None:
+    """Start a server, say on which port, and end it when the process that was started for is gone."""
+    place = Path(folder)
+    data = place / f"{kind}-data"
+    data.mkdir()
+    if kind == "s3":
+        command, port = _seaweed(server, data)
+    else:
+        [port] = free_ports(1)
+        command = [server, "file-server", "--root", str(data), "--listen", f"127.0.0.1:{port}"]
+    with open(place / f"{kind}.log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=data)
+    try:
+        if kind == "s3":
+            _make_buckets(port)
+        else:
+            _wait_for(port)
+        (place / "ready").write_text(json.dumps({"port": port}))
+        os.replace(place / "ready", place / f"{kind}.json")
+        while _alive(int(watched)) and process.poll() is None:
+            time.sleep(0.5)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""Tasks that are waited for together, and the bytes that they may hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from lowtide._io.remote.pool import Batch, Budget, call
+from lowtide.errors import ReadError
+
+
+def test_every_task_runs() -> None:
+    done: list[int] = []
+    Batch([lambda _, i=i: done.append(i) for i in range(100)]).wait(10, "x")  # type: ignore[misc]
+    assert sorted(done) == list(range(100))
+    Batch([]).wait(10, "x")
+
+
+def test_first_error_ends_the_batch() -> None:
+    ran: list[int] = []
+
+    def fail(_: Batch) -> None:
+        raise ValueError("first")
+
+    def work(_: Batch) -> None:
+        time.sleep(0.001)
+        ran.append(1)
+
+    batch = Batch([fail, *[work] * 500])
+    with pytest.raises(ValueError, match="first"):
+        batch.wait(10, "x")
+    assert len(ran) < 500
+    assert batch.cancelled
+
+
+def test_wait_has_an_end() -> None:
+    release = threading.Event()
+    with pytest.raises(ReadError, match="s3://b/k: no answer") as caught:
+        call(release.wait, 10, seconds=0.05, address="s3://b/k")
+    assert caught.value.filename == "s3://b/k"
+    release.set()
+
+
+def test_nothing_is_copied_after_cancel() -> None:
+    copied: list[int] = []
+    batch = Batch([])
+    batch.guarded(lambda: copied.append(1))
+    batch.cancel()
+    batch.guarded(lambda: copied.append(2))
+    assert copied == [1]
+
+
+def test_call_returns_and_raises() -> None:
+    assert call(pow, 2, 5, seconds=10, address="x") == 32
+    with pytest.raises(ZeroDivisionError):
+        call(lambda: 1 // 0, seconds=10, address="x")
+
+
+def test_budget_waits_for_room() -> None:
+    budget, order = Budget(), []
+    budget.acquire(10, 16)
+
+    def other() -> None:
+        budget.acquire(10, 16)
+        order.append("acquired")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    time.sleep(0.02)
+    order.append("released")
+    budget.release(10)
+    thread.join()
+    assert order == ["released", "acquired"]
+    assert budget.most == 10
+    budget.release(10)
+    budget.acquire(100, 16)  # one may always be under way
+    assert budget.used == 100
