@@ -148,7 +148,7 @@ def open(
                 raise ArgumentError(
                     f"many files are one array to read, got mode={mode!r}; open them one by one"
                 )
-            title = paths[0] if isinstance(path, list | tuple) else store.absolute(cast("str", path))
+            title = "".join(paths[:1]) if isinstance(path, list | tuple) else store.absolute(str(path))
             return files.concatenated(paths, title, reader, cache, raw)
         layout = formats.inspect(cast("str", path), **raw)
         if is_read:
