@@ -148,7 +148,8 @@ def open(
                 raise ArgumentError(
                     f"many files are one array to read, got mode={mode!r}; open them one by one"
                 )
-            title = "".join(paths[:1]) if isinstance(path, list | tuple) else store.absolute(str(path))
+            is_list = isinstance(path, list | tuple)
+            title = "".join(paths[:1]) if is_list else store.absolute(os.fspath(cast("str", path)))
             return files.concatenated(paths, title, reader, cache, raw)
         layout = formats.inspect(cast("str", path), **raw)
         if is_read:
