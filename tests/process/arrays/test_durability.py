@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,18 +13,18 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide.errors import WriteError
 from tests.support.process import in_child
 
 MIB = 2**20
 
 
 @contextmanager
-def mounted(image: Path) -> Iterator[Path]:
+def mounted(image: Path, options: str = "loop") -> Iterator[Path]:
     folder = image.with_suffix(".mounted")
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-o", "loop", str(image), str(folder)], capture_output=True, text=True, check=False
-    )
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-o", options, str(image), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     try:
@@ -69,3 +70,21 @@ def test_what_flush_returned_for_survives_a_loss_of_power(image: Path, tmp_path:
         assert not (folder / "new.npy").exists()
     with mounted(after) as folder:
         assert (np.load(folder / "new.npy") == 3).all()
+
+
+def test_files_on_a_read_only_file_system_are_refused(image: Path) -> None:
+    """Not even root may write there."""
+    with mounted(image) as folder:
+        np.save(folder / "x.npy", np.arange(3))
+    with mounted(image, "loop,ro") as folder:
+        uses: list[Callable[[], object]] = [
+            lambda: lowtide.open(folder / "x.npy", mode="r+"),
+            lambda: lowtide.create(folder / "x.npy", "i8", shape=3),
+            lambda: lowtide.create(folder / "y.npy", "i8"),
+        ]
+        for use in uses:
+            with pytest.raises(WriteError) as caught:
+                use()
+            assert caught.value.errno == errno.EROFS
+            assert str(folder) in str(caught.value)
+        assert lowtide.open(folder / "x.npy")[:].tolist() == [0, 1, 2]
