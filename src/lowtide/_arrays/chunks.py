@@ -274,7 +274,7 @@ class Plan:
         # Arrays that are read together share the default.
         size = DEFAULT_BUDGET // arrays if budget is None else parse_size(budget)
         ahead = self._ahead(size)
-        held = self._share(rows) if rows else 1
+        held = max(1, min(self._share(rows), total)) if rows else 1
         self.least = bisect_left(range(2**62), held, key=self._fitting)
         """The smallest budget for these rows."""
         if self._fitting(size) < held:
@@ -282,7 +282,7 @@ class Plan:
                 raise self._too_small(size, held)
             size, ahead = AHEAD + held * self._row_cost, AHEAD  # chunks of that size were asked for
         # Without a number of rows, chunks get half of the budget, and the rest is there to look ahead.
-        spare = (size - ahead) // 2 if rows is None else size - ahead - min(held, total) * self._row_cost
+        spare = (size - ahead) // 2 if rows is None else size - ahead - held * self._row_cost
         window = order.window_nbytes(spare, bounded=budget is not None or rows is None)
         rows = rows or max(1, min(self._fitting(size, window), total))
         order.limit(ahead, window)

@@ -178,9 +178,10 @@ class Folds(Sequence[Any]):
         total = self._permutation.n
         if self._parts is not None:
             part = self._parts[number]
-            bits = np.invert(part.bits)
-            rest = np.unpackbits(bits, count=total)  # what is behind the last row is not of the rest
-            views = (Masked(np.packbits(rest), total - part.n), part)
+            rest = np.invert(part.bits[: -(-total // 8)])
+            if total % 8:
+                rest[-1] &= 0xFF << -total % 8 & 0xFF  # what is behind the last row is not of the rest
+            views = (Masked(rest, total - part.n), part)
             return tuple(self._array._rows_view(view) for view in views)
         permuted = self._array._rows_view(self._permutation)
         return tuple(permuted._rows_view(Fold(total, self._count, number, rest)) for rest in (True, False))
@@ -222,6 +223,7 @@ class _Dealer:
         self.bits = np.zeros((parts, -(-total // 8)), np.uint8)
         self._key = np.uint64(key_of(seed, 0))
         self._borders = np.cumsum(sizes)[:-1] / max(1, total) if sizes else None
+        self._counts = np.zeros(parts, np.int64)  # rows of each part
         self._dealt: dict[Any, int] = {}
         self._waiting: dict[Any, Ints] = {}
 
@@ -239,7 +241,7 @@ class _Dealer:
     def finish(self) -> list[Masked]:
         for label, rows in self._waiting.items():
             self._deal(label, rows)
-        return [Masked(mask, int(np.unpackbits(mask).sum())) for mask in self.bits]
+        return [Masked(mask, int(self._counts[part])) for part, mask in enumerate(self.bits)]
 
     def _deal(self, label: Any, rows: Ints) -> None:
         rows = rows[np.argsort(mix(rows.astype(np.uint64) + self._key))]
@@ -251,6 +253,7 @@ class _Dealer:
             cuts = np.round(after * self._borders) - np.round(before * self._borders)
             parts = np.searchsorted(np.maximum.accumulate(cuts), np.arange(len(rows)), side="right")
         np.bitwise_or.at(self.bits, (parts, rows // 8), (128 >> (rows % 8)).astype(np.uint8))
+        self._counts += np.bincount(parts, minlength=len(self.bits))
 
 
 def _stratified(array: Array, labels: Any, seed: int, sizes: list[int], parts: int) -> list[Masked]:

@@ -40,6 +40,8 @@ class WindowView(View):
         self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD, *, ordered: bool = True
     ) -> Outcome:
         self._check_open()
+        if not out.nbytes:
+            return Outcome()
         out = out.reshape(len(starts) * run, *self.shape[1:])
         if run > 1:
             return combined(

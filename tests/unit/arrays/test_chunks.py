@@ -489,6 +489,13 @@ def test_a_budget_is_never_passed(
         assert chunks.rows == rows or (rows is None and 1 <= chunks.rows <= total)
 
 
+def test_a_budget_counts_rows_that_are_there(array: lowtide.Array) -> None:
+    few = array.rows(0, 10)
+    chunks = few.chunks(10**6, budget=16 * few.nbytes)
+    assert chunks.nbytes_in_flight <= 16 * few.nbytes
+    assert [len(chunk) for chunk in chunks] == [10]
+
+
 def test_a_budget_is_used(array: lowtide.Array) -> None:
     chunks = array.chunks(budget=10_000)
     assert 9_900 <= chunks.nbytes_in_flight <= 10_000
