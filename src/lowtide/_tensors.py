@@ -224,6 +224,12 @@ class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
         self._closed = False
         self._seek(start)
 
+    def __repr__(self) -> str:
+        rows, length = self.shape
+        return (
+            f"<{type(self).__name__} of {rows} x {length} tokens on {self._to.device}, at step {self.step}>"
+        )
+
     def _seek(self, step: int) -> None:
         self._ahead: Prefetcher[T] = Prefetcher(self._submit, step, _FOREVER, self._prefetch)
 

@@ -87,6 +87,9 @@ class MapDataset(data.Dataset[Any]):
     def __len__(self) -> int:
         return self._batches.epoch_samples
 
+    def __repr__(self) -> str:
+        return f"<MapDataset of {len(self)} windows of {self._batches.length} tokens, epoch {self.epoch}>"
+
     def __getitem__(self, number: int) -> Any:
         return self.__getitems__([number])[0]
 
@@ -214,6 +217,11 @@ class IterableDataset(data.IterableDataset[Any]):
     @property
     def _first(self) -> int:
         return self._batches.step + self.epoch * (self._steps or 0)
+
+    def __repr__(self) -> str:
+        count = "batches without end" if self._steps is None else f"{self._steps} batches"
+        rows, length = self._batches.batch_size, self._batches.length
+        return f"<IterableDataset of {count} of {rows} x {length} tokens, epoch {self.epoch}>"
 
     def __len__(self) -> int:
         """Batches in an epoch, or windows if they are single; ``TypeError`` without ``steps``."""

@@ -117,3 +117,13 @@ def test_borders_of_single_windows_are_refused(corpus: lowtide.Corpus) -> None:
     for make in (lambda: MapDataset(marked), lambda: IterableDataset(marked, single=True)):
         with pytest.raises(ArgumentError, match=r"use with_documents\('ids'\)"):
             make()
+
+
+def test_representations_say_what_is_given(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches(4, LENGTH)
+    assert repr(batches.torch()) == "<TorchBatches of 4 x 16 tokens on cpu, at step 0>"
+    assert repr(MapDataset(batches)) == "<MapDataset of 250 windows of 16 tokens, epoch 0>"
+    assert (
+        repr(IterableDataset(batches, steps=3)) == "<IterableDataset of 3 batches of 4 x 16 tokens, epoch 0>"
+    )
+    assert "batches without end" in repr(IterableDataset(batches))
