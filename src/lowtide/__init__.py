@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from lowtide import dask as dask
     from lowtide import errors as errors
     from lowtide import gpt as gpt
+    from lowtide import grain as grain
     from lowtide import memory as memory
+    from lowtide import nanochat as nanochat
     from lowtide import nanogpt as nanogpt
     from lowtide import torch as torch
     from lowtide._arrays.array import Array as Array
@@ -70,10 +72,12 @@ _NAMES = {
     "dask": "lowtide.dask",
     "errors": "lowtide.errors",
     "gpt": "lowtide.gpt",
+    "grain": "lowtide.grain",
     "load_ipython_extension": "lowtide._memory.magics",
     "load_tokenizer": "lowtide._prepare.tokenizers",
     "memory": "lowtide.memory",
     "mix": "lowtide._tokens.mixture",
+    "nanochat": "lowtide.nanochat",
     "nanogpt": "lowtide.nanogpt",
     "open": "lowtide._arrays.array",
     "prepare": "lowtide._prepare.prepare",

@@ -126,7 +126,11 @@ class Destination:
         np.copyto(y, tokens[:, 1:])
         return torch.from_numpy(x), torch.from_numpy(y)  # two, so that changing y in place leaves x alone
 
-    def mark(self, steps: Steps, step: int, kind: DocumentKind, tokens: Host) -> MarkedHost:
+    def submit_marked(self, steps: Steps, kind: DocumentKind, step: int) -> Pending[MarkedHost]:
+        """Start to read this rank's windows of a step, with their documents."""
+        return self.submit_step(steps, step).then(partial(self._mark, steps, step, kind))
+
+    def _mark(self, steps: Steps, step: int, kind: DocumentKind, tokens: Host) -> MarkedHost:
         """Add the documents of a step's batch, in memory of the host."""
         if isinstance(tokens, tuple):
             windows = whole_windows(tokens[0].numpy(), tokens[1].numpy())
@@ -219,6 +223,12 @@ class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
         self._prefetch = prefetch
         self._closed = False
         self._seek(start)
+
+    def __repr__(self) -> str:
+        rows, length = self.shape
+        return (
+            f"<{type(self).__name__} of {rows} x {length} tokens on {self._to.device}, at step {self.step}>"
+        )
 
     def _seek(self, step: int) -> None:
         self._ahead: Prefetcher[T] = Prefetcher(self._submit, step, _FOREVER, self._prefetch)

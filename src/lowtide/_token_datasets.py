@@ -8,15 +8,24 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._io.pending import Pending
 from lowtide._ranks import Rank, ranks
 from lowtide._sizes import whole
 from lowtide._tensors import Destination, SharedEpoch, data, torch
 from lowtide._tokens.batches import Batches
-from lowtide.errors import IndexingError, StateError
+from lowtide._tokens.documents import (
+    DocumentBatch,
+    DocumentBatches,
+    DocumentKind,
+    mark_documents,
+    whole_windows,
+)
+from lowtide.errors import ArgumentError, IndexingError, StateError
 
 _FOREVER = 2**62
+_IGNORED = -100  # of Hugging Face and PyTorch
 
 
 class MapDataset(data.Dataset[Any]):
@@ -28,10 +37,12 @@ class MapDataset(data.Dataset[Any]):
     Parameters
     ----------
     batches
-        The windows.
+        The windows. Of ``batches.with_documents()`` each is a dict of ``x``, ``y``, ``document_ids``,
+        ``position_ids`` and ``loss_mask``.
     as_dict
         Give ``input_ids`` and equal ``labels``, which the models of Hugging Face shift themselves, instead of
-        ``(x, y)``.
+        ``(x, y)``. With documents also ``position_ids``, from which these models find the borders of
+        documents, and -100 as the label of the first token of each.
     epoch
         The epoch of the windows.
 
@@ -42,7 +53,8 @@ class MapDataset(data.Dataset[Any]):
     (249, (tensor([ 8,  9, 10, 11]), tensor([ 9, 10, 11, 12])))
     """
 
-    def __init__(self, batches: Batches, *, as_dict: bool = False, epoch: int = 0) -> None:
+    def __init__(self, batches: Batches | DocumentBatches, *, as_dict: bool = False, epoch: int = 0) -> None:
+        batches, self._kind = _parts(batches, single=True)
         self._batches = _private_copy(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
         self._as_dict = as_dict
@@ -75,6 +87,9 @@ class MapDataset(data.Dataset[Any]):
     def __len__(self) -> int:
         return self._batches.epoch_samples
 
+    def __repr__(self) -> str:
+        return f"<MapDataset of {len(self)} windows of {self._batches.length} tokens, epoch {self.epoch}>"
+
     def __getitem__(self, number: int) -> Any:
         return self.__getitems__([number])[0]
 
@@ -85,9 +100,21 @@ class MapDataset(data.Dataset[Any]):
             raise IndexingError(f"window {number} is out of bounds for the {len(self)} of an epoch")
         read = partial(self._batches.read_samples, chosen + self.epoch * len(self))
         x, y = self._to.take(self._to.submit(len(chosen), partial(Pending, read)).wait())
+        if self._kind is not None:
+            return self._marked(chosen + self.epoch * len(self), x, y)
         if self._as_dict:
             return [_named(row) for row in x]
         return list(zip(x, y, strict=True))
+
+    def _marked(self, numbers: npt.NDArray[np.int64], x: torch.Tensor, y: torch.Tensor) -> list[Any]:
+        """Windows with the documents of their tokens."""
+        windows = whole_windows(x.numpy(), y.numpy())
+        find = self._batches._samples.document_ids
+        ids = np.concatenate([find(int(n), windows[row : row + 1]) for row, n in enumerate(numbers)])
+        batch = mark_documents(windows, windows, ids)
+        marks = (batch[2], batch.position_ids.astype(np.int64), batch.loss_mask)
+        parts = (x, y, *(torch.from_numpy(np.ascontiguousarray(one)) for one in marks))
+        return [_window(*row, as_dict=self._as_dict) for row in zip(*parts, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch and a fingerprint; the position within the epoch is the loader's sampler's.
@@ -130,7 +157,9 @@ class IterableDataset(data.IterableDataset[Any]):
     Parameters
     ----------
     batches
-        The batches.
+        The batches. Of ``batches.with_documents(kind)`` each is a dict of ``x``, ``y``, ``document_ids`` or
+        ``cu_seqlens``, ``position_ids``, ``loss_mask`` and ``max_seqlen``, since a loader makes a list of
+        any tuple.
     steps
         Batches in an epoch, of which epoch n has the n-th; without end by default. With it the data set has a
         length, without which Lightning fetches a batch ahead and cannot resume exactly.
@@ -158,7 +187,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def __init__(
         self,
-        batches: Batches,
+        batches: Batches | DocumentBatches,
         *,
         steps: int | None = None,
         as_dict: bool = False,
@@ -167,6 +196,7 @@ class IterableDataset(data.IterableDataset[Any]):
         rank: Rank = None,
         world_size: int | None = None,
     ) -> None:
+        batches, self._kind = _parts(batches, single=as_dict if single is None else single)
         self._batches = _private_copy(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
         self._steps = None if steps is None else whole("steps", steps, 1)
@@ -187,6 +217,11 @@ class IterableDataset(data.IterableDataset[Any]):
     @property
     def _first(self) -> int:
         return self._batches.step + self.epoch * (self._steps or 0)
+
+    def __repr__(self) -> str:
+        count = "batches without end" if self._steps is None else f"{self._steps} batches"
+        rows, length = self._batches.batch_size, self._batches.length
+        return f"<IterableDataset of {count} of {rows} x {length} tokens, epoch {self.epoch}>"
 
     def __len__(self) -> int:
         """Batches in an epoch, or windows if they are single; ``TypeError`` without ``steps``."""
@@ -228,17 +263,30 @@ class IterableDataset(data.IterableDataset[Any]):
         worker = data.get_worker_info()
         number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         while at + number < end:
-            x, y = self._to.take(self._to.submit_step(batches._steps, at + number).wait())
+            items, whole_batch = self._read(batches, at + number)
             if self._single:
-                for nth in range(row, len(x)):
-                    last = nth + 1 == len(x)
+                for nth in range(row, len(items)):
+                    last = nth + 1 == len(items)
                     self._at, self._row = (at + stride, 0) if last else (at, nth + 1)
-                    yield _named(x[nth]) if self._as_dict else (x[nth], y[nth])
+                    yield items[nth]
                 at, row = at + stride, 0
             else:
                 at += stride
                 self._at = at
-                yield _named(x) if self._as_dict else (x, y)
+                yield whole_batch
+
+    def _read(self, batches: Batches, step: int) -> tuple[list[Any], Any]:
+        """The windows of a step if they are single, else the whole batch."""
+        if self._kind is not None:
+            marked = self._to.take_marked(self._to.submit_marked(batches._steps, self._kind, step).wait())
+            if not self._single:
+                return [], _batch(marked, self._kind, as_dict=self._as_dict)
+            rows = zip(*marked, marked.position_ids, marked.loss_mask, strict=True)
+            return [_window(*one, as_dict=self._as_dict) for one in rows], None
+        x, y = self._to.take(self._to.submit_step(batches._steps, step).wait())
+        if not self._single:
+            return [], _named(x) if self._as_dict else (x, y)
+        return [_named(one) for one in x] if self._as_dict else list(zip(x, y, strict=True)), None
 
     def state_dict(self) -> dict[str, Any]:
         """The next step, the epoch and a fingerprint.
@@ -279,9 +327,50 @@ def _private_copy(batches: Batches) -> Batches:
     return copy.deepcopy(batches)
 
 
-def _named(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+def _parts(batches: Batches | DocumentBatches, *, single: bool) -> tuple[Batches, DocumentKind | None]:
+    """The batches, and the kind of their documents if they have any."""
+    if not isinstance(batches, DocumentBatches):
+        return batches, None
+    if single and batches._kind != "ids":
+        raise ArgumentError(
+            "cu_seqlens are those of a whole batch, and windows are single here; use with_documents('ids')"
+        )
+    return batches._batches, batches._kind
+
+
+def _window(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    ids: torch.Tensor,
+    position_ids: torch.Tensor,
+    loss_mask: torch.Tensor,
+    *,
+    as_dict: bool,
+) -> dict[str, torch.Tensor]:
+    if as_dict:
+        return {**_named(x, position_ids), "position_ids": position_ids}
+    marks = {"document_ids": ids, "position_ids": position_ids, "loss_mask": loss_mask}
+    return {"x": x, "y": y, **marks}
+
+
+def _batch(batch: DocumentBatch[torch.Tensor], kind: DocumentKind, *, as_dict: bool) -> dict[str, Any]:
+    x, y, documents = batch
+    tokens = _named(x, batch.position_ids) if as_dict else {"x": x, "y": y, "loss_mask": batch.loss_mask}
+    name = "document_ids" if kind == "ids" else "cu_seqlens"
+    return {
+        **tokens,
+        name: documents,
+        "position_ids": batch.position_ids,
+        "max_seqlen": batch.max_seqlen,
+    }
+
+
+def _named(tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
     # A copy: who masks labels in place must not change the input.
-    return {"input_ids": tokens, "labels": tokens.clone()}
+    labels = tokens.clone()
+    if position_ids is not None:  # labels are shifted by the model: nothing tells how a document starts
+        labels[position_ids == 0] = _IGNORED
+    return {"input_ids": tokens, "labels": labels}
 
 
 def _epoch(state: Mapping[str, Any]) -> int:

@@ -6,14 +6,12 @@ from functools import partial
 
 from lowtide._datasets import ArrayDataset as ArrayDataset
 from lowtide._datasets import ChunkDataset as ChunkDataset
-from lowtide._io.pending import Pending
 from lowtide._tensors import Destination, Host, MarkedHost, Pair, Tensors
 from lowtide._tensors import torch as torch  # the rest of lowtide imports it from here
 from lowtide._token_datasets import IterableDataset as IterableDataset
 from lowtide._token_datasets import MapDataset as MapDataset
 from lowtide._tokens.batches import Batches
 from lowtide._tokens.documents import DocumentBatch, DocumentKind, check_kind
-from lowtide._tokens.steps import Steps
 
 __all__ = [
     "ArrayDataset",
@@ -100,12 +98,8 @@ class TorchDocumentBatches(Tensors[MarkedHost, DocumentBatch[torch.Tensor]]):
         self, batches: Batches, destination: Destination, kind: DocumentKind, prefetch: int, start: int
     ) -> None:
         check_kind(kind)
-        submit = partial(_submit_marked, batches._steps, destination, kind)
+        submit = partial(destination.submit_marked, batches._steps, kind)
         super().__init__(batches, destination, submit, destination.take_marked, prefetch, start)
 
     def __iter__(self) -> TorchDocumentBatches:
         return self
-
-
-def _submit_marked(steps: Steps, to: Destination, kind: DocumentKind, step: int) -> Pending[MarkedHost]:
-    return to.submit_step(steps, step).then(partial(to.mark, steps, step, kind))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-FRONTS = ("lowtide", "lowtide.memory", "lowtide.gpt", "lowtide.torch", "lowtide.nanogpt", "lowtide.dask")
+_FRAMEWORKS = ("torch", "nanogpt", "nanochat", "grain", "dask")
+FRONTS = ("lowtide", "lowtide.memory", "lowtide.gpt", *(f"lowtide.{name}" for name in _FRAMEWORKS))
 
 CREATED_BY = {
     "lowtide.Array": "lowtide.open",

@@ -66,7 +66,8 @@ def test_name_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_module_is_public_or_underscored() -> None:
-    public = {"cli", "dask", "demo", "errors", "gpt", "memory", "mprof", "nanogpt", "torch"}
+    frameworks = {"dask", "grain", "nanochat", "nanogpt", "torch"}
+    public = {"cli", "demo", "errors", "gpt", "memory", "mprof", *frameworks}
     folder = Path(str(lowtide.__file__)).parent
     result = {
         path.stem for path in folder.iterdir() if path.suffix in ("", ".py") and path.name != "py.typed"

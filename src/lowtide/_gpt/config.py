@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -213,7 +214,7 @@ def validate(name: str, value: Any, origin: str = "") -> Any:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Read settings from a TOML file and validate each.
+    """Read settings from a TOML file, or from the ``settings.json`` of a run, and validate each.
 
     >>> _ = (tmp / "run.toml").write_text("n_layer = 2\\nlearning_rate = 1e-3\\n")
     >>> read_file(str(tmp / "run.toml"))
@@ -226,15 +227,24 @@ def read_file(path: str) -> dict[str, Any]:
                     f"{path}: too large for settings ({source.size} bytes, expected at most {MAX_FILE}); "
                     "pass a TOML file with lines such as n_layer = 4"
                 )
-            values = tomllib.loads(source.read(0, source.size, "settings").decode())
+            text = source.read(0, source.size, "settings").decode()
+        values = _from_json(text) if path.endswith(".json") else tomllib.loads(text)
     except LowtideError:
         raise
     except (ValueError, RecursionError) as error:  # also integers with more digits than Python converts
         raise FormatError(
-            f"{path}: is not valid TOML ({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
+            f"{path}: is not valid {'JSON' if path.endswith('.json') else 'TOML'} "
+            f"({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
         ) from error
     values = without_alias(values, f"{path}: block_size")
     return {name: validate(name, value, f" in {path}") for name, value in values.items()}
+
+
+def _from_json(text: str) -> dict[str, Any]:
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError(f"found {brief(values)}, expected an object")
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def resolve(

@@ -50,7 +50,9 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Folder of the run: a new one, or with --resume that of an earlier run.",
 )
 @click.option(
-    "--config", type=click.Path(dir_okay=False), help="TOML file with settings; options override it."
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="TOML file with settings, or the settings.json of a run; options override it.",
 )
 @click.option(
     "--resume",

@@ -69,6 +69,19 @@ def test_logits_are_those_of_lowtide(
     assert sum(one.numel() for one in theirs.parameters()) >= sum(one.numel() for one in gpt.parameters())
 
 
+def test_positions_that_restart_separate_documents(tmp_path: Path, transformers: Any) -> None:
+    gpt = model(vocab_size=257)
+    export(run_of(tmp_path / "run", gpt), tmp_path / "out")
+    theirs, x = loaded(transformers, tmp_path / "out"), ids(2, 16)
+    positions = torch.arange(16).repeat(2, 1)
+    positions[0, 5:] -= 5
+    with torch.no_grad():
+        logits = theirs(x, position_ids=positions).logits
+        for row, start, stop in ((0, 0, 5), (0, 5, 16), (1, 0, 16)):
+            alone = gpt(x[row : row + 1, start:stop])[0][0]
+            torch.testing.assert_close(logits[row, start:stop], alone, atol=2e-5, rtol=1e-4)
+
+
 def test_generation_with_and_without_a_cache_and_with_padding(tmp_path: Path, transformers: Any) -> None:
     gpt = model(vocab_size=257)
     export(run_of(tmp_path / "run", gpt), tmp_path / "out")

@@ -11,7 +11,7 @@ import pytest
 import lowtide
 from lowtide._gpt import folder
 from lowtide._gpt.sources import anchored, parse
-from lowtide.errors import ArgumentError
+from lowtide.errors import ArgumentError, FormatError
 from lowtide.gpt import train
 
 TINY: dict[str, Any] = {
@@ -74,6 +74,28 @@ def test_run_is_resumed_from_another_folder(tmp_path: Path, monkeypatch: pytest.
     assert folder.read_settings("run").data == str(tmp_path / "data")
     monkeypatch.chdir("/")
     assert train(tmp_path / "run", resume=True, max_iters=3).step == 3
+
+
+def test_paths_of_a_file_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One command line, with relative paths in its file, starts the run and continues it elsewhere."""
+    corpus(tmp_path / "data", "the low tide ")
+    (tmp_path / "run.toml").write_text('data = "data"\n')
+    for place, steps in ((tmp_path, 2), (Path("/"), 3)):
+        monkeypatch.chdir(place)
+        options = {**TINY, "max_iters": steps}
+        outcome = train(tmp_path / "run", config=tmp_path / "run.toml", resume="auto", **options)
+        assert outcome.step == steps
+        assert folder.read_settings(tmp_path / "run").data == str(tmp_path / "data")
+
+
+def test_settings_of_a_run_start_another(tmp_path: Path) -> None:
+    corpus(tmp_path / "data", "the low tide ")
+    train(tmp_path / "run", data=str(tmp_path / "data"), **TINY)
+    train(tmp_path / "again", config=tmp_path / "run" / "settings.json")
+    assert folder.read_settings(tmp_path / "again") == folder.read_settings(tmp_path / "run")
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(FormatError, match=r"list\.json: is not valid JSON"):
+        train(tmp_path / "other", config=tmp_path / "list.json")
 
 
 def test_absolute_paths_keep_names_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,11 @@ class LowtideForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-u
             raise ValueError(
                 f"{past + length} tokens exceed the model's context length, {self.config.length}; pass fewer"
             )
+        documents = None
         if position_ids is None:
             position_ids = torch.arange(past, past + length, device=x.device)[None]
+        elif past == 0 and attention_mask is None:  # as transformers does: where they restart, so does a text
+            documents = (position_ids.diff(dim=1, prepend=position_ids[:, :1] - 1) != 1).cumsum(1)
         rotation = None
         if self.config.positions == "learned":
             x = x + self.positions(position_ids)
@@ -179,6 +182,9 @@ class LowtideForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-u
             rotation = rotations(position_ids, self.config.n_embd // self.config.n_head)
         x = F.dropout(x, self.config.dropout, self.training)
         mask = mask_of(attention_mask, length, past, x.device)
+        if documents is not None and bool(documents.any()):
+            same = documents[:, None, :, None] == documents[:, None, None, :]
+            mask = same.tril()
         for block in self.blocks:
             x = block(x, rotation, mask, past_key_values)
         logits = self.head(self.norm(x[:, -logits_to_keep:] if logits_to_keep else x))
