@@ -227,6 +227,10 @@ def find(pid: int | str = "self") -> MemoryCgroup | None:
         for path in [path for number, controllers, path in lines if kind.member(number, controllers)]:
             for root, point in _mounts(mounts, kind):
                 group = kind(_below(root, point, path), point)
+                if path.startswith("/..") and pid not in ("self", os.getpid()):
+                    # In a container beside this one, as seen from a debug container: as it sees itself.
+                    inside = f"{proc.ROOT}/{pid}/root{point}"
+                    group = kind(inside, inside)
                 if group.exists():
                     return group
     return None

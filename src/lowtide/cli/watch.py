@@ -73,9 +73,8 @@ def command(
 
         exporter = Exporter(openmetrics, label)
         say(f"metrics: {exporter.address}", err=True)
-    stop_at = float("inf") if seconds is None else time.monotonic() + seconds
     try:
-        _watch(watched, label, every, stop_at, exporter, jsonl)
+        _watch(watched, label, every, seconds, exporter, jsonl)
     except KeyboardInterrupt:
         pass  # the usual way to end it
     finally:
@@ -98,11 +97,14 @@ def _watch(
     watched: Profiler,
     label: str,
     every: float | None,
-    stop_at: float,
+    seconds: float | None,
     exporter: Exporter | None,
     jsonl: bool,
 ) -> None:
     from lowtide._memory.profile import export, live
+
+    watched.recording.series()  # imports NumPy, which takes a while
+    stop_at = float("inf") if seconds is None else time.monotonic() + seconds
 
     def publish() -> None:
         if exporter is not None:
