@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,31 @@ def test_available_falls_by_what_is_taken_and_not_by_page_cache(limited: Any, sm
         assert 100 * MIB < first < 160 * MIB
         assert 28 * MIB < first - second < 40 * MIB
         assert abs(second - third) < 8 * MIB
+
+
+# Two containers with their own view of the cgroups, as a pod and a debug container beside it have them.
+BESIDE = """
+set -e
+mount=$1 python=$4
+look="import sys; from lowtide._memory import cgroup; print(cgroup.find(int(sys.argv[1])).limit())"
+inside() {
+    enter='echo $$ > "$0/cgroup.procs" && exec unshare -C -m --propagation private "$@"'
+    own='umount "$0" && mount -t cgroup -o memory cgroup "$0" && exec "$@"'
+    group=$1; shift
+    exec sh -c "$enter" "$group" sh -c "$own" "$mount" "$@"
+}
+inside "$2" sleep 20 &
+trap "kill $!" EXIT
+sleep 0.3
+(inside "$3" "$python" -c "$look" $!)
+"""
+
+
+def test_container_beside_this_one_has_its_own_limit(limited: Any) -> None:
+    here = cgroup.find()
+    if here is None or here.version != 1 or os.geteuid() != 0:
+        pytest.skip("needs root and cgroups of version 1")
+    with limited("96 MiB") as job, limited("512 MiB") as other:
+        command = ["sh", "-c", BESIDE, "sh", here.mount, job.path, other.path, sys.executable]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"{96 * MIB}\n", done.stderr

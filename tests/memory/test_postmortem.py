@@ -129,3 +129,51 @@ def test_nothing_is_left_among_temporary_files(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([*LOWTIDE, "profile", "--", "true"], env=environment, check=True, capture_output=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_watch_of_a_cgroup_sees_all_its_processes_and_who_is_killed(limited: Any) -> None:
+    grow = "import time; kept = [bytearray(2**20) for _ in range(40)]; time.sleep(30)"
+    leak = "import time; time.sleep(1.5)\n" + LEAK
+    with limited("128 MiB") as group:
+        jobs = [subprocess.Popen(group.command([sys.executable, "-c", code])) for code in (grow, leak)]
+        command = [*LOWTIDE, "watch", group.path, "--every", "0.3", "--for", "6", "--jsonl"]
+        with subprocess.Popen(command, stdout=-1, text=True) as run:
+            assert run.stdout
+            lines = []
+            for line in run.stdout:  # until the kill is counted
+                lines.append(json.loads(line))
+                if lines[-1].get("container_oom_kills"):
+                    time.sleep(0.5)
+                    run.send_signal(signal.SIGINT)
+                    break
+            last = json.loads(run.stdout.read().splitlines()[-1])
+        for job in jobs:
+            job.kill()
+            job.wait()
+        peak = group.peak()
+    assert lines[0]["processes"] == 2
+    assert lines[0]["heap"] > 40 * 2**20
+    assert lines[0]["container_limit"] == 128 * 2**20
+    assert lines[-1]["container_peak"] == peak, "the kernel's own mark"
+    (event,) = last["events"]
+    assert event["pid"] == jobs[1].pid
+    assert "time.sleep(1.5)" in event["text"]
+
+
+WATCHED = """
+import subprocess, sys
+lowtide = [sys.executable, "-c", "from lowtide.cli import main; main()"]
+child = subprocess.Popen(["sleep", "20"])
+done = subprocess.run([*lowtide, "watch", "--every", "0.3", "--for", "1", "--jsonl"], stdout=-1, text=True)
+child.kill()
+print(done.stdout.splitlines()[0])
+"""
+
+
+def test_watch_without_a_target_is_of_this_container(limited: Any) -> None:
+    with limited("256 MiB") as group:
+        done = group.run([sys.executable, "-c", WATCHED])
+        first = json.loads(done.stdout)
+    assert first["target"] == group.path
+    assert first["processes"] == 2, "the script and sleep; not the watch itself"
+    assert first["container_limit"] == 256 * 2**20

@@ -51,6 +51,7 @@ TESTED_IN = {
     "_memory/profile/observer.py": "memory/test_profiler.py",
     "_memory/profile/profiler.py": "memory/test_profiler.py",
     "_memory/profile/recording.py": "memory/test_profiler.py",
+    "_memory/profile/targets.py": "process/cli/test_watch.py",
     "_memory/profile/series.py": "unit/memory/profile/test_verdict.py",
     "_memory/sampler.py": "process/memory/test_helper.py",
     "_memory/tree.py": "memory/test_watch.py",

@@ -109,9 +109,10 @@ class MemoryCgroup:
     def charged(self) -> Charged:
         """What the group is charged for besides page cache."""
         stat = self.stat()
-        return Charged(stat.get(self._parts[0], 0), stat.get("shmem", 0), self._kernel(stat))
+        return Charged(stat.get(self._parts[0], 0), stat.get("shmem", 0), self.kernel(stat))
 
-    def _kernel(self, stat: dict[str, int]) -> int:
+    def kernel(self, stat: dict[str, int]) -> int:
+        """Bytes of kernel memory charged to the group: sockets, page tables, directory entries."""
         raise NotImplementedError
 
     def pressure(self) -> int | None:
@@ -171,7 +172,7 @@ class CgroupV1(MemoryCgroup):
         hits = _number(self.path, "memory.failcnt") or 0
         return {"oom_kill": counts.get("oom_kill", 0), "max": hits}
 
-    def _kernel(self, stat: dict[str, int]) -> int:
+    def kernel(self, stat: dict[str, int]) -> int:
         return _number(self.path, "memory.kmem.usage_in_bytes") or 0
 
     @staticmethod
@@ -197,7 +198,7 @@ class CgroupV2(MemoryCgroup):
     def events(self) -> dict[str, int]:
         return _counts(f"{self.path}/memory.events")
 
-    def _kernel(self, stat: dict[str, int]) -> int:
+    def kernel(self, stat: dict[str, int]) -> int:
         parts = ("kernel_stack", "pagetables", "percpu", "slab")  # before Linux 5.18 there is no sum
         return stat.get("kernel", sum(stat.get(name, 0) for name in parts)) + stat.get("sock", 0)
 
@@ -226,8 +227,28 @@ def find(pid: int | str = "self") -> MemoryCgroup | None:
         for path in [path for number, controllers, path in lines if kind.member(number, controllers)]:
             for root, point in _mounts(mounts, kind):
                 group = kind(_below(root, point, path), point)
+                if path.startswith("/..") and pid not in ("self", os.getpid()):
+                    # In a container beside this one, as seen from a debug container: as it sees itself.
+                    inside = f"{proc.ROOT}/{pid}/root{point}"
+                    group = kind(inside, inside)
                 if group.exists():
                     return group
+    return None
+
+
+def at(path: str) -> MemoryCgroup | None:
+    """The memory cgroup of a folder, or of a path below the mount, such as ``/kubepods/pod7``."""
+    try:
+        mounts = proc.read(f"{proc.ROOT}/self/mountinfo").decode()
+    except OSError:
+        return None
+    for kind in VERSIONS:
+        for _, point in _mounts(mounts, kind):
+            for folder in (os.path.abspath(path), os.path.normpath(f"{point}/{path}")):
+                if os.path.commonpath([folder, point]) == point and os.path.isdir(folder):
+                    group = kind(folder, point)
+                    if group.exists():
+                        return group
     return None
 
 

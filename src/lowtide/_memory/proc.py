@@ -155,6 +155,16 @@ def command(pid: int | str) -> list[str]:
     return [os.fsdecode(part) for part in read(f"{ROOT}/{pid}/cmdline").split(b"\0")[:-1]]
 
 
+def name(pid: int | str) -> str:
+    """What a process calls itself, in at most 15 characters."""
+    return os.fsdecode(read(f"{ROOT}/{pid}/comm").rstrip(b"\n"))
+
+
+def parent(pid: int | str) -> int:
+    """The number of the parent; 0 if it is outside the namespace."""
+    return int(_stat(pid)[1])
+
+
 def io(pid: int | str = "self") -> tuple[int, int]:
     """Bytes requested by read calls and bytes that a device delivered, of threads and reaped children."""
     lines = read(f"{ROOT}/{pid}/io").split(b"\n")

@@ -28,7 +28,12 @@ _MAX_LINES = 2**20  # that are read
 _PREFIX = "lowtide-profile-"
 _HEADER = ("command", "pid", "started", "interval", "budget", "limit", "attached")
 _RESULT = ("ended", "status", "true_peak", "read_total", "most_processes", "blind")
-_KINDS: dict[str, Any] = {"point": Point, "detail": Detail, "event": Event}
+# Everything that a recording keeps over time: how a line calls it, its type, and where it is kept.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "point": (Point, "points"),
+    "detail": (Detail, "details"),
+    "event": (Event, "events"),
+}
 
 
 class Journal:
@@ -113,7 +118,7 @@ class Journal:
         os.close(old)
         try:
             self._size = 0
-            looks = [*recording.points, *recording.details, *recording.events]
+            looks = (look for _, name in _KINDS.values() for look in getattr(recording, name))
             self._write([self._header(), *map(_line, looks)])
             os.replace(beside, self.path)
         except OSError:
@@ -194,14 +199,15 @@ def _add_all(recording: Recording, lines: Iterator[bytes], path: str) -> bool:
                     raise ValueError(name)
                 setattr(recording, name, value[name])
             return True
-        entry = _KINDS[kind](**value) if isinstance(value, dict) else _KINDS[kind](*value)
+        look, name = _KINDS[kind]
+        entry = look(**value) if isinstance(value, dict) else look(*value)
         _check(entry)
-        if isinstance(entry, Point):
+        if kind == "point":
             recording.add(entry)
-        elif isinstance(entry, Detail):
-            recording.details.add(entry)
-        else:
+        elif kind == "event":
             recording.events.append(entry)
+        else:
+            getattr(recording, name).add(entry)
     return False
 
 
@@ -222,7 +228,7 @@ def _since(counters: Any, last: float) -> list[Event]:
 def _line(entry: Point | Detail | Event) -> str:
     kind = type(entry).__name__.lower()
     value = list(entry) if kind == "point" else entry._asdict()
-    return json.dumps([kind, value], separators=(",", ":"))
+    return json.dumps([kind, value], separators=(",", ":"), default=dict)
 
 
 def _parse(line: bytes, path: str, number: int) -> Any:

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from lowtide._memory import proc
+from lowtide._memory.cgroup import MemoryCgroup
 from lowtide._memory.profile import command as commands
 from lowtide._memory.profile.events import EventLog
 from lowtide._memory.profile.journal import Journal
 from lowtide._memory.profile.observer import Observer
 from lowtide._memory.profile.recording import Detail, Point, Recording
 from lowtide._memory.snapshot import no_such_process, not_permitted
-from lowtide._memory.tree import Tree
+from lowtide._memory.tree import GroupTree, Tree
 from lowtide.errors import ProcessError, UnsupportedError
 
 INTERVAL = 0.025
@@ -58,10 +59,18 @@ class Governor:
 class Profiler:
     """Takes the looks at one tree, each when it is due and paid for."""
 
-    def __init__(self, recording: Recording, interval: float, adopted: bool = False) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        interval: float,
+        adopted: bool = False,
+        group: MemoryCgroup | None = None,
+    ) -> None:
         self.recording = recording
         self.interval = interval
-        self.observer = Observer(Tree(recording.pid, adopted=adopted))
+        tree = Tree(recording.pid, adopted=adopted) if group is None else GroupTree(group, [os.getpid()])
+        self.observer = Observer(tree)
+        self.observer.group = group or self.observer.group
         self.governor = Governor(_PART, _ADVANCE)
         self.journal: Journal | None = None
         self._next_discovery = self._next_detail = self._cost = 0.0
@@ -203,6 +212,13 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
         )
         raise ProcessError(errno.ESRCH, problem, f"{proc.ROOT}/{pid}")
     return Profiler(Recording(command, pid, time.time(), interval, budget, attached=True), interval)
+
+
+def attach_group(group: MemoryCgroup, *, interval: float = INTERVAL, budget: int | None = None) -> Profiler:
+    """A profiler of all processes of a cgroup, but for this one."""
+    require_proc()
+    recording = Recording([group.path], 0, time.time(), interval, budget, attached=True)
+    return Profiler(recording, interval, group=group)
 
 
 def require_proc() -> None:
