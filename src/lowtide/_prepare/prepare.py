@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Literal
 
-from lowtide._prepare import inputs
+from lowtide._io import store
+from lowtide._prepare import inputs, published
 from lowtide._prepare.inputs.kind import File
 from lowtide._prepare.run import STDIN, Holdout, OnError, Run, Settings, check_choice
 from lowtide._prepare.summary import Progress, Summary
@@ -40,6 +41,7 @@ def prepare(
     workers: int | None = None,
     dask: str | None = None,
     progress: Callable[[Progress], object] | None = None,
+    work: str | os.PathLike[str] | None = None,
     split: Holdout | None = None,
     errors: Literal["strict", "replace"] | None = None,
 ) -> Summary:
@@ -55,7 +57,8 @@ def prepare(
         Text files, JSON lines (both also ``.gz`` and ``.zst``), Parquet files, folders of them, Hugging Face
         data sets (a folder of ``save_to_disk``, or ``hf:NAME``), or ``-`` for standard input.
     out
-        The folder to write.
+        The folder to write, or an address such as ``s3://bucket/corpus``. There the corpus appears when it is
+        complete; until then it is in ``work``.
     tokenizer
         ``byte``, ``char``, ``bpe:VOCAB`` (trained on a sample of the sources), the path of a
         ``tokenizer.json``, or an encoding of tiktoken such as ``gpt2``.
@@ -94,6 +97,9 @@ def prepare(
         The address of a Dask cluster to run on instead, such as ``tcp://host:8786``.
     progress
         Called with a ``Progress`` several times per second.
+    work
+        For an address: the local folder to prepare the corpus in, removed at the end. By default it is in
+        ``~/.cache/lowtide``. With ``dask`` all workers must see it.
     split, errors
         Deprecated; use ``holdout`` and ``on_error``.
 
@@ -136,10 +142,20 @@ def prepare(
         raise ArgumentError("workers and dask cannot be combined; a Dask cluster has its own workers")
     processes = _cores() if workers is None else whole("workers", workers, least=1)
     names = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    with closing(Workdir(os.fspath(out))) as work:
-        files = _find([os.fspath(name) for name in names], glob, work)
-        run = Run(work, files, settings, processes, dask, progress or (lambda _: None))
-        return run.run(overwrite=overwrite)
+
+    def prepared(folder: str) -> Summary:
+        with closing(Workdir(folder)) as workdir:
+            files = _find([os.fspath(name) for name in names], glob, workdir)
+            run = Run(workdir, files, settings, processes, dask, progress or (lambda _: None))
+            return run.run(overwrite=overwrite)
+
+    if store.is_address(out):
+        address = store.absolute(out)
+        local = published.work_folder(address) if work is None else os.fspath(work)
+        return published.publish(address, local, overwrite, lambda: prepared(local))
+    if work is not None:
+        raise ArgumentError(f"work is for an address, got out={os.fspath(out)!r}; leave it out")
+    return prepared(os.fspath(out))
 
 
 def _cores() -> int:

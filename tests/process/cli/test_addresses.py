@@ -60,6 +60,16 @@ def test_compare(object_server: ObjectServer, prefix: str, tmp_path: Path) -> No
     assert {one["figures"]["bytes_read"] for one in runs} == {ROWS.nbytes}
 
 
+def test_shuffle_to_a_bucket(object_server: ObjectServer, prefix: str) -> None:
+    output(object_server, "shuffle", f"{prefix}/x.npy", f"{prefix}/shuffled.npy", "--seed", 4)
+    source, result = (
+        lowtide.open(f"{prefix}/{name}.npy", storage_options=object_server.options)
+        for name in ("x", "shuffled")
+    )
+    expected = np.concatenate(list(source.chunks(1000, shuffle=True, seed=4)))
+    np.testing.assert_array_equal(result[:], expected)
+
+
 def test_shuffle_to_a_file(object_server: ObjectServer, prefix: str, tmp_path: Path) -> None:
     output(object_server, "shuffle", f"{prefix}/x.npy", tmp_path / "out.npy", "--seed", 4)
     array = lowtide.open(f"{prefix}/x.npy", storage_options=object_server.options)

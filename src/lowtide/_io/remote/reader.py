@@ -67,9 +67,12 @@ class RemoteReader:
     parallel = False  # one read is many requests already
     overlaps = True
 
-    def __init__(self, path: str, size: int, identity: Identity | None) -> None:
+    def __init__(
+        self, path: str, size: int, identity: Identity | None, options: Options | None = None
+    ) -> None:
         self.path, self._size = path, size
-        self.options: Options = (identity.options if identity else None) or options_for(parse(path))
+        options = options or (identity.options if identity else None)
+        self.options: Options = options or options_for(parse(path))
         if identity is not None and identity.options is not None:
             remember(parse(path), identity.options)
         self._etag = identity.etag if identity else None
