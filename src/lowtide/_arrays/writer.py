@@ -62,6 +62,7 @@ def create(
     *,
     shape: int | tuple[int, ...],
     casting: Casting = "same_kind",
+    storage_options: None = None,
 ) -> WritableArray: ...
 
 

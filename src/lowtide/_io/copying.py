@@ -178,7 +178,7 @@ def _copy(source: str, target: str, verify: bool, progress: Callable[[int], None
     out = sink(target)
     try:
         for piece in _pieces(reader, size):
-            digest.update(piece)
+            digest.update(piece.data)
             out.write(piece)
             done += len(piece)
             progress(done)
@@ -205,7 +205,7 @@ def _digest(path: str) -> str:
         size, reader = opened.size, open_reader(path, opened.size, cache="drop", identity=opened.identity)
     digest = hashlib.sha256()
     for piece in _pieces(reader, size):
-        digest.update(piece)
+        digest.update(piece.data)
     reader.close()
     return digest.hexdigest()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,10 @@ def test_info(object_server: ObjectServer, prefix: str) -> None:
 
 
 def test_error_is_one_line_with_the_address(object_server: ObjectServer, prefix: str) -> None:
-    line = refusal("info", f"{prefix}/nothing.npy", **object_server.environment())
+    environment: Any = object_server.environment()
+    line = refusal("info", f"{prefix}/nothing.npy", **environment)
     assert line.startswith(f"lowtide: {prefix}/nothing.npy: no such object")
-    wrong = object_server.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}
-    line = refusal("info", f"{prefix}/x.npy", **wrong)
+    line = refusal("info", f"{prefix}/x.npy", **environment | {"AWS_SECRET_ACCESS_KEY": "wrong"})
     assert "check the credentials" in line
 
 

@@ -96,7 +96,7 @@ def test_what_is_written_is_compared(folder: Path, tmp_path: Path, monkeypatch: 
     write = copying.FileSink.write
 
     def damaging(self: copying.FileSink, data: np.ndarray) -> None:
-        write(self, data ^ 1)
+        write(self, (data ^ 1).astype(np.uint8))
 
     monkeypatch.setattr(copying.FileSink, "write", damaging)
     lowtide.copy(folder / "below" / "small.bin", f"{address}/x")

@@ -129,7 +129,7 @@ def test_part_that_the_store_refuses(object_server: ObjectServer, proxy: FaultPr
 def test_errors(object_server: ObjectServer) -> None:
     options = object_server.options
     with refused(UnsupportedError, "cannot be changed in place"):
-        lowtide.create(address("x.npy"), "<i4", shape=(3, 4), storage_options=options)
+        lowtide.create(address("x.npy"), "<i4", shape=(3, 4))
     with refused(UnsupportedError, "cannot be changed in place"):
         lowtide.create(address("x.npy"), "<i4", append=True, storage_options=options)
     with refused(WriteError, address("x.npy"), "access denied"):
