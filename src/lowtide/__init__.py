@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lowtide._arrays.writable import WritableArray as WritableArray
     from lowtide._arrays.writer import Writer as Writer
     from lowtide._arrays.writer import create as create
+    from lowtide._io.copying import copy as copy
     from lowtide._memory.magics import load_ipython_extension as load_ipython_extension
     from lowtide._memory.watch import Watch as Watch
     from lowtide._memory.watch import watch as watch
@@ -66,6 +67,7 @@ _NAMES = {
     "WritableArray": "lowtide._arrays.writable",
     "Writer": "lowtide._arrays.writer",
     "Zip": "lowtide._arrays.together",
+    "copy": "lowtide._io.copying",
     "corpus": "lowtide._tokens.corpus",
     "create": "lowtide._arrays.writer",
     "create_corpus": "lowtide._prepare.corpus_writer",

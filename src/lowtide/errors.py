@@ -219,3 +219,6 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 class _DeniedWriteError(WriteError, PermissionError):
     """Writing is not allowed there."""
+
+
+denied_write = _DeniedWriteError

@@ -154,6 +154,7 @@ class Concatenation(View):
         self._by_runs = True
         self._parallel = self._array(0)._parallel
         self._drops = self._array(0)._drops
+        self._overlaps = self._array(0)._overlaps
 
     @property
     def path(self) -> str:

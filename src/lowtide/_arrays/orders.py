@@ -187,7 +187,8 @@ class ShuffledOrder(RowOrder):
 class BlockOrder(RowOrder):
     """Blocks of neighbouring rows are permuted, then the rows within windows of blocks.
 
-    A window is held in memory if there is room. Else its rows are read one by one, in the same order.
+    A window is held in memory if there is room. Else its rows are read one by one, in the same order. Of an
+    array in a bucket the next window is read meanwhile, if there is room for two.
     """
 
     name = "blocks"
@@ -196,7 +197,7 @@ class BlockOrder(RowOrder):
     def __init__(self, array: Array, seed: int) -> None:
         super().__init__(array, seed)
         self.permutation = BlockShuffled(len(array), _BLOCK, _BLOCKS_PER_WINDOW, seed)
-        self._holds_window = False
+        self._holds_window = self._holds_two = False
         self._release()
 
     @property
@@ -205,20 +206,28 @@ class BlockOrder(RowOrder):
 
     def window_nbytes(self, spare: int, *, bounded: bool) -> int:
         nbytes = min(self.permutation.window_rows, len(self.array)) * self.array.row_nbytes
-        return nbytes if nbytes <= _WINDOW and (not bounded or nbytes <= spare) else 0
+        most = min(_WINDOW, spare) if bounded else _WINDOW
+        has_next = self.array._overlaps and len(self.array) > self.permutation.window_rows
+        if has_next and (2 * nbytes <= most or not bounded):
+            return 2 * nbytes if nbytes <= most else 0
+        return nbytes if nbytes <= most else 0
 
     def limit(self, ahead: int, window: int) -> None:
         super().limit(ahead, window)
         self._holds_window = window > 0
+        rows = min(self.permutation.window_rows, len(self.array))
+        self._holds_two = self.array._overlaps and window >= 2 * rows * self.array.row_nbytes > 0
 
     def _release(self) -> None:
         self._window = -1
+        self._next: tuple[int, npt.NDArray[Any], list[Pending[Any]]] | None = None
+        self._spare: npt.NDArray[Any] | None = None
         self._window_rows = np.empty((0, *self.array.shape[1:]), self.array.dtype)
         self._picks: Ints = np.empty(0, np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings alone: what was read can be read again."""
-        state = {**self.__dict__, "_window": -1, "_picks": self._picks[:0]}
+        state = {**self.__dict__, "_window": -1, "_picks": self._picks[:0], "_next": None, "_spare": None}
         return {**state, "_window_rows": np.empty((0, *self.array.shape[1:]), self.array.dtype)}
 
     def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
@@ -234,6 +243,8 @@ class BlockOrder(RowOrder):
             if window != self._window:
                 self._load_window(window)
             end = min(stop, last)
+            if self._holds_two and self._next is None and last < self.permutation.n:
+                self._next = self._start_window(window + 1)
             picks = self._picks[start - first : end - first]
             np.take(self._window_rows, picks, axis=0, out=out[done : done + len(picks)], mode="clip")
             done += len(picks)
@@ -242,6 +253,16 @@ class BlockOrder(RowOrder):
     def _load_window(self, window: int) -> None:
         """Read the blocks of a window, each in one go, one after another into memory."""
         self._window = -1  # before anything else: a fork may copy this in the middle of what follows
+        if self._holds_two:
+            loading, self._next = self._next, None
+            if loading is None or loading[0] != window:
+                loading = self._start_window(window)
+            for pending in loading[2]:
+                pending.wait()
+            self._spare, self._window_rows = self._window_rows if len(self._window_rows) else None, loading[1]
+            self._picks = self.permutation.window_shuffle(window)(0, _rows_of(self.permutation, window))
+            self._window = window
+            return
         if not len(self._window_rows):
             # Once, for the longest, and not by malloc: it might keep what was freed, and passes would add up.
             rows = min(self.permutation.window_rows, self.permutation.n)
@@ -254,6 +275,26 @@ class BlockOrder(RowOrder):
             at = until
         self._picks = self.permutation.window_shuffle(window)(0, at)  # once, and not for every chunk again
         self._window = window
+
+    def _start_window(self, window: int) -> tuple[int, npt.NDArray[Any], list[Pending[Any]]]:
+        """Submit the reads of the blocks of a window, into memory that is not in use."""
+        memory, self._spare = self._spare, None
+        if memory is None:
+            rows = min(self.permutation.window_rows, self.permutation.n)
+            buffers = Buffers(rows * self.array.row_nbytes, most=0)
+            memory = buffers.empty((rows, *self.array.shape[1:]), self.array.dtype)
+        pendings, at = [], 0
+        for starts, run in self.permutation.window_runs(window):
+            targets = at + np.arange(len(starts), dtype=np.int64) * run
+            rows_each = np.full(len(starts), run, np.int64)
+            pendings.append(self.array._submit_runs(starts, targets, rows_each, memory))
+            at += len(starts) * run
+        return window, memory, pendings
+
+
+def _rows_of(permutation: BlockShuffled, window: int) -> int:
+    first, last = permutation.window_bounds(window)
+    return last - first
 
 
 ORDERS: list[type[RowOrder]] = [SequentialOrder, ShuffledOrder, BlockOrder]

@@ -13,6 +13,8 @@ from lowtide._arrays import targets
 from lowtide._arrays.array import Array
 from lowtide._arrays.array import open as open_array
 from lowtide._arrays.formats import npy
+from lowtide._arrays.writer import create
+from lowtide._io import store
 from lowtide._io.atomic import Partial
 from lowtide._io.extents import Ints
 from lowtide._io.pagecache import evict
@@ -47,7 +49,8 @@ def shuffle(
     array
         An open array, or the path of a file that ``lowtide.open`` needs no more than a path for.
     path
-        The file to write. Symbolic links are followed, and a file that is there is replaced.
+        The file to write. Symbolic links are followed, and a file that is there is replaced. An address is
+        written from front to back, so that the array is read in the shuffled order.
     seed
         The same seed gives the same order.
     budget
@@ -72,6 +75,9 @@ def shuffle(
     if not array.shape:
         raise ArgumentError(f"{array.path}: an array with no dimensions has no rows to shuffle")
     key = whole("seed", seed)
+    if store.is_address(path):
+        _upload(array, str(path), key, budget, progress)
+        return
     target, is_npy = targets.resolve(path)
     header = npy.make_header(array.dtype, array.shape) if is_npy else b""
     targets.recover(target)
@@ -90,6 +96,14 @@ def shuffle(
     except BaseException:
         partial.abort()
         raise
+
+
+def _upload(array: Array, path: str, seed: int, budget: int | str, progress: Callable[[int], None]) -> None:
+    """To an object, which cannot be written in any order: rows are read as they come."""
+    with create(path, array.dtype, array.shape[1:]) as out:
+        for chunk in array.chunks(shuffle=True, seed=seed, budget=budget):
+            out.append(chunk)
+            progress(2 * chunk.nbytes)
 
 
 class _Shuffle:

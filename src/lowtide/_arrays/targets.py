@@ -15,7 +15,8 @@ from lowtide import errors
 from lowtide._arrays import formats
 from lowtide._arrays.formats import npy
 from lowtide._arrays.formats.layout import Layout
-from lowtide._io import atomic, journal
+from lowtide._io import atomic, journal, store
+from lowtide._io.pace import Pace
 from lowtide._io.system import bytes_at, write_at
 from lowtide.errors import ArgumentError, LowtideError, UnsupportedError, WriteError
 
@@ -24,7 +25,7 @@ _READ_ONLY = (".npz", ".safetensors", ".h5", ".hdf5", ".parquet")
 
 def resolve(path: str | os.PathLike[str]) -> tuple[str, bool]:
     """The file to write for ``path``, through links, and whether it is NPY; else it is raw."""
-    real = atomic.resolve(path)
+    real = store.absolute(path) if store.is_address(path) else atomic.resolve(path)
     # Either name may say it: a link of any name to x.npy, and x.npy as a link to a blob in some store.
     suffixes = {os.path.splitext(name)[1].lower() for name in (os.fspath(path), real)}
     for suffix in suffixes.intersection(_READ_ONLY):
@@ -62,7 +63,32 @@ def recover(path: str) -> None:
     _undo(fd, b"", size, path + journal.SUFFIX)
 
 
-class Fresh(atomic.Partial):
+class Growing(atomic.Held):
+    """A file whose rows come one after another, and are forced to disk as they come."""
+
+    end: int
+    """Where the next row goes."""
+    _pace: Pace | None = None
+
+    def write(self, data: memoryview) -> None:
+        """Add bytes at the end."""
+        write_at(self.fd, data, self.end)
+        if self._pace is None:
+            self._pace = Pace(self.fd, self.end)
+        self.end += len(data)
+        self._pace.wrote(self.end)
+
+    def rewind(self, end: int) -> bool:
+        """Take back what was written from ``end`` on; whether that is possible."""
+        try:
+            os.ftruncate(self.fd, end)
+        except OSError:
+            return False
+        self.end, self._pace = end, None
+        return True
+
+
+class Fresh(Growing, atomic.Partial):
     """A new file, renamed into place when complete."""
 
     def __init__(self, path: str, is_npy: bool, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
@@ -70,7 +96,7 @@ class Fresh(atomic.Partial):
         self._is_npy = is_npy
         self.end = len(_header(is_npy, dtype, (0, *row_shape)))
         recover(path)
-        super().__init__(path)
+        atomic.Partial.__init__(self, path)
 
     def finish(self, rows: int) -> None:
         """Publish the file with this number of rows."""
@@ -103,7 +129,7 @@ class Shaped(atomic.Partial):
         )
 
 
-class Appended(atomic.Held):
+class Appended(Growing):
     """An old file that grows in place. Its journal says how much of it counts until the end is on disk."""
 
     def __init__(

@@ -6,8 +6,9 @@ import math
 import operator
 import os
 import threading
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,14 @@ from lowtide._arrays import targets, unpublished
 from lowtide._arrays.casting import Casting
 from lowtide._arrays.unpublished import State
 from lowtide._arrays.writable import WritableArray, create_shaped
-from lowtide._io.pace import Pace
-from lowtide._io.system import write_at
+from lowtide._io import store
 from lowtide._readonly import ReadOnly
 from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from lowtide._arrays.uploaded import Uploaded
+
+    Target = targets.Fresh | targets.Appended | Uploaded
 
 _AT_ONCE = 4 * 2**20  # bytes converted and written at once
 
@@ -46,6 +51,7 @@ def create(
     shape: None = None,
     append: bool = False,
     casting: Casting = "same_kind",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Writer: ...
 
 
@@ -56,6 +62,7 @@ def create(
     *,
     shape: int | tuple[int, ...],
     casting: Casting = "same_kind",
+    storage_options: None = None,
 ) -> WritableArray: ...
 
 
@@ -67,6 +74,7 @@ def create(
     shape: int | tuple[int, ...] | None = None,
     append: bool = False,
     casting: Casting = "same_kind",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Writer | WritableArray:
     """A writer of rows of ``row_shape``, or an array of ``shape`` whose elements can be assigned.
 
@@ -84,7 +92,8 @@ def create(
     ----------
     path
         The file to write. Symbolic links are followed. A file that is there is replaced when the block ends
-        well; the new one has its mode.
+        well; the new one has its mode. An address such as ``"s3://bucket/out.npy"`` is written in parts, and
+        visible when it is complete; rows can be appended to a new object only.
     dtype
         The dtype of the file. With ``append=True`` it may be left out for an NPY file that is there.
     row_shape
@@ -99,6 +108,8 @@ def create(
         What to do with rows of another dtype. ``"same_kind"`` converts them if every value fits: precision
         may be lost, but integers and floats out of range, text that is too long, times that the unit cannot
         hold and floats for integers are an ``ArgumentError``. ``"unsafe"`` takes what NumPy converts them to.
+    storage_options
+        For addresses, as in :func:`lowtide.open`; ``part_size`` is that of one part, ``"8 MiB"`` by default.
 
     Examples
     --------
@@ -122,15 +133,24 @@ def create(
     row = None if row_shape is None else _checked_shape(where, row_shape)
     if casting not in ("same_kind", "unsafe"):
         raise ArgumentError(f"{where}: casting must be 'same_kind' or 'unsafe', got {casting!r}")
-    with unpublished.CREATING:
+    if store.is_address(where) and (shape is not None or append):
+        raise UnsupportedError(
+            f"{where}: an object cannot be changed in place, as shape= or append=True would; create it with "
+            "row_shape and append all rows, or write a file and copy it with lowtide.copy"
+        )
+    with unpublished.CREATING, store.using(path, storage_options):
         if shape is not None:
             return _shaped(where, is_npy, kind, shape, casting, append or row_shape is not None)
         there = append and os.path.exists(where)
         if kind is None and not there:
             raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its rows")
         unpublished.take_over(where)
-        target: targets.Fresh | targets.Appended
-        if kind is None or there:
+        target: Target
+        if kind is not None and store.is_address(where):
+            from lowtide._arrays.uploaded import Uploaded
+
+            target = Uploaded(where, is_npy, kind, row or ())
+        elif kind is None or there:
             target = targets.Appended(where, is_npy, kind, row)
         else:
             target = targets.Fresh(where, is_npy, kind, row or ())
@@ -162,12 +182,11 @@ class Writer(ReadOnly):
     _state: State = "aborted"  # until it is made
     _remedy = "create the file with other arguments"
 
-    def __init__(self, target: targets.Fresh | targets.Appended, casting: Casting) -> None:
+    def __init__(self, target: Target, casting: Casting) -> None:
         self._target = target
         self._casting: Casting = casting
         # Held while the descriptor is used: a newer writer that takes over may get the same number.
         self._lock = threading.RLock()
-        self._pace = Pace(target.fd, target.end)
         self._rows = 0
         self._appending = False
         self._state = "open"
@@ -221,6 +240,8 @@ class Writer(ReadOnly):
                 self._rows += len(array)
             except OSError as error:
                 self._end("failed")
+                if isinstance(error, errors.LowtideError):
+                    raise
                 raise errors.writing(self.path, error) from error
             except BaseException:
                 self._rewind(start, rows_before)
@@ -235,21 +256,16 @@ class Writer(ReadOnly):
         for first in range(0, len(array) if width else 0, step):
             some = _casting.convert(self.path, array[first : first + step], self.dtype, self._casting, first)
             self._check_open()  # a signal handler may have closed it
-            write_at(self._target.fd, some.reshape(-1).view(np.uint8).data, self._target.end)
-            self._target.end += some.nbytes
-            self._pace.wrote(self._target.end)
+            self._target.write(some.reshape(-1).view(np.uint8).data)
 
     def _rewind(self, start: int, rows: int) -> None:
         """Take back what an append wrote before it was refused or interrupted."""
         if self._state != "open":
             return
-        try:
-            os.ftruncate(self._target.fd, start)
-        except OSError:
+        if self._target.rewind(start):
+            self._rows = rows
+        else:
             self._end("failed")
-            return
-        self._target.end, self._rows = start, rows
-        self._pace = Pace(self._target.fd, start)
 
     def close(self) -> None:
         """Publish what was appended; idempotent, and an error when it cannot be published any more."""

@@ -123,7 +123,7 @@ def _obstore_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
         else:
             length = len(offsets) * width
             parts = [obstore.get_range(client, place.path, start=int(offsets[0]), length=length)]
-        yield np.concatenate([np.frombuffer(part, layout.dtype) for part in parts])
+        yield np.concatenate([np.frombuffer(memoryview(part), layout.dtype) for part in parts])
 
 
 def walk_apart(task: Walk) -> Figures:

@@ -153,6 +153,15 @@ class Listing(NamedTuple):
     folders: list[str]
 
 
+class Found(NamedTuple):
+    """A file below a folder."""
+
+    name: str
+    """Relative to the folder, with slashes."""
+    size: int
+    modified_ns: int
+
+
 class Filesystem(ABC):
     """A kind of storage. One that is added to ``store.FILESYSTEMS`` can be listed, inspected and searched."""
 
@@ -204,9 +213,17 @@ class Filesystem(ABC):
     def list_folder(self, path: str) -> Listing:
         """The names in a folder."""
 
+    def files_below(self, path: str) -> list[Found]:
+        """Every file below a folder, in no order; not those that are still being written."""
+        raise NotImplementedError
+
     @abstractmethod
     def glob(self, pattern: str) -> list[str]:
         """The files that match ``pattern``, in no order."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file; nothing happens if there is none."""
+        raise NotImplementedError
 
     @abstractmethod
     def make_folder(self, path: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lowtide import errors
-from lowtide._io.filesystem import HEAD, Entry, Filesystem, Listing, Peek, Store
+from lowtide._io.filesystem import HEAD, Entry, Filesystem, Found, Listing, Peek, Store
 from lowtide._io.identity import Identity
 from lowtide.errors import LowtideError, UnsupportedError
 
@@ -119,8 +119,29 @@ class LocalFilesystem(Filesystem):
             raise errors.reading(path, error) from error
         return listing
 
+    def files_below(self, path: str) -> list[Found]:
+        files = []
+        for folder, folders, names in os.walk(path):
+            # What prepare works in, and files of writers that are at work or were killed.
+            folders[:] = [name for name in folders if name != ".prepare"]
+            for name in names:
+                if not (name.startswith(".") and name.endswith(".partial")):
+                    full = os.path.join(folder, name)
+                    status = os.stat(full)
+                    relative = os.path.relpath(full, path).replace(os.sep, "/")
+                    files.append(Found(relative, status.st_size, status.st_mtime_ns))
+        return files
+
     def glob(self, pattern: str) -> list[str]:
         return [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
+
+    def delete(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise errors.writing(path, error) from error
 
     def make_folder(self, path: str) -> None:
         try:

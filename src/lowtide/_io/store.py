@@ -171,6 +171,11 @@ def make_folder(path: str) -> None:
     filesystem(path).make_folder(path)
 
 
+def delete(path: str) -> None:
+    """Remove a file or an object; nothing happens if there is none."""
+    filesystem(path).delete(path)
+
+
 class Neighbours:
     """Whether a file is there, for thousands of files in few folders: those are listed once."""
 

@@ -11,6 +11,8 @@ from contextlib import closing
 from functools import partial
 from typing import Literal
 
+from lowtide._io import store
+from lowtide._prepare import published
 from lowtide._prepare import sources as files_of
 from lowtide._prepare.inputs.kind import File
 from lowtide._prepare.run import Run
@@ -48,6 +50,7 @@ def prepare(
     workers: int | None = None,
     dask: str | None = None,
     progress: Callable[[Progress], object] | None = None,
+    work: str | os.PathLike[str] | None = None,
     split: Holdout | None = None,
     errors: Literal["strict", "replace"] | None = None,
 ) -> Summary:
@@ -65,7 +68,8 @@ def prepare(
         iterable of documents, such as a ``datasets.Dataset`` or a generator: texts, mappings with
         ``text_field``, or lists of token ids. They are written to a file in ``out`` first.
     out
-        The folder to write.
+        The folder to write, or an address such as ``s3://bucket/corpus``. There the corpus appears when it is
+        complete; until then it is in ``work``.
     tokenizer
         ``byte`` (the default), ``char``, ``bpe:VOCAB`` (trained on a sample of the sources), the path of a
         ``tokenizer.json``, an encoding of tiktoken such as ``gpt2``, or ``ids:VOCAB`` for sources that
@@ -114,6 +118,9 @@ def prepare(
         The address of a Dask cluster to run on instead, such as ``tcp://host:8786``.
     progress
         Called with a ``Progress`` several times per second.
+    work
+        For an address: the local folder to prepare the corpus in, removed at the end. By default it is in
+        ``~/.cache/lowtide``. With ``dask`` all workers must see it.
     split, errors
         Deprecated; use ``holdout`` and ``on_error``.
 
@@ -160,15 +167,25 @@ def prepare(
     if dask is not None and workers is not None:
         raise ArgumentError("workers and dask cannot be combined; a Dask cluster has its own workers")
     processes = _cores() if workers is None else whole("workers", workers, least=1)
-    with closing(Workdir(os.fspath(out))) as work:
-        find = partial(files_of.find, folder=work.path, field=text_field, glob=glob)
-        files = find(sources, name="train.jsonl")
-        if val is not None:
-            settings = dataclasses.replace(settings, val_files=len(files))
-            files += _others(files, find(val, name="val.jsonl"))
-        report = progress or (lambda _: None)
-        run = Run(work, files, settings, processes, dask, report, given, tokenizer is not None)
-        return run.run(overwrite=overwrite)
+
+    def prepared(folder: str) -> Summary:
+        with closing(Workdir(folder)) as workdir:
+            find = partial(files_of.find, folder=workdir.path, field=text_field, glob=glob)
+            files, chosen = find(sources, name="train.jsonl"), settings
+            if val is not None:
+                chosen = dataclasses.replace(settings, val_files=len(files))
+                files += _others(files, find(val, name="val.jsonl"))
+            report = progress or (lambda _: None)
+            run = Run(workdir, files, chosen, processes, dask, report, given, tokenizer is not None)
+            return run.run(overwrite=overwrite)
+
+    if store.is_address(out):
+        address = store.absolute(out)
+        local = published.work_folder(address) if work is None else os.fspath(work)
+        return published.publish(address, local, overwrite, lambda: prepared(local))
+    if work is not None:
+        raise ArgumentError(f"work is for an address, got out={os.fspath(out)!r}; leave it out")
+    return prepared(os.fspath(out))
 
 
 def _cores() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,22 @@ BLOCK = 2**20  # bytes of one read
 BUFFER = 16 * 2**20  # bytes that are shuffled together
 
 
+class _Loading(NamedTuple):
+    """A window of blocks whose reads were submitted."""
+
+    content: tuple[int, int]
+    """Epoch, and window of its permutation."""
+    buffer: npt.NDArray[Any]
+    pendings: list[Pending[Any]]
+    starts: Ints
+    """Where in the buffer each sample starts, in the order of the window."""
+
+
 class Blocks(Shuffle):
     """As ``Shuffle``, but blocks of neighbours are permuted, then windows within a buffer of blocks.
 
-    Whole blocks are read into the buffer, and windows are copied from there.
+    Whole blocks are read into the buffer, and windows are copied from there. Of a corpus in a bucket the next
+    buffer is read meanwhile: which blocks it takes is known.
     """
 
     name = "blocks"
@@ -38,15 +50,19 @@ class Blocks(Shuffle):
         self._epochs = Epochs(
             count, lambda epoch: BlockShuffled(count, block, window, key_of(seed, 2 * epoch + 1))
         )
-        self._unlock()
+        self._windows = self._epochs[0].window_at(count - 1) + 1
+        self._overlaps = corpus._segments.overlaps and self._windows > 1
         self._buffer: npt.NDArray[Any] = np.empty(0, self.dtype)
-        self._view: npt.NDArray[Any] = np.empty((0, 0), self.dtype)
-        self._starts: Ints = np.empty(0, np.int64)
+        self._unlock()
 
     def _unlock(self) -> None:
         self._lock = threading.RLock()  # the prefetch thread and the caller may both use the buffer
         self._inside = False
-        self._content = (-1, -1)  # epoch, and window of its permutation
+        self._content = (-1, -1)
+        self._last = -1  # the first sample of the last read
+        self._next: _Loading | None = None
+        self._view: npt.NDArray[Any] = np.empty((0, 0), self.dtype)
+        self._starts: Ints = np.empty(0, np.int64)
         self._pid = os.getpid()
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
@@ -75,27 +91,51 @@ class Blocks(Shuffle):
             start, end = order.window_bounds(window)
             count = min(len(out) - row, end - place)
             if self._content != (epoch, window):
-                self._load(epoch, order, window)
+                self._load(epoch, window)
             out[row : row + count] = self._view[self._starts[place - start : place - start + count]]
             row += count
+        # Whoever goes on in this window will want the next one; who asked for one batch may not.
+        if self._overlaps and self._next is None and 0 <= self._last < first:
+            epoch, window = self._content
+            self._next = self._start(*((epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)))
+        self._last = first
 
-    def _load(self, epoch: int, order: BlockShuffled, window: int) -> None:
-        """Read each block, with the one token that its last window's target needs."""
+    def _load(self, epoch: int, window: int) -> None:
+        loading, self._next = self._next, None
+        self._content = (-1, -1)
+        if loading is None or loading.content != (epoch, window):
+            loading = None  # what it was reading is not wanted
+            self._view = np.empty((0, 0), self.dtype)  # nor is the buffer of before
+            loading = self._start(epoch, window)
+        for pending in loading.pendings:
+            pending.wait()
+        self._view = np.lib.stride_tricks.sliding_window_view(loading.buffer, self._length + 1)
+        # The one of before is used for the next; without that, this one.
+        self._buffer, self._starts = loading.buffer, loading.starts
+        self._content = loading.content
+
+    def _start(self, epoch: int, window: int) -> _Loading:
+        """Submit the reads of each block, with the one token that its last window's target needs."""
+        order: BlockShuffled = self._epochs[epoch]
         length, phase = self._length, self.phase(epoch)
         runs = order.window_runs(window)
         size = sum(len(starts) * (run * length + 1) for starts, run in runs)
-        if len(self._buffer) != size:
-            self._buffer = np.empty(0, self.dtype)  # release the old one first
-            self._view = np.empty((0, 0), self.dtype)
-            self._buffer = np.empty(size, self.dtype)
-        self._content = (-1, -1)
-        places, at = [], 0
+        buffer = self._spare(size)
+        pendings, places, at = [], [], 0
         for starts, run in runs:
             width = run * length + 1
-            part = self._buffer[at : at + len(starts) * width].reshape(len(starts), width)
-            self._corpus._segments.submit_windows((starts * length + phase) % self.tokens, part).wait()
+            part = buffer[at : at + len(starts) * width].reshape(len(starts), width)
+            positions = (starts * length + phase) % self.tokens
+            pendings.append(self._corpus._segments.submit_windows(positions, part))
             places.append((at + np.arange(len(starts))[:, None] * width + np.arange(run) * length).ravel())
             at += len(starts) * width
-        self._starts = np.concatenate(places)[order.window_shuffle(window)(0, sum(map(len, places)))]
-        self._view = np.lib.stride_tricks.sliding_window_view(self._buffer, length + 1)
-        self._content = (epoch, window)
+        picks = order.window_shuffle(window)(0, sum(map(len, places)))
+        return _Loading((epoch, window), buffer, pendings, np.concatenate(places)[picks])
+
+    def _spare(self, size: int) -> npt.NDArray[Any]:
+        """Memory for a window: that of before if nobody needs it."""
+        if self._content == (-1, -1) and len(self._buffer) == size:
+            return self._buffer
+        if self._content == (-1, -1):
+            self._buffer = np.empty(0, self.dtype)  # release the old one first
+        return np.empty(size, self.dtype)

@@ -56,6 +56,11 @@ class Segments:
     def __len__(self) -> int:
         return int(self.borders[-1])
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether reads that were submitted one after another are under way at the same time."""
+        return self._reader(0).overlaps
+
     def places(self, starts: Ints, length: int) -> Places:
         """Where windows of ``length`` tokens lie, for many batches at once."""
         item = self.dtype.itemsize

@@ -20,6 +20,7 @@ COMMANDS = {
     "info": "Show what a file is: format, shape, dtype, members.",
     "compare": "Measure np.memmap against lowtide's readers on your own file.",
     "shuffle": "Rewrite an array in a uniformly shuffled order.",
+    "copy": "Copy files and corpora to and from buckets.",
     "prepare": "Turn text, JSON lines or Parquet into a token corpus.",
     "train": "Train a GPT on a token corpus, in memory that does not grow.",
     "sample": "Write text with a trained GPT.",

@@ -12,7 +12,9 @@ from lowtide.cli.status import in_options
 
 @click.command("prepare")
 @click.argument("sources", metavar="SOURCE…", nargs=-1, required=True, type=click.Path(allow_dash=True))
-@click.option("-o", "--out", metavar="DIR", required=True, type=click.Path(), help="The folder to write.")
+@click.option(
+    "-o", "--out", metavar="DIR", required=True, type=click.Path(), help="The folder or address to write."
+)
 @click.option(
     "--tokenizer",
     metavar="NAME",
@@ -80,6 +82,12 @@ from lowtide.cli.status import in_options
 @click.option(
     "--dask", metavar="ADDRESS", help="Address of a Dask cluster to run on, such as tcp://host:8786."
 )
+@click.option(
+    "--work",
+    metavar="DIR",
+    type=click.Path(),
+    help="For an address: local folder to prepare the corpus in. [default: in ~/.cache/lowtide]",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -106,6 +114,7 @@ def command(
         lowtide prepare books/ web.jsonl.zst -o corpus --tokenizer bpe:32000
         lowtide prepare input.txt -o data --tokenizer char --layout nanogpt
         lowtide prepare train.jsonl --val val.jsonl -o corpus --tokenizer gpt2
+        lowtide prepare books/ -o s3://bucket/corpus
     """
     import lowtide
     from lowtide.cli.prepare_progress import showing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,10 @@ def test_info(object_server: ObjectServer, prefix: str) -> None:
 
 
 def test_error_is_one_line_with_the_address(object_server: ObjectServer, prefix: str) -> None:
-    line = refusal("info", f"{prefix}/nothing.npy", **object_server.environment())
+    environment: Any = object_server.environment()
+    line = refusal("info", f"{prefix}/nothing.npy", **environment)
     assert line.startswith(f"lowtide: {prefix}/nothing.npy: no such object")
-    wrong = object_server.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}
-    line = refusal("info", f"{prefix}/x.npy", **wrong)
+    line = refusal("info", f"{prefix}/x.npy", **environment | {"AWS_SECRET_ACCESS_KEY": "wrong"})
     assert "check the credentials" in line
 
 
@@ -58,6 +59,16 @@ def test_compare(object_server: ObjectServer, prefix: str, tmp_path: Path) -> No
     walked = {(one["method"], one["shuffled"]) for one in runs}
     assert walked == {(method, shuffled) for method in ("obstore", "remote") for shuffled in (False, True)}
     assert {one["figures"]["bytes_read"] for one in runs} == {ROWS.nbytes}
+
+
+def test_shuffle_to_a_bucket(object_server: ObjectServer, prefix: str) -> None:
+    output(object_server, "shuffle", f"{prefix}/x.npy", f"{prefix}/shuffled.npy", "--seed", 4)
+    source, result = (
+        lowtide.open(f"{prefix}/{name}.npy", storage_options=object_server.options)
+        for name in ("x", "shuffled")
+    )
+    expected = np.concatenate(list(source.chunks(1000, shuffle=True, seed=4)))
+    np.testing.assert_array_equal(result[:], expected)
 
 
 def test_shuffle_to_a_file(object_server: ObjectServer, prefix: str, tmp_path: Path) -> None:

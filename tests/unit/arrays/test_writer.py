@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide._arrays import writer as writer_module
+from lowtide._arrays import targets
 from lowtide._io import atomic, system
 from lowtide._io.pace import Pace
 from lowtide.errors import (
@@ -536,14 +536,14 @@ def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
 
         def interrupted(fd: int, data: memoryview, offset: int) -> None:
             write_at(fd, data, offset)
-            monkeypatch.setattr(writer_module, "write_at", write_at)
+            monkeypatch.setattr(targets, "write_at", write_at)
             with pytest.raises(BusyError, match="signal handler"):
                 out.append(range(100, 105))
             with pytest.raises(BusyError, match="set a flag"):
                 out.close()
 
         out.append([1, 2])
-        monkeypatch.setattr(writer_module, "write_at", interrupted)
+        monkeypatch.setattr(targets, "write_at", interrupted)
         out.append([3, 4])
         out.append([5])
     assert lowtide.open(tmp_path / name, None if name == "x.npy" else "<i8")[:].tolist() == [1, 2, 3, 4, 5]

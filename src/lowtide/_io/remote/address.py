@@ -14,6 +14,8 @@ from lowtide.errors import ArgumentError
 SCHEMES = ("s3", "gs", "az", "https", "http")
 IN_FLIGHT = 16 * 2**20
 """Bytes of requests under way in one process, by default."""
+PART = 8 * 2**20
+"""Bytes of one part of an object that is written, by default."""
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9]*)://([^/?#]*)/*([^?#]*)([?#].*)?", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]", re.IGNORECASE)
@@ -42,6 +44,8 @@ class Options:
         self.seconds("timeout"), self.seconds("retry_timeout")
         if self.in_flight < 2**20:
             raise ArgumentError(f"in_flight must be at least 1 MiB, got {self.values['in_flight']!r}")
+        if self.part_size < 5 * 2**20:  # of S3
+            raise ArgumentError(f"part_size must be at least 5 MiB, got {self.values['part_size']!r}")
 
     def seconds(self, name: str) -> float:
         """A duration: a number of seconds, or text such as ``"30s"``."""
@@ -56,6 +60,11 @@ class Options:
     def in_flight(self) -> int:
         """Bytes of requests that may be under way."""
         return parse_size(self.values.get("in_flight", IN_FLIGHT))
+
+    @property
+    def part_size(self) -> int:
+        """Bytes of one part of an object that is written."""
+        return parse_size(self.values.get("part_size", PART))
 
     @property
     def deadline(self) -> float:

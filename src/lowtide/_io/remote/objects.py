@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lowtide import errors
-from lowtide._io.filesystem import HEAD, Entry, Filesystem, Listing, Peek, Store
+from lowtide._io.filesystem import HEAD, Entry, Filesystem, Found, Listing, Peek, Store
 from lowtide._io.identity import Identity
 from lowtide._io.remote import address, client, pool, requests
 from lowtide._io.remote.address import Options, options_for, parse
@@ -126,6 +126,10 @@ class RemoteFilesystem(Filesystem):
         listed = self._listed(path)
         return Listing([name for name in listed.objects if name], listed.prefixes)
 
+    def files_below(self, path: str) -> list[Found]:
+        listed = self._listed(path, deep=True).objects
+        return [Found(name, meta.size, meta.modified_ns) for name, meta in listed.items() if name]
+
     def glob(self, pattern: str) -> list[str]:
         """A list of what is below the part without wildcards; ``*`` does not match a slash, ``**`` does."""
         folder = pattern[: _first_wildcard(pattern)].rpartition("/")[0]
@@ -133,6 +137,9 @@ class RemoteFilesystem(Filesystem):
         expression = re.compile(_translated(rest))
         listed = self._listed(folder, deep="/" in rest or "**" in rest)
         return [f"{folder}/{name}" for name in listed.objects if expression.fullmatch(name)]
+
+    def delete(self, path: str) -> None:
+        client.request(requests.delete, path, options_for(parse(path)))
 
     def make_folder(self, path: str) -> None:
         """Nothing: a prefix is there when an object is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -67,9 +68,12 @@ class RemoteReader:
     parallel = False  # one read is many requests already
     overlaps = True
 
-    def __init__(self, path: str, size: int, identity: Identity | None) -> None:
+    def __init__(
+        self, path: str, size: int, identity: Identity | None, options: Options | None = None
+    ) -> None:
         self.path, self._size = path, size
-        self.options: Options = (identity.options if identity else None) or options_for(parse(path))
+        options = options or (identity.options if identity else None)
+        self.options: Options = options or options_for(parse(path))
         if identity is not None and identity.options is not None:
             remember(parse(path), identity.options)
         self._etag = identity.etag if identity else None
@@ -125,15 +129,22 @@ class _Transfer:
     """The requests of one read. When nobody waits for it any more, nothing is written to the buffer."""
 
     def __init__(self, reader: RemoteReader, runs: list[Run], out: Bytes) -> None:
-        self._reader = reader
-        self._batch = pool.Batch([partial(_transfer, reader, run, out) for run in runs])
+        self._reader, self._runs, self._out = reader, runs, out
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._batch = pool.Batch([partial(_transfer, self._reader, run, self._out) for run in self._runs])
 
     def wait(self, extents: int) -> Outcome:
+        if self._process != os.getpid():
+            self._start()  # the threads that would end it are those of the parent
         self._batch.wait(self._reader.options.deadline, self._reader.path)
         return Outcome(extents, extents)
 
     def __del__(self) -> None:
-        self._batch.cancel()
+        if self._process == os.getpid():  # else a thread of the parent may have held its lock
+            self._batch.cancel()
 
 
 def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> None:

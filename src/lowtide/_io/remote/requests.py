@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in what obstore shows of its source
-_OWN = ("in_flight", "timeout", "retry_timeout", "profile", "client_options", "retry_config")  # not obstore's
+_OWN = (
+    "in_flight",
+    "part_size",
+    "timeout",
+    "retry_timeout",
+    "profile",
+    "client_options",
+    "retry_config",
+)  # not obstore's
+_PARTS = 3  # of one object that are sent at once
+_UPLOADS: dict[str, Any] = {}  # of this process
 _STORES: dict[tuple[str, Options], Any] = {}  # clients of this process
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
 _LISTED = 2**22  # objects of one prefix
@@ -130,6 +140,35 @@ def delete(address: str, options: Options) -> None:
             return
 
 
+def start_upload(address: str, options: Options, number: str) -> None:
+    """Start to write an object; the store hears of it when the first part is full."""
+    place = parse(address)
+    with _translated(address, "", writing=True):
+        _UPLOADS[number] = _obstore().open_writer(
+            client_of(place, options), place.path, buffer_size=options.part_size, max_concurrency=_PARTS
+        )
+
+
+def write_upload(address: str, options: Options, number: str, data: bytes) -> None:  # noqa: ARG001
+    """Add bytes to an object that is being written; waits while enough parts are under way."""
+    with _translated(address, "", writing=True):
+        _UPLOADS[number].write(data)
+
+
+def finish_upload(address: str, options: Options, number: str) -> None:  # noqa: ARG001
+    """Make the object visible."""
+    with _translated(address, "", writing=True):
+        _UPLOADS.pop(number).close()
+
+
+def abort_upload(address: str, options: Options, number: str) -> None:  # noqa: ARG001
+    """Discard what was sent of an object."""
+    upload = _UPLOADS.pop(number, None)
+    if upload is not None:
+        with _translated(address, "", writing=True):
+            upload.__exit__(InterruptedError, InterruptedError(), None)  # obstore aborts if its block fails
+
+
 def _obstore() -> Any:
     return library("obstore", "an address such as s3://bucket/key", "remote")
 
@@ -220,7 +259,8 @@ def translated(address: str, what: str, error: Exception, *, writing: bool = Fal
         problem = "access denied"
         if _is_expired(text):
             problem, remedy = "the credentials have expired", "renew them, and resume"
-        return errors.AccessError(errno.EACCES, f"{problem} {detail}; {remedy}", address)
+        denied = errors.denied_write if writing else errors.AccessError
+        return denied(errno.EACCES, f"{problem} {detail}; {remedy}", address)
     if name == "PreconditionError" or code == 412:
         return errors.FileChangedError(
             errno.ESTALE,
@@ -293,3 +333,4 @@ def _brief(error: Exception) -> str:
 def forget() -> None:
     """In a forked child: no client of the parent works here."""
     _STORES.clear()
+    _UPLOADS.clear()

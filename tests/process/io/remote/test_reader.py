@@ -93,3 +93,46 @@ def test_reads_of_several_chunks_overlap(array: lowtide.Array, proxy: FaultProxy
     np.testing.assert_array_equal(first, ROWS[:1024])
     proxy.faults.clear()
     chunks.close()
+
+
+def test_blocks_read_the_next_window_meanwhile(
+    object_server: ObjectServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who goes on in a window finds the next one in memory; who asks for one batch fetches one window."""
+    import obstore
+
+    from lowtide._tokens import blocks
+
+    monkeypatch.setattr(blocks, "BLOCK", 2**17)
+    monkeypatch.setattr(blocks, "BUFFER", 2**18)
+    tokens = np.arange(2**20, dtype="<u4")
+    obstore.put(object_server.store(), "next/train.bin", tokens.tobytes())
+    options = object_server.options | {"endpoint": proxy.endpoint}
+    corpus = lowtide.corpus(f"s3://{BUCKET}/next/train.bin", dtype="<u4", storage_options=options)
+    batches = corpus.batches(8, 1024, order="blocks", seed=1, prefetch=0)
+    proxy.reset()
+    batches[3]
+    assert proxy.sent <= 1.1 * 2**18
+    epoch = [next(batches)[0] for _ in range(120)]  # nearly: of 1,023 windows
+    assert proxy.sent <= 1.1 * (tokens.nbytes + 2**18)
+    seen = np.concatenate([chunk.ravel() for chunk in epoch])
+    assert len(np.unique(seen)) == len(seen)
+    assert batches._steps.samples._next is not None
+
+
+def test_fork_while_the_next_window_is_read(array: lowtide.Array) -> None:
+    from tests.support.process import in_child
+
+    chunks = array.chunks(128, shuffle="blocks", prefetch=0, reuse=True)
+    first = next(chunks).copy()
+    expected = array.chunks(128, shuffle="blocks", prefetch=0)
+
+    def rest() -> bool:
+        import signal
+
+        signal.alarm(60)
+        next(expected)
+        return all(np.array_equal(next(chunks), next(expected)) for _ in range(40))
+
+    assert in_child(rest)
+    assert np.array_equal(first, next(array.chunks(128, shuffle="blocks")))

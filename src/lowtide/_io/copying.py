@@ -1,0 +1,226 @@
+"""Copies between files and buckets: in bounded memory, verified, and resumable file by file."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lowtide import errors
+from lowtide._io import atomic, store
+from lowtide._io.extents import Bytes, Extents
+from lowtide._io.filesystem import Found
+from lowtide._io.pace import Pace
+from lowtide._io.reader import Reader, open_reader
+from lowtide._io.system import write_at
+from lowtide._sizes import format_size
+from lowtide.errors import ArgumentError, NotFoundError
+
+_PIECE = 8 * 2**20  # bytes that are read at once; there are two such buffers
+_LAST = ("corpus.json", "index.json")  # what makes the files beside it a corpus
+
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy did; ``str`` of it is a sentence."""
+
+    files: int
+    """Files that were copied."""
+    nbytes: int
+    """Bytes in them."""
+    skipped: int
+    """Files that were there already."""
+
+    def __str__(self) -> str:
+        there = f", {self.skipped} were there already" if self.skipped else ""
+        return f"{self.files} files copied, {format_size(self.nbytes)}{there}"
+
+
+def copy(
+    source: Path,
+    target: Path,
+    *,
+    verify: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Copied:
+    """Copy a file or a folder between files and buckets, in bounded memory.
+
+    A file appears under its name when it is complete; the index of a corpus comes last, so that a corpus
+    is there when all of it is. Files that are there already, as long and not older, are skipped: a copy that
+    was killed is resumed by the same call.
+
+    Parameters
+    ----------
+    source
+        A file or a folder, or the address of an object or a prefix.
+    target
+        Where the file or the content of the folder goes. A file goes into a folder that is there, or to an
+        address that ends in ``/``, under its own name.
+    verify
+        Read what was written, and compare it with what was read by its SHA-256.
+    progress
+        Called with the bytes that are done and those of all files.
+    storage_options
+        For the addresses, as in :func:`lowtide.open`.
+
+    Returns
+    -------
+    Copied
+        What was copied and what was there.
+
+    Examples
+    --------
+    >>> print(lowtide.copy(tmp / "given", tmp / "copy"))
+    2 files copied, 2.2 KiB
+    >>> lowtide.copy(tmp / "given", tmp / "copy").skipped
+    2
+    """
+    paths = [os.fspath(path) for path in (source, target)]
+    addresses = [path for path in paths if store.is_address(path)]
+    with store.using(addresses or paths, storage_options):
+        pairs = list(_pairs(paths[0], paths[1]))
+        total, done, copied, skipped = sum(file.size for file, _, _ in pairs), 0, 0, 0
+        advance = progress or (lambda done, total: None)
+        advance(0, total)
+        for file, origin, destination in pairs:
+            if _is_there(file, destination):
+                skipped += 1
+            else:
+                before = done
+                _copy(origin, destination, verify, lambda part: advance(before + part, total))  # noqa: B023
+                copied += file.size
+            done += file.size
+            advance(done, total)
+    return Copied(len(pairs) - skipped, copied, skipped)
+
+
+def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
+    """Size, source and target of each file; what makes a corpus of the others comes last."""
+    into_folder = target.endswith("/")
+    source, target = store.absolute(source), store.absolute(target)
+    entry = store.entry(source)
+    if entry is None:
+        raise NotFoundError(errno.ENOENT, "no such file, folder or object; check the path", source)
+    if entry.kind == "file":
+        if into_folder or (not store.is_address(target) and store.is_folder(target)):
+            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
+        if source == target:
+            raise ArgumentError(f"{target}: source and target are the same; pass another target")
+        yield Found("", entry.identity.size, entry.identity.mtime_ns), source, target
+        return
+    if f"{target}/".startswith(f"{source}/"):
+        raise ArgumentError(f"{target}: is inside of {source}; pass another target")
+    files = store.filesystem(source).files_below(source)
+    if not files:
+        raise NotFoundError(errno.ENOENT, "holds no files; check the path", source)
+    for file in sorted(files, key=lambda one: (one.name.rpartition("/")[2] in _LAST, one.name)):
+        yield file, f"{source}/{file.name}", f"{target}/{file.name}"
+
+
+def _is_there(file: Found, target: str) -> bool:
+    entry = store.entry(target)
+    if entry is None or entry.kind != "file" or entry.identity.size != file.size:
+        return False
+    return entry.identity.mtime_ns // 10**9 >= file.modified_ns // 10**9  # buckets count seconds
+
+
+class Sink(Protocol):
+    """A file or an object that is being written from front to back."""
+
+    def write(self, data: Bytes) -> None: ...
+    def publish(self) -> object: ...
+    def abort(self) -> None: ...
+
+
+class FileSink:
+    """A local file, renamed into place when it is complete."""
+
+    def __init__(self, path: str) -> None:
+        store.make_folder(os.path.dirname(path))
+        self._partial = atomic.Partial(path)
+        self._pace = Pace(self._partial.fd)
+        self._end = 0
+
+    def write(self, data: Bytes) -> None:
+        with errors.write_errors(self._partial.path):
+            write_at(self._partial.fd, data.data, self._end)
+            self._end += len(data)
+            self._pace.wrote(self._end)
+
+    def publish(self) -> None:
+        self._partial.publish()
+
+    def abort(self) -> None:
+        self._partial.abort()
+
+
+def sink(path: str) -> Sink:
+    """What is written under ``path``, file or address."""
+    if store.is_address(path):
+        from lowtide._io.remote.uploads import Upload
+
+        return Upload(path)
+    return FileSink(path)
+
+
+def _copy(source: str, target: str, verify: bool, progress: Callable[[int], None]) -> None:
+    with store.opened(source) as opened:
+        size, reader = opened.size, open_reader(source, opened.size, cache="drop", identity=opened.identity)
+    digest, done = hashlib.sha256(), 0
+    out = sink(target)
+    try:
+        for piece in _pieces(reader, size):
+            digest.update(piece.data)
+            out.write(piece)
+            done += len(piece)
+            progress(done)
+        out.publish()
+    except BaseException:
+        out.abort()
+        raise
+    finally:
+        reader.close()
+    if verify:
+        written = _digest(target)
+        if written != digest.hexdigest():
+            raise errors.WriteError(
+                errno.EIO,
+                f"is not what was copied (SHA-256 {written[:16]}…, expected {digest.hexdigest()[:16]}… of "
+                f"{source}); delete it and copy it again",
+                target,
+            )
+
+
+def _digest(path: str) -> str:
+    """The SHA-256 of a file or object, read in bounded memory."""
+    with store.opened(path) as opened:
+        size, reader = opened.size, open_reader(path, opened.size, cache="drop", identity=opened.identity)
+    digest = hashlib.sha256()
+    for piece in _pieces(reader, size):
+        digest.update(piece.data)
+    reader.close()
+    return digest.hexdigest()
+
+
+def _pieces(reader: Reader, size: int) -> Iterator[Bytes]:
+    """The bytes in order; the next piece is read while one is used."""
+    buffers: Sequence[Bytes] = [np.empty(min(size, _PIECE), np.uint8) for _ in range(2)]
+    starts = range(0, size, _PIECE)
+    pending: list[Any] = []
+    for number, start in enumerate([*starts, size]):
+        if start < size:
+            piece = buffers[number % 2][: min(_PIECE, size - start)]
+            submitted = reader.submit(Extents.of_range(start, len(piece)).cut(), piece)
+            pending.append((submitted, piece))
+        if number:
+            submitted, piece = pending.pop(0)
+            submitted.wait()
+            yield piece

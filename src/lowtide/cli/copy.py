@@ -1,0 +1,43 @@
+"""``lowtide copy``: files and corpora to and from buckets."""
+
+from __future__ import annotations
+
+import click
+
+from lowtide.cli.output import say
+
+
+@click.command("copy")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("target", metavar="DST", type=click.Path())
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Read what was written, and compare checksums.",
+    show_default=True,
+)
+def command(source: str, target: str, verify: bool) -> None:
+    """Copy the file or folder SRC to DST; either may be an address such as s3://bucket/corpus.
+
+    Memory is bounded, and nothing else is written to disk. A file appears when it is complete, and the index
+    of a corpus last. Files that are there already, as long and not older, are skipped: a copy that was killed
+    is resumed by the same command.
+
+    \b
+        lowtide copy corpus s3://bucket/corpus
+        lowtide copy s3://bucket/features.npy features.npy
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    import lowtide
+
+    columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn()) as progress:
+        task = progress.add_task("copying")
+        copied = lowtide.copy(
+            source,
+            target,
+            verify=verify,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    say(f"{target}: {copied}")

@@ -1,0 +1,122 @@
+"""Copies between files and buckets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide._io import copying
+from lowtide.errors import ArgumentError, NotFoundError, WriteError
+from tests.support.command import lowtide as run
+from tests.support.formats import refused
+from tests.support.servers import BUCKET, ObjectServer
+
+
+@pytest.fixture
+def environment(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in object_server.environment().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "source"
+    (place / "below").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    (place / "large.bin").write_bytes(rng.bytes(20 * 2**20 + 5))
+    (place / "below" / "small.bin").write_bytes(b"small")
+    (place / "below" / "empty").write_bytes(b"")
+    (place / "corpus.json").write_bytes(b"{}")
+    (place / ".x.partial").write_bytes(b"of a writer")
+    return place
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".partial"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.usefixtures("environment")
+def test_folder_there_and_back(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:
+    done: list[tuple[int, int]] = []
+    address = f"s3://{BUCKET}/copies/{tmp_path.name}"
+    copied = lowtide.copy(folder, address, progress=lambda *now: done.append(now))
+    assert (copied.files, copied.skipped, copied.nbytes) == (4, 0, 20 * 2**20 + 12)
+    assert done[0] == (0, copied.nbytes)
+    assert done[-1] == (copied.nbytes, copied.nbytes)
+    assert done == sorted(done)
+    assert lowtide.copy(folder, address) == copying.Copied(0, 0, 4)
+    assert str(lowtide.copy(address, tmp_path / "back")).startswith("4 files copied, 20.0 MiB")
+    assert content(tmp_path / "back") == content(folder)
+
+
+@pytest.mark.usefixtures("environment")
+def test_copy_is_resumed_and_the_index_comes_last(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"s3://{BUCKET}/resumed/{tmp_path.name}"
+    copy, order = copying._copy, []
+
+    def failing(source: str, target: str, *rest: Any) -> None:
+        order.append(target.removeprefix(f"{address}/"))
+        if len(order) == 3:
+            raise KeyboardInterrupt
+        copy(source, target, *rest)
+
+    monkeypatch.setattr(copying, "_copy", failing)
+    with pytest.raises(KeyboardInterrupt):
+        lowtide.copy(folder, address)
+    assert lowtide.copy(folder, address).skipped == 2
+    assert order[-1] == "corpus.json"
+    os.utime(folder / "large.bin")  # newer than the copy
+    os.utime(folder / "corpus.json", (10**9, 10**9))
+    later = os.stat(folder / "large.bin").st_mtime + 5
+    os.utime(folder / "large.bin", (later, later))
+    assert lowtide.copy(folder, address).files == 1
+
+
+@pytest.mark.usefixtures("environment")
+def test_single_files(folder: Path, tmp_path: Path) -> None:
+    address = f"s3://{BUCKET}/single/{tmp_path.name}"
+    source = folder / "below" / "small.bin"
+    lowtide.copy(source, f"{address}/")
+    lowtide.copy(f"{address}/small.bin", f"{address}/other.bin")
+    lowtide.copy(f"{address}/other.bin", tmp_path)
+    assert (tmp_path / "other.bin").read_bytes() == b"small"
+
+
+@pytest.mark.usefixtures("environment")
+def test_what_is_written_is_compared(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"s3://{BUCKET}/damaged/{tmp_path.name}"
+    write = copying.FileSink.write
+
+    def damaging(self: copying.FileSink, data: np.ndarray) -> None:
+        write(self, (data ^ 1).astype(np.uint8))
+
+    monkeypatch.setattr(copying.FileSink, "write", damaging)
+    lowtide.copy(folder / "below" / "small.bin", f"{address}/x")
+    with refused(WriteError, "out", "is not what was copied", "SHA-256"):
+        lowtide.copy(f"{address}/x", tmp_path / "out")
+    lowtide.copy(f"{address}/x", tmp_path / "other", verify=False)
+
+
+@pytest.mark.usefixtures("environment")
+def test_errors(folder: Path, tmp_path: Path) -> None:
+    with refused(NotFoundError, f"s3://{BUCKET}/no-such-prefix"):
+        lowtide.copy(f"s3://{BUCKET}/no-such-prefix", tmp_path / "x")
+    with refused(ArgumentError, "is inside of"):
+        lowtide.copy(folder, folder / "copy")
+    with refused(ArgumentError, "are the same"):
+        lowtide.copy(folder / "large.bin", folder)
+
+
+def test_command(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:
+    address = f"s3://{BUCKET}/command/{tmp_path.name}"
+    done = run("copy", folder, address, **object_server.environment())
+    assert done.returncode == 0, done.stderr
+    assert f"{address}: 4 files copied, 20.0 MiB\n" in done.stdout
