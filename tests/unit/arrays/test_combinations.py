@@ -49,7 +49,8 @@ def flat(lists: Iterable[list[int]]) -> list[int]:
 @st.composite
 def lengths_of(draw: st.DrawFn, total: int) -> list[int]:
     borders = sorted(draw(st.lists(st.integers(0, total), max_size=5)))
-    return np.diff([0, *borders, total]).tolist()
+    lengths: list[int] = np.diff([0, *borders, total]).tolist()
+    return lengths
 
 
 @st.composite
