@@ -103,6 +103,17 @@ def test_a_collate_function_gets_items(arrays: Any) -> None:
     assert list(DataLoader(ArrayDataset(*arrays), 4, collate_fn=longest))[1] == [4, 5, 6, 7]
 
 
+def test_labels_in_memory_and_dtypes_that_pytorch_lacks(arrays: Any) -> None:
+    dataset = ArrayDataset(arrays[0], np.arange(100))
+    assert sorted(rows(DataLoader(dataset, 7, shuffle=True))) == list(range(100))
+    records = np.zeros(100, [("time", "M8[s]"), ("price", "f4")])
+    for make in (ArrayDataset, lambda array: ChunkDataset(lowtide.zip(array), 10)):
+        with pytest.raises(ArgumentError, match=r"PyTorch has no dtype .* select a field"):
+            make(records)
+        with pytest.raises(ArgumentError, match=r"datetime64\[s\]; convert it"):
+            make(records["time"])
+
+
 def test_labels_that_were_loaded_are_still_compared_with_their_file(arrays: Any) -> None:
     dataset = ArrayDataset(*arrays)
     assert [int(y) for _, y in dataset.__getitems__([3, -1])] == [3, 99]
