@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.array import Array
+from lowtide._arrays.loaded import LoadedArray
 from lowtide._arrays.orders import OrderName, Shuffle
-from lowtide._arrays.together import Zip
+from lowtide._arrays.together import Rows, Zip
 from lowtide._arrays.together import zip as zip_arrays
 from lowtide._ranks import Rank, ranks
 from lowtide._sizes import whole
@@ -29,9 +30,9 @@ class ArrayDataset(data.Dataset[Any]):
 
     Parameters
     ----------
-    *arrays : Array or Zip
+    *arrays : Array, ndarray or Zip
         Arrays with equally many rows, such as features and labels, or views; or one :class:`lowtide.Zip`.
-    **named : Array
+    **named : Array or ndarray
         Arrays by name, for items that are dicts.
 
     Examples
@@ -44,8 +45,9 @@ class ArrayDataset(data.Dataset[Any]):
     [(3, 3), (1, 3)]
     """
 
-    def __init__(self, *arrays: Array | Zip, **named: Array) -> None:
+    def __init__(self, *arrays: Rows | Zip, **named: Rows) -> None:
         self._zip = _zipped(arrays, named)
+        _check_dtypes(self._zip.arrays)
         self._loaded: dict[int, npt.NDArray[Any]] = {}
         """Arrays of few bytes, by their places."""
 
@@ -57,7 +59,7 @@ class ArrayDataset(data.Dataset[Any]):
 
     def _take(self, place: int, rows: Sequence[int]) -> npt.NDArray[Any]:
         array = self._zip.arrays[place]
-        if array.row_nbytes > _TINY_ROW or array.nbytes > _TINY:
+        if array.row_nbytes > _TINY_ROW or array.nbytes > _TINY or isinstance(array, LoadedArray):
             return array.take(rows)
         array._check_file()  # also of what was read before
         loaded = self._loaded.get(place)
@@ -162,6 +164,7 @@ class ChunkDataset(data.IterableDataset[Any]):
     ) -> None:
         if not isinstance(arrays, Array | Zip):
             raise ArgumentError(f"ChunkDataset takes an array or a lowtide.zip, got {type(arrays).__name__}")
+        _check_dtypes(arrays.arrays if isinstance(arrays, Zip) else [arrays])
         self._arrays = arrays
         self._options: dict[str, Any] = {"rows": whole("rows", rows, 1), "order": order, "shuffle": shuffle}
         self._options |= {
@@ -242,10 +245,23 @@ class ChunkDataset(data.IterableDataset[Any]):
         self._at = self._resume = position
 
 
-def _zipped(arrays: Sequence[Array | Zip], named: Mapping[str, Array]) -> Zip:
+def _zipped(arrays: Sequence[Rows | Zip], named: Mapping[str, Rows]) -> Zip:
     if len(arrays) == 1 and isinstance(arrays[0], Zip) and not named:
         return arrays[0]
     return zip_arrays(*arrays, **named)  # type: ignore[arg-type]  # it checks what they are
+
+
+def _check_dtypes(arrays: Sequence[Array]) -> None:
+    for array in arrays:
+        try:
+            _tensor(np.zeros(0, array.dtype))
+        except TypeError:
+            remedy = (
+                "select a field, as in array['x']"
+                if array.dtype.names
+                else "convert it, as in array.astype('int64')"
+            )
+            raise ArgumentError(f"{array.path}: PyTorch has no dtype for {array.dtype}; {remedy}") from None
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:

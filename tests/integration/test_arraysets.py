@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -102,6 +103,17 @@ def test_a_collate_function_gets_items(arrays: Any) -> None:
     assert list(DataLoader(ArrayDataset(*arrays), 4, collate_fn=longest))[1] == [4, 5, 6, 7]
 
 
+def test_labels_in_memory_and_dtypes_that_pytorch_lacks(arrays: Any) -> None:
+    dataset = ArrayDataset(arrays[0], np.arange(100))
+    assert sorted(rows(DataLoader(dataset, 7, shuffle=True))) == list(range(100))
+    records = np.zeros(100, [("time", "M8[s]"), ("price", "f4")])
+    for make in (ArrayDataset, lambda array: ChunkDataset(lowtide.zip(array), 10)):
+        with pytest.raises(ArgumentError, match=r"PyTorch has no dtype .* select a field"):
+            make(records)
+        with pytest.raises(ArgumentError, match=r"datetime64\[s\]; convert it"):
+            make(records["time"])
+
+
 def test_labels_that_were_loaded_are_still_compared_with_their_file(arrays: Any) -> None:
     dataset = ArrayDataset(*arrays)
     assert [int(y) for _, y in dataset.__getitems__([3, -1])] == [3, 99]
@@ -130,6 +142,54 @@ def test_a_stateful_loader_resumes_exactly(arrays: Any, workers: int, stop: int)
     second = loader()
     second.load_state_dict(first.state_dict())
     assert seen + rows(second) == expected
+
+
+def test_workers_that_stay_follow_the_epoch(arrays: Any) -> None:
+    zipped = lowtide.zip(*arrays)
+    dataset = ChunkDataset(zipped, 7, shuffle=True, seed=3)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    for epoch in (0, 1, 1, 3):
+        dataset.set_epoch(epoch)
+        assert rows(loader) == rows(zipped.chunks(7, shuffle=True, seed=3, epoch=epoch))
+
+
+@pytest.mark.parametrize("kind", ["array", "chunk"])
+@pytest.mark.filterwarnings(
+    "ignore:The 'train_dataloader' does not have many workers",
+    "ignore:Your `IterableDataset` has `__len__` defined",
+    "ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning",
+)
+def test_lightning_sees_every_row_once_per_epoch(arrays: Any, kind: str) -> None:
+    lightning: Any = import_module("lightning")
+    epochs: list[list[int]] = []
+
+    class Counting(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def on_train_epoch_start(self) -> None:
+            epochs.append([])
+            dataset = self.trainer.train_dataloader.dataset
+            if kind == "chunk":
+                dataset.set_epoch(self.current_epoch)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            epochs[-1].extend(rows([batch]))
+            return self.layer(batch[0]).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    loaders: dict[str, Any] = {
+        "array": lambda: DataLoader(ArrayDataset(*arrays), 16, shuffle=True),
+        "chunk": lambda: DataLoader(ChunkDataset(lowtide.zip(*arrays), 16, shuffle=True), batch_size=None),
+    }
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", enable_model_summary=False, **options)
+    trainer.fit(Counting(), loaders[kind]())
+    assert [sorted(epoch) for epoch in epochs] == [list(range(100))] * 2
+    assert epochs[0] != epochs[1]
 
 
 def test_states_and_epochs(arrays: Any) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import pytest
 
 import lowtide
+
+joblib: Any = import_module("joblib")
 
 
 def doubled(rows: lowtide.Array, out: lowtide.WritableArray, start: int) -> int:
@@ -27,7 +29,7 @@ def test_jobs_write_disjoint_rows(tmp_path: Path, backend: str, new: bool) -> No
     if not new:
         out.close()
         out = lowtide.open(tmp_path / "out.npy", mode="r+")
-    jobs: Any = joblib.Parallel(n_jobs=2, backend=backend)
+    jobs = joblib.Parallel(n_jobs=2, backend=backend)
     rows = jobs(joblib.delayed(doubled)(x, out, start) for start in range(0, len(x), 100))
     out.close()
     assert sum(rows) == len(x)

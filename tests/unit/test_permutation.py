@@ -358,3 +358,8 @@ def test_kept_order_is_computed_once_for_many_small_parts() -> None:
     for start in range(0, 8192, 32):
         kept(start, start + 32)
     assert order.call_count == 1
+
+
+@given(st.integers(0, 2**66))
+def test_one_integer_is_mixed_as_an_array_of_them(value: int) -> None:
+    assert orders.mix_one(value) == int(orders.mix(np.array([value % 2**64], np.uint64))[0])

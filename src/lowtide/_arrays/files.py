@@ -47,6 +47,11 @@ def paths_of(path: Any) -> list[str] | None:
     """The files that a list, a glob or a folder stands for, and None for the path of one file."""
     if isinstance(path, list | tuple):
         return [store.absolute(each) for each in path]
+    if isinstance(path, Iterator | np.ndarray) and not hasattr(path, "read"):
+        raise ArgumentError(
+            f"path must be a path or a list of paths, got {type(path).__name__}; pass a list, as in "
+            f"sorted(folder.glob('*.npy'))"
+        )
     if not isinstance(path, str | os.PathLike):
         return None
     name = store.absolute(path)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from lowtide._arrays.array import Array
 from lowtide._arrays.chunks import DEFAULT_BUDGET, Chunks, Plan
+from lowtide._arrays.loaded import as_array
 from lowtide._arrays.orders import OrderName, RowOrder, Shuffle
 from lowtide._arrays.views import RowView
 from lowtide._io.pending import Pending, every
@@ -22,14 +23,17 @@ from lowtide.errors import ArgumentError, BudgetError
 if TYPE_CHECKING:
     from lowtide._arrays.splits import Folds
 
+Rows = Array | npt.NDArray[Any]
 
-def zip(*arrays: Array | Sequence[Array] | Mapping[str, Array], **named: Array) -> Zip:
+
+def zip(*arrays: Rows | Sequence[Rows] | Mapping[str, Rows], **named: Rows) -> Zip:
     """Arrays of equally many rows as one: one order, one budget, one state; a row is a tuple or a dict.
 
     Parameters
     ----------
     *arrays : Array
-        Arrays or views of them: chunks are tuples. Also one tuple, list or dict of arrays.
+        Arrays or views of them: chunks are tuples. Also one tuple, list or dict of arrays. An ndarray, such
+        as labels in memory, goes with arrays on disk; it is not copied.
     **named : Array
         Arrays by name: chunks are dicts. Positional ones before them are then called ``"0"``, ``"1"``, ….
 
@@ -48,14 +52,17 @@ def zip(*arrays: Array | Sequence[Array] | Mapping[str, Array], **named: Array) 
             arrays, named = (), {str(name): array for name, array in only.items()}
         elif isinstance(only, list | tuple):
             arrays = tuple(only)
-    for array in (*arrays, *named.values()):
+    every = [array if isinstance(array, Array) else as_array(array) for array in (*arrays, *named.values())]
+    for array in every:
         if not isinstance(array, Array):
             raise ArgumentError(
-                f"lowtide.zip takes arrays of lowtide.open, got {type(array).__name__}; save it to a file, "
-                f"or index what you have in memory by rows of chunks(with_rows=True)"
+                f"lowtide.zip takes arrays of lowtide.open and ndarrays, got {type(array).__name__}; open "
+                f"the file, or convert it with np.asarray"
             )
     names = [*map(str, range(len(arrays))), *named] if named else None
-    return Zip(cast("tuple[Array, ...]", (*arrays, *named.values())), names)
+    if names is not None and len(set(names)) < len(names):
+        raise ArgumentError(f"names of arrays to zip must differ, got {names}")
+    return Zip(every, names)
 
 
 class Zip(ReadOnly):

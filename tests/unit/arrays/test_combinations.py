@@ -49,7 +49,8 @@ def flat(lists: Iterable[list[int]]) -> list[int]:
 @st.composite
 def lengths_of(draw: st.DrawFn, total: int) -> list[int]:
     borders = sorted(draw(st.lists(st.integers(0, total), max_size=5)))
-    return np.diff([0, *borders, total]).tolist()
+    lengths: list[int] = np.diff([0, *borders, total]).tolist()
+    return lengths
 
 
 @st.composite
@@ -99,9 +100,9 @@ def test_every_row_once_beside_numpy(folders: Iterator[Path], data: st.DataObjec
         x = stack.enter_context(saved(folder, "x", features, data.draw(lengths_of(total))))
         ids = stack.enter_context(saved(folder, "id", numbers, data.draw(lengths_of(total))))
         columns: Any = data.draw(st.sampled_from([slice(None), slice(None, None, -2), [3, 0, 3], 1]))
-        arrays = {"x": x.columns[columns].astype("f8"), "id": ids}
+        arrays: dict[str, Any] = {"x": x.columns[columns].astype("f8"), "id": ids}
         if data.draw(st.booleans()):
-            arrays["w"] = x
+            arrays["w"] = data.draw(st.sampled_from([x, features]))
         zipped: Any = lowtide.zip(arrays)
         expected = numbers
         for _ in range(data.draw(st.integers(0, 3))):

@@ -144,6 +144,7 @@ def test_truncated_and_changed_files_raise(tmp_path: Path) -> None:
         ("nothing-*.npy", {}, NotFoundError, "nothing-"),
         (".", {}, IsADirectoryError, "is a folder"),
         ([], {}, ArgumentError, "at least one file"),
+        (iter(["scalar.npx"]), {}, ArgumentError, "pass a list, as in sorted"),
         (["missing.npy"], {}, NotFoundError, "missing.npy"),
         (["scalar.npx"], {}, ArgumentError, "no dimensions"),
         (["scalar.npx"], {"mode": "r+"}, ArgumentError, "one by one"),

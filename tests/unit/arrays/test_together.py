@@ -161,7 +161,9 @@ def test_a_chunk_by_number_is_that_of_the_pass(arrays: list[lowtide.Array], shuf
             ArgumentError,
             "equally many rows: .*x.npy has 1000, .* has 999",
         ),
-        (lambda x, y: lowtide.zip(x, np.zeros(9)), ArgumentError, "got ndarray"),  # type: ignore[arg-type]
+        (lambda x, y: lowtide.zip(x, np.zeros(9)), ArgumentError, "an array in memory has 9"),
+        (lambda x, y: lowtide.zip(x, "y.npy"), ArgumentError, "got str; open the"),  # type: ignore[arg-type]
+        (lambda x, y: lowtide.zip(x, y, **{"0": y}), ArgumentError, "names .* must differ"),
         (lambda x, y: lowtide.zip(x, y)[0, 1], ArgumentError, "by rows alone"),
         (lambda x, y: x.chunks(8, rank=2, world_size=2), ArgumentError, "rank must be below world_size"),
         (lambda x, y: x.chunks(1, world_size=2), ArgumentError, "rows of at least 2 for 2 ranks, got 1"),
