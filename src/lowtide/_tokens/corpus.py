@@ -17,6 +17,7 @@ from lowtide._closing import Closing
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
+from lowtide._sizes import whole
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
 from lowtide._tokens.formats.tokens import Tokens
@@ -25,6 +26,7 @@ from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingErro
 
 if TYPE_CHECKING:
     from lowtide._tokens.batches import Batches
+    from lowtide._tokens.schedules import Setting
 
 _PART = 4 * 2**20  # bytes of tokens that are looked at together
 _PAGE = 4096  # bytes: single tokens that are farther apart than this are read one by one
@@ -264,8 +266,8 @@ class Corpus(ReadOnly, Closing):
 
     def batches(
         self,
-        batch_size: int,
-        length: int,
+        batch_size: Setting,
+        length: Setting,
         *,
         order: str = "shuffle",
         seed: int = 0,
@@ -280,9 +282,10 @@ class Corpus(ReadOnly, Closing):
         Parameters
         ----------
         batch_size
-            Windows in the global batch, of which each rank reads its rows.
+            Windows in the global batch, of which each rank reads its rows. ``{0: 32, 1000: 64}`` has 32 of
+            them up to step 1000 and 64 from then on.
         length
-            Tokens in a window.
+            Tokens in a window; also by step, as ``{0: 512, 2000: 1024}``.
         order
             ``"shuffle"`` (windows that do not overlap, every token once per epoch, a new permutation and a
             new phase each time), ``"random"`` (anywhere, with replacement), ``"blocks"`` (long reads,
@@ -311,13 +314,15 @@ class Corpus(ReadOnly, Closing):
         >>> x.tolist(), y.tolist()
         ([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])
         """
-        from lowtide._tokens.batches import Batches, samples_of
+        from lowtide._tokens.batches import Batches, order_called
+        from lowtide._tokens.schedules import Schedule
+        from lowtide._tokens.stretches import scheduled
 
         self._check_open()
         self._check_ids()
-        samples = samples_of(self, length, order, seed)
+        lengths = Schedule(batch_size, length).stretches
         return Batches(
-            samples,
+            scheduled(order_called(order), self, lengths, whole("seed", seed)),
             batch_size,
             length,
             rank=rank,
