@@ -41,7 +41,7 @@ def corpus(
     reader: ReaderName = "auto",
     cache: Cache = "keep",
 ) -> Corpus:
-    """Open a token corpus in place: a folder, a file, a list of files or a glob.
+    """Open a token corpus in place: a folder, a file, a list of either or a glob.
 
     Recognised by their content are nanoGPT's ``train.bin`` and ``val.bin``, the shards of llm.c and
     modded-nanogpt, Megatron-LM's ``.bin`` with ``.idx``, datatrove's ``.ds``, OLMo's raw ``.npy`` (with
@@ -51,7 +51,7 @@ def corpus(
     Parameters
     ----------
     path
-        A folder, a file, a glob, or a list of files, which are read one after another.
+        A folder, a file, a glob, or a list of files or of folders, which are read one after another.
     split
         Which split of a folder or a glob to open. A file or a list of files is opened as it is.
     dtype

@@ -286,7 +286,9 @@ def _column(stream: Stream, path: str) -> Field:
         step = f"tokenize its text with `lowtide prepare {source} -o OUT --text-field {text}`"
     else:
         step = "save one of token ids, as a tokenizer gives them"
-    raise FormatError(f"{path}: has no column 'input_ids' of integers (found {columns}); {step}")
+    raise FormatError(
+        f"{path}: an Arrow file without a column 'input_ids' of integers (found {columns}); {step}"
+    )
 
 
 def _is_list(column: Field) -> bool:
