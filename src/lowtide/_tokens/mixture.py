@@ -314,21 +314,26 @@ def _place(out: npt.NDArray[Any], rows: Ints, tokens: npt.NDArray[Any], _: objec
 
 def _check_tokenizers(corpora: Mapping[str, Corpus]) -> None:
     """Refuse corpora whose ids have different meanings, as far as their formats record it."""
-    hashes, sizes = {}, {}
+    hashes, kinds, sizes = set(), {}, {}
     for name, corpus in corpora.items():
         tokenizer = corpus.metadata.get("tokenizer")
         if isinstance(tokenizer, Mapping) and tokenizer.get("sha256"):
-            hashes[name] = f"{tokenizer.get('name')}, sha256 {str(tokenizer['sha256'])[:8]}"
+            digest = str(tokenizer["sha256"])
+            hashes.add(digest)  # whatever its name is: a path, or what trained it
+            kinds[name] = f"{tokenizer.get('name')}, sha256 {digest[:8]}"
         if corpus.vocab_size is not None:
             sizes[name] = str(corpus.vocab_size)
-    remedy = "prepare them with one tokenizer, as in lowtide prepare --tokenizer"
-    for problem, values in (
-        ("have different tokenizers", hashes),
-        ("have vocabularies of different sizes", sizes),
-    ):
-        if len(set(values.values())) > 1:
-            listed = "; ".join(f"{name!r}: {value}" for name, value in values.items())
-            raise ArgumentError(f"the corpora of the mixture {problem} ({listed}); {remedy}")
+    if len(hashes) > 1:
+        problem, values = "have different tokenizers", kinds
+    elif len(set(sizes.values())) > 1:
+        problem, values = "have vocabularies of different sizes", sizes
+    else:
+        return
+    listed = "; ".join(f"{name!r}: {value}" for name, value in values.items())
+    raise ArgumentError(
+        f"the corpora of the mixture {problem} ({listed}); prepare them with one tokenizer, as in lowtide "
+        "prepare --tokenizer"
+    )
 
 
 def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fraction]:
