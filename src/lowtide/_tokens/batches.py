@@ -181,6 +181,12 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         """Shape of this rank's ``x`` and ``y``; of the next step if it changes."""
         return self._steps.at(self.step).shape
 
+    def __repr__(self) -> str:
+        settings = {**self._settings(), "rank": self.rank, "world_size": self.world_size}
+        names = ("batch_size", "length", "order", "seed", "rank", "world_size")
+        listed = ", ".join(f"{name}={settings[name]!r}" for name in names if name in settings)
+        return f"<lowtide.{type(self).__name__} {listed}, step={self.step}>"
+
     def __getitem__(self, step: int) -> Pair:
         return pair(self.read(step))
 

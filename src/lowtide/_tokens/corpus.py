@@ -20,6 +20,7 @@ from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
+from lowtide._tokens.formats.index import token_id
 from lowtide._tokens.formats.tokens import Tokens
 from lowtide._tokens.segments import Segments
 from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingError
@@ -100,7 +101,7 @@ class Corpus(ReadOnly, Closing):
             )
         self._layout = layout
         self._settings = {"eos": eos, "reader": reader, "cache": cache}
-        self._eos = layout.eos if eos is None else eos
+        self._eos = layout.eos if eos is None else token_id(whole("eos", eos), layout.dtype, "eos")
         self._segments = Segments(layout.segments, layout.dtype, reader=reader, cache=cache)
         self._closed = False
         if layout.usual_eos is not None:

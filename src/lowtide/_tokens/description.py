@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +167,9 @@ def _corpus(path: str, split: str, dtype: str | None, eos: int | None, scan: boo
         splits = _splits(path, opened, dtype)
         tokenizer = opened.metadata.get("tokenizer")
         largest = opened.largest(scan=scan)
-        documents = opened.documents.count if opened.has_documents else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it is among the remarks
+            documents = opened.documents.count if opened.has_documents else None
         return CorpusSummary(
             path=store.absolute(path),
             format=opened.format,

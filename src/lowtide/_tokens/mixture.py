@@ -89,6 +89,12 @@ class Mixture(ReadOnly):
             )
         self._weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
 
+    def __repr__(self) -> str:
+        shares = {
+            step: {name: float(one) for name, one in shares.items()} for step, shares in self._weights.items()
+        }
+        return f"<lowtide.Mixture of {', '.join(map(repr, self._corpora))}, weights={shares}>"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the tokens: one that holds those of every corpus."""

@@ -6,6 +6,7 @@ write a subclass of ``Windows`` and add it to ``ORDERS`` of ``lowtide._tokens.ba
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -301,6 +302,13 @@ class DocumentStarts(Windows):
         super().__init__(corpus, length, seed)
         self._documents = corpus.documents
         count = self.epoch_samples = self._documents.count
+        if count == 1:
+            warnings.warn(
+                f"{corpus.name}: has one document, so that every window of order='documents' is the same; "
+                "use another order, such as 'shuffle'",
+                UserWarning,
+                stacklevel=4,
+            )
         self._epochs = Epochs(count, lambda epoch: Shuffled(count, key_of(seed, 2 * epoch + 1)))
 
     def starts(self, first: int, last: int) -> Ints:

@@ -223,6 +223,17 @@ def test_state_of_another_batch_size_says_how_to_continue(corpus: lowtide.Corpus
     assert (next(continued)[0] == windows[:size]).all()
 
 
+def test_repr_has_the_settings(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches({0: 4, 10: 8}, 16, seed=1, rank=1, world_size=2, start=3)
+    assert repr(batches) == (
+        "<lowtide.Batches batch_size={'0': 4, '10': 8}, length=16, order='shuffle', seed=1, rank=1, "
+        "world_size=2, step=3>"
+    )
+    mixed = lowtide.mix({"a": corpus, "b": corpus}, {"a": 3, "b": 1})
+    assert repr(mixed) == "<lowtide.Mixture of 'a', 'b', weights={0: {'a': 0.75, 'b': 0.25}}>"
+    assert repr(mixed.batches(4, 16)).startswith("<lowtide.MixedBatches batch_size=4, length=16")
+
+
 # Prefetching
 
 
