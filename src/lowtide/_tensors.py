@@ -102,17 +102,20 @@ class Destination:
         if target.min > source.min or target.max < source.max:
             raise ArgumentError(f"dtype {dtype} does not hold every {tokens} of the corpus; use torch.int64")
 
-    def submit(self, rows: int, read: Callable[[npt.NDArray[Any]], Pending[Any]]) -> Pending[Host]:
+    def submit(
+        self, rows: int, read: Callable[[npt.NDArray[Any]], Pending[Any]], width: int | None = None
+    ) -> Pending[Host]:
         """Start to ``read`` ``rows`` windows into a buffer in the corpus' own dtype."""
-        pinned = self._pinned_memory((rows, self._width), self._tokens) if self._pinned else None
-        shape = rows, self._width
+        shape = rows, width or self._width
+        pinned = self._pinned_memory(shape, self._tokens) if self._pinned else None
         tokens = self._read_into.empty(shape, self._tokens) if pinned is None else pinned.numpy()
         return read(tokens).then(partial(self._host, tokens, pinned))
 
     def submit_step(self, steps: Steps, step: int) -> Pending[Host]:
         """Start to read this rank's windows of a step."""
         if self._pinned:
-            return self.submit(steps.rows[1] - steps.rows[0], partial(steps.submit, step))
+            rows, length = steps.at(step).shape
+            return self.submit(rows, partial(steps.submit, step), length + 1)
         return steps.submit_view(step).then(self._pair)
 
     def _host(self, tokens: npt.NDArray[Any], pinned: torch.Tensor | None, _: object) -> Host:
@@ -120,7 +123,7 @@ class Destination:
 
     def _pair(self, tokens: npt.NDArray[Any]) -> Pair:
         # By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
-        wide = self._widen_into.empty((2, len(tokens), self._width - 1), self._wide)
+        wide = self._widen_into.empty((2, len(tokens), tokens.shape[1] - 1), self._wide)
         x, y = wide[0], wide[1]
         np.copyto(x, tokens[:, :-1])
         np.copyto(y, tokens[:, 1:])
@@ -290,5 +293,4 @@ class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
         """End the thread; idempotent."""
         self._closed = True
         self._ahead.close()
-        if self._batches._steps.ahead is not None:
-            self._batches._steps.ahead.release()
+        self._batches._steps.release()

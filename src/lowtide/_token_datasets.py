@@ -55,6 +55,7 @@ class MapDataset(data.Dataset[Any]):
 
     def __init__(self, batches: Batches | DocumentBatches, *, as_dict: bool = False, epoch: int = 0) -> None:
         batches, self._kind = _parts(batches, single=True)
+        batches._check_one_length()
         self._batches = _private_copy(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
         self._as_dict = as_dict
@@ -227,7 +228,9 @@ class IterableDataset(data.IterableDataset[Any]):
         """Batches in an epoch, or windows if they are single; ``TypeError`` without ``steps``."""
         if self._steps is None:
             raise TypeError("an IterableDataset without steps= has no end, so it has no len()")
-        return self._steps * (self._ranked().shape[0] if self._single else 1)
+        if not self._single:
+            return self._steps
+        return self._ranked()._steps.rows_between(self._first, self._first + self._steps)
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next ``iter`` at another epoch. Accelerate calls it; it reaches workers that stay.

@@ -58,7 +58,8 @@ class TorchBatches(Tensors[Host, Pair]):
         dtype: torch.dtype | None = None,
         prefetch: int = 2,
     ) -> None:
-        to = Destination(device, dtype, batches.dtype, batches.length, batches.shape[0], prefetch)
+        rows, length = batches._steps.largest
+        to = Destination(device, dtype, batches.dtype, length, rows, prefetch)
         submit = partial(to.submit_step, batches._steps)
         super().__init__(batches, to, submit, to.take, prefetch, batches.step)
 

@@ -508,3 +508,30 @@ def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str
     [(name, value)] = arguments.items()
     with pytest.raises(ArgumentError, match=f"{name} must be an integer.*got {value}"):
         IterableDataset(corpus.batches(4, LENGTH), **arguments)
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_schedules_in_loaders(tmp_path: Path, workers: int) -> None:
+    """Shapes that change, in any number of workers, resumed in the middle."""
+    corpus = numbered(tmp_path, 5000)
+    batches = corpus.batches({0: 3, 4: 5}, {0: 8, 6: 16}, seed=2)
+    expected = [batches[step][0] for step in range(9)]
+    loader: Any = StatefulDataLoader(IterableDataset(batches, steps=9), batch_size=None, num_workers=workers)
+    first = []
+    for x, _ in loader:
+        first.append(x)
+        if len(first) == 5:
+            state = loader.state_dict()
+            break
+    loader = StatefulDataLoader(IterableDataset(batches, steps=9), batch_size=None, num_workers=workers)
+    loader.load_state_dict(state)
+    result = [*first, *(x for x, _ in loader)]
+    assert [tuple(x.shape) for x in result] == [tuple(x.shape) for x in expected]
+    assert all((x.numpy() == y).all() for x, y in zip(result, expected, strict=True))
+    tensors = batches.torch()
+    assert all((next(tensors)[0].numpy() == x).all() for x in expected)
+    single = IterableDataset(batches, steps=9, single=True)
+    assert len(single) == len(list(single)) == 4 * 3 + 5 * 5
+    with pytest.raises(ArgumentError, match="pass one length"):
+        MapDataset(batches)

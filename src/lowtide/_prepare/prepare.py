@@ -166,6 +166,11 @@ def prepare(
     )
     if dask is not None and workers is not None:
         raise ArgumentError("workers and dask cannot be combined; a Dask cluster has its own workers")
+    if dask is not None and not isinstance(dask, str):
+        raise ArgumentError(
+            f"dask must be the address of a cluster, got {dask!r}; pass that of a client, as in "
+            "dask=client.scheduler.address"
+        )
     processes = _cores() if workers is None else whole("workers", workers, least=1)
 
     def prepared(folder: str) -> Summary:

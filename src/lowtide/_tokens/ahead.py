@@ -52,12 +52,20 @@ class Ahead:
         Whether cached steps are read several at a time.
     budget
         Bytes of memory for steps that are not cached; 0 reads each of them by itself.
+    origin
+        The sample that step 0 would start with.
     """
 
     def __init__(
-        self, samples: Windows, batch_size: int, rows: tuple[int, int], together: bool, budget: int
+        self,
+        samples: Windows,
+        batch_size: int,
+        rows: tuple[int, int],
+        together: bool,
+        budget: int,
+        origin: int = 0,
     ) -> None:
-        self._samples, self._batch_size, self._rows = samples, batch_size, rows
+        self._samples, self._batch_size, self._rows, self._origin = samples, batch_size, rows, origin
         count, width = rows[1] - rows[0], samples.length + 1
         self._shape = count, width
         nbytes = count * width * samples.dtype.itemsize
@@ -141,7 +149,7 @@ class Ahead:
         self._tokens = self._picks = None
         tokens = self._buffers.empty((count, self._shape[1]), self._samples.dtype)
         if self._shape[0] == self._batch_size:
-            outcome: Outcome = self._samples.submit(step * self._batch_size, tokens).wait()
+            outcome: Outcome = self._samples.submit(self._origin + step * self._batch_size, tokens).wait()
         else:
             starts = self._samples.starts_at(self._numbers(step, step + self._together))
             outcome = self._samples.segments.submit_windows(starts, tokens).wait()
@@ -150,7 +158,7 @@ class Ahead:
 
     def _numbers(self, first: int, last: int) -> Ints:
         """The samples of this rank in some steps."""
-        steps = np.arange(first, last, dtype=np.int64)[:, None] * self._batch_size
+        steps = np.arange(first, last, dtype=np.int64)[:, None] * self._batch_size + self._origin
         return (steps + np.arange(*self._rows, dtype=np.int64)).ravel()
 
     def _load_and_deal(self, step: int) -> Tokens:

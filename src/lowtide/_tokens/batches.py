@@ -24,8 +24,11 @@ from lowtide._tokens.blocks import Blocks
 from lowtide._tokens.documents import DocumentBatches, DocumentKind
 from lowtide._tokens.packing import Packed
 from lowtide._tokens.sampling import DocumentStarts, Order, Random, Samples, Sequential, Shuffle, Windows
-from lowtide._tokens.steps import Check, Steps
-from lowtide.errors import ArgumentError, ClosedError, StateError
+from lowtide._tokens.schedules import Phase, Schedule, Setting
+from lowtide._tokens.states import checked_step, plain
+from lowtide._tokens.steps import Check, StepRange, Steps
+from lowtide._tokens.stretches import Stretch, Stretches
+from lowtide.errors import ArgumentError, ClosedError
 
 if TYPE_CHECKING:
     from lowtide._tokens.corpus import Corpus
@@ -40,10 +43,14 @@ ORDERS: list[type[Order]] = [Shuffle, Random, Blocks, Sequential, DocumentStarts
 
 def samples_of(corpus: Corpus, length: int, order: str, seed: int) -> Samples:
     """The samples of a corpus in the order of that name."""
-    length, seed = whole("length", length, 1), whole("seed", seed)
+    return order_called(order)(corpus, whole("length", length, 1), whole("seed", seed))
+
+
+def order_called(order: str) -> type[Order]:
+    """The class of an order."""
     for kind in ORDERS:
         if kind.name == order:
-            return kind(corpus, length, seed)
+            return kind
     *names, last = [kind.name for kind in ORDERS]
     raise ArgumentError(f"order must be {', '.join(names)} or {last}, got {order!r}")
 
@@ -66,9 +73,9 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
 
     def __init__(
         self,
-        samples: Samples,
-        batch_size: int,
-        length: int,
+        samples: Samples | Stretches,
+        batch_size: Setting,
+        length: Setting,
         *,
         rank: Rank = None,
         world_size: int | None = None,
@@ -77,37 +84,44 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         budget: int | str | None = None,
         check: Check | None = None,
     ) -> None:
-        batch_size, length = whole("batch_size", batch_size, 1), whole("length", length, 1)
+        self._schedule = Schedule(batch_size, length)
         self._rank, self._world_size = ranks(rank, world_size)
-        if batch_size < self.world_size:
+        if (least := min(phase.batch_size for phase in self._schedule.phases)) < self.world_size:
             raise ArgumentError(
-                f"batch_size is the global batch and must hold a row for each rank, got {batch_size} for "
+                f"batch_size is the global batch and must hold a row for each rank, got {least} for "
                 f"{self.world_size} ranks"
             )
         self._prefetch = whole("prefetch", prefetch, 0)
-        rows = (self.rank * batch_size // self.world_size, (self.rank + 1) * batch_size // self.world_size)
-        self._samples = samples
+        self._stretches = [(samples, 0)] if isinstance(samples, Samples) else samples
+        self._samples = self._stretches[0][0]
         self._options: dict[str, Any] = {"prefetch": prefetch, "budget": budget, "check": check}
-        nbytes = (rows[1] - rows[0]) * (length + 1) * samples.dtype.itemsize
-        # One is in the consumer's hands, and the loop still holds it while it takes the next.
-        buffers = Buffers(nbytes, most=self._prefetch + 2)
         memory = 0 if budget is None else parse_size(budget)
-        ahead = None
-        if isinstance(samples, Windows) and samples.reads_ahead and (memory or self._prefetch):
-            ahead = Ahead(samples, batch_size, rows, self._prefetch > 0, memory)
-        self._steps = Steps(samples, batch_size, length, rows, check, buffers, ahead)
+        self._steps = Steps([self._range(phase, memory, check) for phase in self._schedule.phases])
         self._closed = False
         self._seek(whole("start", start, 0))
 
+    def _range(self, phase: Phase, memory: int, check: Check | None) -> StepRange:
+        size, ranks = phase.batch_size, self.world_size
+        rows = (self.rank * size // ranks, (self.rank + 1) * size // ranks)
+        samples, first = self._stretches[phase.stretch]
+        origin = first + phase.sample(0)
+        nbytes = (rows[1] - rows[0]) * (phase.length + 1) * samples.dtype.itemsize
+        # One is in the consumer's hands, and the loop still holds it while it takes the next.
+        buffers = Buffers(nbytes, most=self._prefetch + 2)
+        ahead = None
+        if isinstance(samples, Windows) and samples.reads_ahead and (memory or self._prefetch):
+            ahead = Ahead(samples, size, rows, self._prefetch > 0, memory, origin)
+        return StepRange(phase.step, origin, samples, size, phase.length, rows, check, buffers, ahead)
+
     @property
     def batch_size(self) -> int:
-        """Windows in the global batch, of which each rank has its part."""
-        return self._steps.batch_size
+        """Windows in the global batch, of which each rank has its part; of the next step if it changes."""
+        return self._steps.at(self.step).batch_size
 
     @property
     def length(self) -> int:
-        """Tokens in a window."""
-        return self._steps.length
+        """Tokens in a window; of the next step if it changes."""
+        return self._steps.at(self.step).length
 
     @property
     def rank(self) -> int:
@@ -126,18 +140,36 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
 
     @property
     def epoch_steps(self) -> int:
-        """Complete steps in an epoch."""
-        return self.epoch_samples // self.batch_size
+        """Complete steps in an epoch; in the first one if batch size or length change."""
+        in_stretches = self._first_epoch()
+        last = len(in_stretches) - 1
+        return self._schedule.step_of(last, in_stretches[last])
 
     @property
     def epoch_samples(self) -> int:
-        """Windows in an epoch."""
-        return self._samples.epoch_samples
+        """Windows in an epoch; in the first one if the length changes."""
+        return sum(self._first_epoch())
+
+    def _first_epoch(self) -> list[int]:
+        """Windows of the first epoch, of each length that it has."""
+        if len(self._stretches) == 1:
+            return [self._samples.epoch_samples]
+        counts: list[int] = []
+        for (samples, first), (_, count) in zip(self._stretches, self._schedule.stretches, strict=True):
+            room = samples.in_epoch(0) if isinstance(samples, Stretch) else samples.epoch_samples - first
+            counts.append(room if count is None else max(0, min(room, count)))
+            if count is None or counts[-1] < count:
+                break
+        return counts
 
     @property
     def dropped_tokens(self) -> int:
         """Tokens that are in no window of an epoch; for ``order="packed"`` those that packing drops."""
-        return self._samples.dropped_tokens
+        if len(self._stretches) == 1:
+            return self._samples.dropped_tokens
+        counts = zip(self._first_epoch(), self._schedule.stretches, strict=False)
+        used = sum(count * length for count, (length, _) in counts)
+        return max(0, self._samples.tokens - used)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -146,9 +178,14 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of this rank's ``x`` and ``y``."""
-        first, last = self._steps.rows
-        return last - first, self.length
+        """Shape of this rank's ``x`` and ``y``; of the next step if it changes."""
+        return self._steps.at(self.step).shape
+
+    def __repr__(self) -> str:
+        settings = {**self._settings(), "rank": self.rank, "world_size": self.world_size}
+        names = ("batch_size", "length", "order", "seed", "rank", "world_size")
+        listed = ", ".join(f"{name}={settings[name]!r}" for name in names if name in settings)
+        return f"<lowtide.{type(self).__name__} {listed}, step={self.step}>"
 
     def __getitem__(self, step: int) -> Pair:
         return pair(self.read(step))
@@ -177,7 +214,7 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         Parameters
         ----------
         numbers
-            Which windows, in any order, counted through all epochs.
+            Which windows, in any order, counted through all epochs. Not for a ``length`` that changes.
         out
             Array to read into, of shape ``(len(numbers), length + 1)``; a new one without it.
 
@@ -187,10 +224,18 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         array([[28, 29, 30, 31, 32],
                [ 0,  1,  2,  3,  4]], dtype=uint16)
         """
+        self._check_one_length()
         if out is None:
             out = np.empty((len(numbers), self.length + 1), self.dtype)
         self._samples.gather(numbers, out)
         return out
+
+    def _check_one_length(self) -> None:
+        if len(self._stretches) > 1:
+            raise ArgumentError(
+                f"windows have no numbers where length changes ({self._schedule.lengths}); read steps, or "
+                "pass one length"
+            )
 
     def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchBatches:
         """These batches as contiguous tensors, prefetched by a thread.
@@ -235,7 +280,8 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
     def _for_rank(self, rank: int, world_size: int) -> Batches:
         """The same batches, of which another rank reads its rows."""
         options = {**self._options, "rank": rank, "world_size": world_size, "start": self.step}
-        return type(self)(self._samples, self.batch_size, self.length, **options)
+        schedule = self._schedule
+        return type(self)(self._stretches, schedule.batch_sizes, schedule.lengths, **options)
 
     def __iter__(self) -> Batches:
         return self
@@ -269,8 +315,15 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         """
         if whole("token", token, 0) >= self._samples.tokens:
             raise ArgumentError(f"token {token} is out of bounds for {self._samples.tokens} tokens")
-        numbers = self._samples.containing(token, whole("epoch", epoch, 0))
-        return sorted({number // self.batch_size for number in numbers})
+        steps: set[int] = set()
+        for nth, (samples, first) in enumerate(self._stretches):
+            count = self._schedule.stretches[nth][1]
+            if len(self._stretches) > 1 and isinstance(samples, Random):
+                raise ArgumentError("random windows have no epochs where length changes; pass one length")
+            for number in samples.containing(token, whole("epoch", epoch, 0)):
+                if first <= number and (count is None or number < first + count):
+                    steps.add(self._schedule.step_of(nth, number - first))
+        return sorted(steps)
 
     def state_dict(self) -> dict[str, Any]:
         """The step, and a fingerprint of the corpus and the settings.
@@ -305,33 +358,12 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
 
     def _check_state(self, state: Mapping[str, Any]) -> int:
         """The step of a state, if it is of this corpus and these settings."""
-        step, saved, now = state.get("step"), state.get("settings"), self._settings()
-        if not isinstance(step, int) or step < 0 or not isinstance(saved, Mapping):
-            raise StateError(
-                f"not a state of batches (expected 'step' and 'settings', got {sorted(map(str, state))}); "
-                f"pass what state_dict() returned"
-            )
-        saved = _plain(saved)
-        differences = [
-            f"{name} was {saved.get(name)!r} and is {now.get(name)!r}"
-            for name in sorted({*saved, *now})
-            if saved.get(name) != now.get(name)
-        ]
-        if differences:
-            remedy, size = "", saved.get("batch_size")
-            if isinstance(size, int) and {**saved, "batch_size": self.batch_size} == now:
-                # Samples are numbered through all epochs, so their number is the place, whatever the batch.
-                start = -(-step * size // self.batch_size)
-                remedy = f"; to continue behind its {step * size} windows pass start={start} and no state"
-            raise StateError(
-                f"the state was saved with another corpus or other settings: {'; '.join(differences)}{remedy}"
-            )
-        return step
+        # Which windows a length takes depends on how many there will be, and so on batch sizes to come.
+        fixed = len(self._stretches) > 1
+        return checked_step(state, self._settings(), self._schedule.batch_sizes, fixed)
 
     def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = _plain(
-            {"batch_size": self.batch_size, "length": self.length, **self._samples.settings()}
-        )
+        settings: dict[str, Any] = plain({**self._schedule.settings, **self._samples.settings()})
         return settings
 
     def _seek(self, step: int) -> None:
@@ -354,15 +386,7 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         """End the prefetch thread; idempotent."""
         self._closed = True
         self._ahead.close()
-        if self._steps.ahead is not None:
-            self._steps.ahead.release()
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON would give it back: with strings as keys, and no integers of NumPy."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return int(value) if isinstance(value, np.integer) else value
+        self._steps.release()
 
 
 def pair(buffer: npt.NDArray[Any]) -> Pair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
-from lowtide._tokens.sampling import Epochs, Shuffle
+from lowtide._tokens.sampling import Epochs, LengthsKind, Shuffle
 
 if TYPE_CHECKING:
     from lowtide._tokens.corpus import Corpus
@@ -41,6 +41,7 @@ class Blocks(Shuffle):
 
     name = "blocks"
     reads_ahead = False
+    lengths: ClassVar[LengthsKind] = "one"
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)

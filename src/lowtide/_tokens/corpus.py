@@ -18,14 +18,17 @@ from lowtide._io import store
 from lowtide._io.reader import Cache, ReaderName
 from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
+from lowtide._sizes import whole
 from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
+from lowtide._tokens.formats.index import token_id
 from lowtide._tokens.formats.tokens import Tokens
 from lowtide._tokens.segments import Segments
 from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingError
 
 if TYPE_CHECKING:
     from lowtide._tokens.batches import Batches
+    from lowtide._tokens.schedules import Setting
 
 _PART = 4 * 2**20  # bytes of tokens that are looked at together
 _PAGE = 4096  # bytes: single tokens that are farther apart than this are read one by one
@@ -41,7 +44,7 @@ def corpus(
     cache: Cache = "keep",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Corpus:
-    """Open a token corpus in place: a folder, a file, a list of files or a glob.
+    """Open a token corpus in place: a folder, a file, a list of either or a glob.
 
     Recognised by their content are nanoGPT's ``train.bin`` and ``val.bin``, the shards of llm.c and
     modded-nanogpt, Megatron-LM's ``.bin`` with ``.idx``, datatrove's ``.ds``, OLMo's raw ``.npy`` (with
@@ -51,8 +54,8 @@ def corpus(
     Parameters
     ----------
     path
-        A folder, a file, a glob, or a list of files, which are read one after another. Any of them may be an
-        address such as ``"s3://bucket/corpus/"`` (``gs://``, ``az://``, ``https://``).
+        A folder, a file, a glob, or a list of files or of folders, which are read one after another. Any of
+        them may be an address such as ``"s3://bucket/corpus/"`` (``gs://``, ``az://``, ``https://``).
     split
         Which split of a folder or a glob to open. A file or a list of files is opened as it is.
     dtype
@@ -104,7 +107,7 @@ class Corpus(ReadOnly, Closing):
             )
         self._layout = layout
         self._settings = {"eos": eos, "reader": reader, "cache": cache}
-        self._eos = layout.eos if eos is None else eos
+        self._eos = layout.eos if eos is None else token_id(whole("eos", eos), layout.dtype, "eos")
         self._segments = Segments(layout.segments, layout.dtype, reader=reader, cache=cache)
         self._closed = False
         if layout.usual_eos is not None:
@@ -270,8 +273,8 @@ class Corpus(ReadOnly, Closing):
 
     def batches(
         self,
-        batch_size: int,
-        length: int,
+        batch_size: Setting,
+        length: Setting,
         *,
         order: str = "shuffle",
         seed: int = 0,
@@ -286,9 +289,10 @@ class Corpus(ReadOnly, Closing):
         Parameters
         ----------
         batch_size
-            Windows in the global batch, of which each rank reads its rows.
+            Windows in the global batch, of which each rank reads its rows. ``{0: 32, 1000: 64}`` has 32 of
+            them up to step 1000 and 64 from then on.
         length
-            Tokens in a window.
+            Tokens in a window; also by step, as ``{0: 512, 2000: 1024}``.
         order
             ``"shuffle"`` (windows that do not overlap, every token once per epoch, a new permutation and a
             new phase each time), ``"random"`` (anywhere, with replacement), ``"blocks"`` (long reads,
@@ -317,13 +321,15 @@ class Corpus(ReadOnly, Closing):
         >>> x.tolist(), y.tolist()
         ([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])
         """
-        from lowtide._tokens.batches import Batches, samples_of
+        from lowtide._tokens.batches import Batches, order_called
+        from lowtide._tokens.schedules import Schedule
+        from lowtide._tokens.stretches import scheduled
 
         self._check_open()
         self._check_ids()
-        samples = samples_of(self, length, order, seed)
+        lengths = Schedule(batch_size, length).stretches
         return Batches(
-            samples,
+            scheduled(order_called(order), self, lengths, whole("seed", seed)),
             batch_size,
             length,
             rank=rank,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from lowtide._arrays.formats import inspect, members
 from lowtide._arrays.formats.layout import Member
 from lowtide._io import pagecache, store
-from lowtide._tokens.corpus import corpus
+from lowtide._tokens.corpus import Corpus, corpus
 from lowtide._tokens.formats import find
 from lowtide.errors import FormatError, LowtideError
 
 _SUFFIXES = (".npy", ".npz", ".safetensors", ".h5", ".hdf5")
 _EXACT = 2**18  # tokens up to which the largest id is that of all
+_REPEATED = 0.45  # of the tokens: wider ones that are read as narrow ones have a zero in every second place
+_SMALL = 4096  # tokens of a validation split whose loss says little
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,11 @@ class CorpusSummary:
     vocab_size: int | None
     largest_id: int
     largest_id_is: str
+    splits: dict[str, int]
+    """Tokens of each split of a folder; empty for files."""
+    tokenizer: str | None
+    remarks: list[str]
+    """What looks wrong, a sentence each."""
 
     def as_json(self) -> dict[str, Any]:
         return vars(self)
@@ -153,6 +164,12 @@ def _is_corpus(path: str, *, split: str = "train", dtype: str | None = None) -> 
 
 def _corpus(path: str, split: str, dtype: str | None, eos: int | None, scan: bool) -> CorpusSummary:
     with corpus(path, split=split, dtype=dtype, eos=eos) as opened:
+        splits = _splits(path, opened, dtype)
+        tokenizer = opened.metadata.get("tokenizer")
+        largest = opened.largest(scan=scan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it is among the remarks
+            documents = opened.documents.count if opened.has_documents else None
         return CorpusSummary(
             path=store.absolute(path),
             format=opened.format,
@@ -160,12 +177,50 @@ def _corpus(path: str, split: str, dtype: str | None, eos: int | None, scan: boo
             shards=len(opened.paths),
             dtype=str(opened.dtype),
             bytes=len(opened) * opened.dtype.itemsize,
-            documents=opened.documents.count if opened.has_documents else None,
+            documents=documents,
             eos=opened.eos,
             vocab_size=opened.vocab_size,
-            largest_id=opened.largest(scan=scan),
+            largest_id=largest,
             largest_id_is="exact" if scan or len(opened) <= _EXACT else "of a sample",
+            splits=splits,
+            tokenizer=str(tokenizer["name"]) if isinstance(tokenizer, dict) else None,
+            remarks=_remarks(opened, splits, largest, documents),
         )
+
+
+def _splits(path: str, opened: Corpus, dtype: str | None) -> dict[str, int]:
+    """The tokens of each split, of a folder that has them."""
+    if not store.is_folder(path):
+        return {}
+    names = opened.metadata.get("splits")
+    splits: dict[str, int] = {}
+    for name in names if isinstance(names, tuple) else ("train", "val", "test"):
+        with suppress(LowtideError):
+            splits[str(name)] = find(path, split=str(name), dtype=dtype).count
+    return splits
+
+
+def _remarks(opened: Corpus, splits: dict[str, int], largest: int, documents: int | None) -> list[str]:
+    remarks = []
+    if opened.vocab_size is not None and largest >= opened.vocab_size:
+        remarks.append(
+            f"the id {largest:,} is not in the vocabulary of {opened.vocab_size:,} ids: the dtype or the "
+            "tokenizer is another one"
+        )
+    ids, counts = np.unique(opened._spread(64, 1024), return_counts=True)
+    share = counts.max() / counts.sum()
+    if len(opened) > 1000 and share >= _REPEATED:
+        remarks.append(
+            f"{100 * share:.0f} % of the tokens are {ids[counts.argmax()]}: padding, or the dtype is another "
+            "one"
+        )
+    if documents == 1 and opened.eos is not None and len(opened) > 1 and not opened._layout.documents:
+        remarks.append(f"token {opened.eos} never ends a document: the end of text is another one")
+    if splits and "val" not in splits:
+        remarks.append("there is no split val, on which a training run could be evaluated")
+    elif 0 < splits.get("val", _SMALL) < _SMALL:
+        remarks.append(f"val is small: a loss on {splits['val']:,} tokens says little")
+    return remarks
 
 
 def _as_json(member: Member) -> dict[str, Any]:

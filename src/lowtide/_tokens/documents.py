@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -224,7 +225,7 @@ def scan(corpus: Corpus) -> Documents:
     for folder in folders:
         documents = _open(os.path.join(folder, name), len(corpus))
         if documents is not None:
-            return documents
+            return _marked(corpus, documents)
     for folder in folders:
         path = os.path.join(folder, name)
         try:
@@ -238,8 +239,20 @@ def scan(corpus: Corpus) -> Documents:
             continue
         documents = _open(path, len(corpus))
         if documents is not None:
-            return documents
+            return _marked(corpus, documents)
     raise LowtideError(f"{corpus.name}: the index of its documents vanished as soon as it was written")
+
+
+def _marked(corpus: Corpus, documents: Documents) -> Documents:
+    """The documents, with a warning if the token that should mark them does not occur."""
+    if documents.count == 1 and corpus._layout.index is None and corpus.eos not in (corpus[0], corpus[-1]):
+        warnings.warn(
+            f"{corpus.name}: token {corpus.eos} does not occur, so that all of it is one document; pass the "
+            "end of text of its tokenizer as eos",
+            UserWarning,
+            stacklevel=4,
+        )
+    return documents
 
 
 def _open(path: str, tokens: int) -> Documents | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from lowtide._permutation import key_of
 from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
-from lowtide._tokens.batches import Batches, samples_of
+from lowtide._tokens.batches import Batches, order_called
 from lowtide._tokens.corpus import Corpus
 from lowtide._tokens.documents import Ids
 from lowtide._tokens.sampling import Samples
+from lowtide._tokens.schedules import Schedule, Setting
+from lowtide._tokens.stretches import Lengths, scheduled
 from lowtide.errors import ArgumentError
 
 _FINEST = 10**5  # parts of a weight: so one table of at most this length repeats for ever
@@ -86,6 +89,12 @@ class Mixture(ReadOnly):
             )
         self._weights = {step: _exact(self.corpora, by_step[step]) for step in sorted(by_step)}
 
+    def __repr__(self) -> str:
+        shares = {
+            step: {name: float(one) for name, one in shares.items()} for step, shares in self._weights.items()
+        }
+        return f"<lowtide.Mixture of {', '.join(map(repr, self._corpora))}, weights={shares}>"
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the tokens: one that holds those of every corpus."""
@@ -103,8 +112,8 @@ class Mixture(ReadOnly):
 
     def batches(
         self,
-        batch_size: int,
-        length: int,
+        batch_size: Setting,
+        length: Setting,
         *,
         order: str = "shuffle",
         seed: int = 0,
@@ -118,9 +127,10 @@ class Mixture(ReadOnly):
         Parameters
         ----------
         batch_size
-            Windows in the global batch, of which each rank reads its rows.
+            Windows in the global batch, of which each rank reads its rows; also by step, as
+            ``{0: 32, 1000: 64}``.
         length
-            Tokens in a window.
+            Tokens in a window; also by step.
         order
             The order within each corpus, as in :meth:`lowtide.Corpus.batches`.
         seed
@@ -142,7 +152,8 @@ class Mixture(ReadOnly):
         >>> x.shape
         (10, 4)
         """
-        samples = MixedSamples(self, batch_size, length, order, seed)
+        count = len(Schedule(batch_size, length).stretches)
+        samples = [(MixedSamples(self, batch_size, length, order, seed, nth), 0) for nth in range(count)]
         return MixedBatches(
             samples, batch_size, length, rank=rank, world_size=world_size, start=start, prefetch=prefetch
         )
@@ -163,16 +174,20 @@ class _Phase:
 
 
 class MixedSamples(Samples):
-    """Samples of a mixture."""
+    """Samples of a mixture; of one of its lengths, the one with the number ``stretch``."""
 
-    def __init__(self, mixture: Mixture, batch_size: int, length: int, order: str, seed: int) -> None:
+    def __init__(
+        self,
+        mixture: Mixture,
+        batch_size: Setting,
+        length: Setting,
+        order: str,
+        seed: int,
+        stretch: int = 0,
+    ) -> None:
+        schedule = Schedule(batch_size, length)
         self.dtype = mixture.dtype
         self._names = list(mixture.corpora)
-        # Each corpus has its own seed, or two copies of one corpus would come in the same order.
-        self._parts = [
-            samples_of(corpus, length, order, key_of(whole("seed", seed), nth))
-            for nth, corpus in enumerate(mixture.corpora.values())
-        ]
         self._seed = whole("seed", seed)
         self._weights = {
             step: {name: str(share) for name, share in shares.items()}
@@ -180,19 +195,44 @@ class MixedSamples(Samples):
         }
         self._phases: list[_Phase] = []
         used = np.zeros(len(self._names), np.int64)
-        firsts = [step * batch_size for step in mixture.weights]
+        firsts = [schedule.total(step) for step in mixture.weights]
         for nth, shares in enumerate(mixture.weights.values()):
             phase = _phase(firsts[nth], [shares[name] for name in self._names], used)
             self._phases.append(phase)
             if nth + 1 < len(firsts):
                 used = used + _counts(phase, firsts[nth + 1] - firsts[nth])
         self._firsts = firsts
+        self._start = schedule.totals[stretch]
+        # Each corpus has its own seed, or two copies of one corpus would come in the same order.
+        orders = [
+            scheduled(order_called(order), corpus, lengths, key_of(self._seed, nth))
+            for nth, (corpus, lengths) in enumerate(
+                zip(mixture.corpora.values(), self._lengths(schedule), strict=True)
+            )
+        ]
+        self._parts = [samples[stretch][0] for samples in orders]
+        before = self._used(self._start)
+        self._origins = np.array([samples[stretch][1] for samples in orders], np.int64) - before
         self.tokens = sum(part.tokens for part in self._parts)
         self.epoch_samples = sum(part.epoch_samples for part in self._parts)
         self.dropped_tokens = sum(part.dropped_tokens for part in self._parts)
 
+    def _lengths(self, schedule: Schedule) -> list[Lengths]:
+        """For each corpus the lengths, and its number of samples of each."""
+        used = [self._used(total) for total in schedule.totals]
+        counts = [(after - before).tolist() for before, after in pairwise(used)]
+        last = [None] * len(self._names)
+        lengths = [length for length, _ in schedule.stretches]
+        return [list(zip(lengths, column, strict=True)) for column in zip(*counts, last, strict=True)]
+
+    def _used(self, sample: int) -> Ints:
+        """Samples of each corpus before one of the mixture, counted through all lengths."""
+        phase = self._phases[bisect_right(self._firsts, sample) - 1]
+        return phase.used + _counts(phase, sample - phase.first)
+
     def assign(self, first: int, last: int) -> tuple[npt.NDArray[np.int16], Ints]:
         """For each sample, the number of its corpus and the sample's number there."""
+        first, last = first + self._start, last + self._start
         parts: list[tuple[npt.NDArray[np.int16], Ints]] = []
         while first < last:
             nth = bisect_right(self._firsts, first) - 1
@@ -201,6 +241,7 @@ class MixedSamples(Samples):
             rounds, place = np.divmod(np.arange(first, until, dtype=np.int64) - phase.first, len(phase.table))
             which = phase.table[place]
             numbers = phase.used[which] + rounds * phase.each[which] + phase.before[place]
+            numbers += self._origins[which]
             parts.append((which, numbers.astype(np.int64)))
             first = until
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
@@ -267,7 +308,10 @@ class MixedBatches(Batches):
         >>> batches.shares(99), batches.shares(100)
         ({'web': 4, 'code': 0}, {'web': 2, 'code': 2})
         """
-        return self._samples.shares(step * self.batch_size, (step + 1) * self.batch_size)
+        phase = self._schedule.at(whole("step", step, 0))
+        samples = self._stretches[phase.stretch][0]
+        assert isinstance(samples, MixedSamples)
+        return samples.shares(phase.sample(step), phase.sample(step + 1))
 
 
 def _place(out: npt.NDArray[Any], rows: Ints, tokens: npt.NDArray[Any], _: object) -> None:
@@ -276,21 +320,26 @@ def _place(out: npt.NDArray[Any], rows: Ints, tokens: npt.NDArray[Any], _: objec
 
 def _check_tokenizers(corpora: Mapping[str, Corpus]) -> None:
     """Refuse corpora whose ids have different meanings, as far as their formats record it."""
-    hashes, sizes = {}, {}
+    hashes, kinds, sizes = set(), {}, {}
     for name, corpus in corpora.items():
         tokenizer = corpus.metadata.get("tokenizer")
         if isinstance(tokenizer, Mapping) and tokenizer.get("sha256"):
-            hashes[name] = f"{tokenizer.get('name')}, sha256 {str(tokenizer['sha256'])[:8]}"
+            digest = str(tokenizer["sha256"])
+            hashes.add(digest)  # whatever its name is: a path, or what trained it
+            kinds[name] = f"{tokenizer.get('name')}, sha256 {digest[:8]}"
         if corpus.vocab_size is not None:
             sizes[name] = str(corpus.vocab_size)
-    remedy = "prepare them with one tokenizer, as in lowtide prepare --tokenizer"
-    for problem, values in (
-        ("have different tokenizers", hashes),
-        ("have vocabularies of different sizes", sizes),
-    ):
-        if len(set(values.values())) > 1:
-            listed = "; ".join(f"{name!r}: {value}" for name, value in values.items())
-            raise ArgumentError(f"the corpora of the mixture {problem} ({listed}); {remedy}")
+    if len(hashes) > 1:
+        problem, values = "have different tokenizers", kinds
+    elif len(set(sizes.values())) > 1:
+        problem, values = "have vocabularies of different sizes", sizes
+    else:
+        return
+    listed = "; ".join(f"{name!r}: {value}" for name, value in values.items())
+    raise ArgumentError(
+        f"the corpora of the mixture {problem} ({listed}); prepare them with one tokenizer, as in lowtide "
+        "prepare --tokenizer"
+    )
 
 
 def _exact(corpora: Mapping[str, Corpus], weights: Weights) -> dict[str, Fraction]:

@@ -7,9 +7,10 @@ write a subclass of ``Windows`` and add it to ``ORDERS`` of ``lowtide._tokens.ba
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", Shuffled, BlockShuffled)
 Bools = npt.NDArray[np.bool_]
+LengthsKind = Literal["one", "numbered", "blocks", "shuffled blocks"]
 
 _PLANNED = 4096  # samples whose places are computed at once: a batch at a time would cost more than reading
 
@@ -71,6 +73,9 @@ class Order(Samples):
 
     name: ClassVar[str]
     """The value of ``order=`` that selects this kind."""
+    lengths: ClassVar[LengthsKind] = "one"
+    """How it takes a length that changes: not at all, by numbering samples through all lengths, or by blocks
+    that hold windows of each of them (``lowtide._tokens.stretches``)."""
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         self._corpus, self._length, self._seed = corpus, length, seed
@@ -221,6 +226,7 @@ class Shuffle(Windows):
     """
 
     name = "shuffle"
+    lengths: ClassVar[LengthsKind] = "shuffled blocks"
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)
@@ -258,6 +264,7 @@ class Random(Windows):
     """Windows anywhere, with replacement, as nanoGPT draws them."""
 
     name = "random"
+    lengths: ClassVar[LengthsKind] = "numbered"
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)
@@ -282,6 +289,7 @@ class Sequential(Windows):
     """From the first token to the last, and again."""
 
     name = "sequential"
+    lengths: ClassVar[LengthsKind] = "blocks"
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)
@@ -300,11 +308,19 @@ class DocumentStarts(Windows):
     """Windows that start where documents start: each document once per epoch, in a new order every epoch."""
 
     name = "documents"
+    lengths: ClassVar[LengthsKind] = "numbered"
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)
         self._documents = corpus.documents
         count = self.epoch_samples = self._documents.count
+        if count == 1:
+            warnings.warn(
+                f"{corpus.name}: has one document, so that every window of order='documents' is the same; "
+                "use another order, such as 'shuffle'",
+                UserWarning,
+                stacklevel=4,
+            )
         self._epochs = Epochs(count, lambda epoch: Shuffled(count, key_of(seed, 2 * epoch + 1)))
 
     def starts(self, first: int, last: int) -> Ints:

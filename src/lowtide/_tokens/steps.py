@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,8 +22,13 @@ Check = Callable[[npt.NDArray[Any]], None]
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The rows of one rank at each step. It has no position, so that a thread can read from it."""
+class StepRange:
+    """The rows of one rank at steps of one batch size and length."""
+
+    first: int
+    """The first step."""
+    origin: int
+    """The sample that step 0 would start with."""
 
     samples: Samples
     batch_size: int
@@ -34,6 +40,15 @@ class Steps:
     """Memory for the tokens of a batch, used again when nobody holds what was in it."""
     ahead: Ahead | None
     """Reads several steps together; None where each is read alone."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of this rank, and their length."""
+        return self.rows[1] - self.rows[0], self.length
+
+    def sample(self, step: int) -> int:
+        """The first sample of this rank at a step."""
+        return self.origin + step * self.batch_size + self.rows[0]
 
     def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
         """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
@@ -50,7 +65,7 @@ class Steps:
     def _submit_alone(self, step: int, out: npt.NDArray[Any] | None) -> Pending[npt.NDArray[Any]]:
         out = self._empty() if out is None else out
         started = time.perf_counter()
-        pending = self.samples.submit(step * self.batch_size + self.rows[0], out)
+        pending = self.samples.submit(self.sample(step), out)
         if self.ahead is not None:
             pending = pending.then(partial(self.ahead.learn, started))
         return pending.then(partial(self._finish, out))
@@ -74,4 +89,63 @@ class Steps:
 
     def document_ids(self, step: int, x: npt.NDArray[Any]) -> Ids:
         """The document of each token of a step's ``x``, counted within its row."""
-        return self.samples.document_ids(step * self.batch_size + self.rows[0], x)
+        return self.samples.document_ids(self.sample(step), x)
+
+    def release(self) -> None:
+        """Give back what was read ahead, and memory that is kept for batches."""
+        self.buffers.clear()
+        if self.ahead is not None:
+            self.ahead.release()
+
+
+class Steps:
+    """The rows of one rank at each step. It has no position, so that a thread can read from it."""
+
+    def __init__(self, ranges: Sequence[StepRange]) -> None:
+        self.ranges = tuple(ranges)
+        self._firsts = [one.first for one in ranges]
+        self._current = self.ranges[0]
+
+    def at(self, step: int) -> StepRange:
+        """The range of a step."""
+        if len(self.ranges) == 1:
+            return self._current
+        return self.ranges[bisect_right(self._firsts, step) - 1]
+
+    def _enter(self, step: int) -> StepRange:
+        """As ``at``; memory of the range before it is released."""
+        one = self.at(step)
+        if one is not self._current:
+            self._current.release()
+            self._current = one
+        return one
+
+    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
+        """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
+        return self._enter(step).submit(step, out)
+
+    def submit_view(self, step: int) -> Pending[npt.NDArray[Any]]:
+        """As ``submit``; the result may be part of a larger array, and is to be released soon."""
+        return self._enter(step).submit_view(step)
+
+    def document_ids(self, step: int, x: npt.NDArray[Any]) -> Ids:
+        """The document of each token of a step's ``x``, counted within its row."""
+        return self.at(step).document_ids(step, x)
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The largest number of rows, and the largest length."""
+        return max(one.shape[0] for one in self.ranges), max(one.length for one in self.ranges)
+
+    def rows_between(self, first: int, last: int) -> int:
+        """Rows of this rank from one step up to another."""
+        rows = 0
+        for one, stop in zip(self.ranges, [*self._firsts[1:], last], strict=True):
+            rows += max(0, min(stop, last) - max(one.first, first)) * one.shape[0]
+        return rows
+
+    def release(self) -> None:
+        """Give back what was read ahead."""
+        for one in self.ranges:
+            if one.ahead is not None:
+                one.ahead.release()

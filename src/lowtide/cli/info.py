@@ -36,9 +36,9 @@ def command(
     or an address of one.
 
     For arrays: format, shape, dtype and offset, from headers alone; a raw file needs --dtype, as np.memmap
-    does. For corpora: tokens, shards, dtype, documents and the largest id, from a sample unless --scan is
-    given. A folder of other array files is listed file by file. The exit status is 1 when any file is
-    damaged, after all have been shown.
+    does. For corpora: splits, tokens, shards, dtype, documents, end of text, tokenizer and the largest id,
+    from a sample unless --scan is given, and a remark if something looks wrong. A folder of other array files
+    is listed file by file. The exit status is 1 when any file is damaged, after all have been shown.
 
     \b
         lowtide info features.npy
@@ -104,17 +104,24 @@ def _show(path: str, description: ArrayFile | CorpusSummary) -> None:
 
 def _show_corpus(path: str, corpus: CorpusSummary) -> None:
     say(f"{path}: {corpus.format} corpus, {format_size(corpus.bytes)}")
+    documents = "unknown; --eos ID counts them" if corpus.documents is None else f"{corpus.documents:,}"
+    vocabulary = "unknown" if corpus.vocab_size is None else f"{corpus.vocab_size:,} ids"
     rows = {
+        "splits": ", ".join(f"{name} {tokens:,}" for name, tokens in corpus.splits.items()),
         "tokens": f"{corpus.tokens:,} of {corpus.dtype}",
         "shards": f"{corpus.shards:,}",
-        "documents": "unknown; --eos ID counts them" if corpus.documents is None else f"{corpus.documents:,}",
+        "documents": documents + ("" if corpus.eos is None else f", which token {corpus.eos} ends"),
         "largest id": f"{corpus.largest_id:,} ({corpus.largest_id_is})",
-        "vocabulary": "unknown" if corpus.vocab_size is None else f"{corpus.vocab_size:,} ids",
+        "vocabulary": vocabulary
+        + ("" if corpus.tokenizer is None else f" of the tokenizer {corpus.tokenizer}"),
     }
     if store.is_address(path):
         rows["reading"] = 'by range requests: order="blocks" takes one per MiB, other orders one per window'
     for name, value in rows.items():
-        say(f"  {name:<11} {value}")
+        if value:
+            say(f"  {name:<11} {value}")
+    for remark in corpus.remarks:
+        say(f"  remark: {remark}")
 
 
 def _show_arrays(path: str, file: ArrayFile) -> None:

@@ -146,7 +146,7 @@ def test_whoever_comes_while_steps_are_loaded_reads_for_itself(
     Reads(monkeypatch, cached=False)
     alone = corpus.batches(8, 64, prefetch=0)
     batches = corpus.batches(8, 64, prefetch=0, budget="1 MiB")
-    ahead = batches._steps.ahead
+    ahead = batches._steps.at(0).ahead
     assert ahead is not None
     with ahead._lock:
         other = threading.Thread(target=lambda: seen.append(batches.read(1)))
@@ -164,8 +164,9 @@ def test_a_failure_is_raised_and_asking_again_reads_again(
     expected = [alone.read(step) for step in range(10)]
     batches = corpus.batches(8, 64, prefetch=0, budget="1 MiB")
     first = [next(batches) for _ in range(3)]
-    assert batches._steps.ahead is not None
-    batches._steps.ahead.release()
+    ahead = batches._steps.at(0).ahead
+    assert ahead is not None
+    ahead.release()
     gather = Segments._gather
     monkeypatch.setattr(Segments, "_gather", lambda *_, **__: Pending(_broken))
     with pytest.raises(OSError, match="broken"):
@@ -184,8 +185,8 @@ def _broken() -> Outcome:
 def test_a_copy_has_the_settings_and_nothing_that_was_read(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(8, 64, budget="1 MiB")
     first = [next(batches) for _ in range(5)]
-    assert batches._steps.ahead is not None
+    assert batches._steps.at(0).ahead is not None
     copy = pickle.loads(pickle.dumps(batches))
-    assert len(pickle.dumps(batches._steps.ahead)) < 100_000
+    assert len(pickle.dumps(batches._steps.at(0).ahead)) < 100_000
     assert (next(copy)[0] == next(batches)[0]).all()
     del first

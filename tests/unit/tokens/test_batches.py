@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import os
@@ -208,18 +209,29 @@ def test_a_state_of_another_corpus_or_other_settings_says_what_differs(
         other.batches(4, 16).load_state_dict({"epoch": 3})
 
 
-@pytest.mark.parametrize(("size", "start"), [(8, 5), (2, 20), (3, 14)])
-def test_state_of_another_batch_size_says_how_to_continue(
-    corpus: lowtide.Corpus, size: int, start: int
-) -> None:
-    state = {**corpus.batches(4, 16, seed=1).state_dict(), "step": 10}
-    other = corpus.batches(size, 16, seed=1)
-    message = (
-        f"batch_size was 4 and is {size}; to continue behind its 40 windows pass start={start} and no state"
+@pytest.mark.parametrize("size", [8, 2, 3])
+def test_state_of_another_batch_size_says_how_to_continue(corpus: lowtide.Corpus, size: int) -> None:
+    old = corpus.batches(4, 16, seed=1)
+    state = {**old.state_dict(), "step": 10}
+    message = f"batch_size was 4 and is {size}; to continue with the next window pass batch_size="
+    with pytest.raises(StateError, match=message) as caught:
+        corpus.batches(size, 16, seed=1).load_state_dict(state)
+    sizes = ast.literal_eval(str(caught.value).partition("batch_size=")[2])
+    continued = corpus.batches(sizes, 16, seed=1)
+    continued.load_state_dict(state)
+    windows = np.concatenate([old[step][0] for step in range(10, 14)])
+    assert (next(continued)[0] == windows[:size]).all()
+
+
+def test_repr_has_the_settings(corpus: lowtide.Corpus) -> None:
+    batches = corpus.batches({0: 4, 10: 8}, 16, seed=1, rank=1, world_size=2, start=3)
+    assert repr(batches) == (
+        "<lowtide.Batches batch_size={'0': 4, '10': 8}, length=16, order='shuffle', seed=1, rank=1, "
+        "world_size=2, step=3>"
     )
-    with pytest.raises(StateError, match=message):
-        other.load_state_dict(state)
-    assert start * size >= 40 > (start - 1) * size
+    mixed = lowtide.mix({"a": corpus, "b": corpus}, {"a": 3, "b": 1})
+    assert repr(mixed) == "<lowtide.Mixture of 'a', 'b', weights={0: {'a': 0.75, 'b': 0.25}}>"
+    assert repr(mixed.batches(4, 16)).startswith("<lowtide.MixedBatches batch_size=4, length=16")
 
 
 # Prefetching

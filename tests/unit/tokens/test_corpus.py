@@ -256,3 +256,18 @@ def test_largest_id_and_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
     np.full(600_000, 70, "<u2").tofile(tmp_path / "train.bin")
     with pytest.raises(FormatError, match=r"token 70 is not in its vocabulary of 50 ids \(0 to 49\)"):
         lowtide.corpus(tmp_path).batches(4, 16)
+
+
+def test_end_of_text_that_cannot_be_or_never_occurs(tmp_path: Path) -> None:
+    (np.arange(500) % 100).astype("<u2").tofile(tmp_path / "train.bin")
+    for eos in (-1, 70_000):
+        with pytest.raises(ArgumentError, match=f"eos must be an id that uint16 holds .*, got {eos}"):
+            lowtide.corpus(tmp_path, eos=eos)
+    for _ in range(2):  # from a scan, and from its index
+        with pytest.warns(UserWarning, match="token 5000 does not occur"):
+            assert lowtide.corpus(tmp_path, eos=5000).documents.count == 1
+    assert lowtide.corpus(tmp_path / "train.bin", eos=99).documents.count == 5
+    one = tmp_path / "one.bin"
+    np.arange(100, dtype="<u2").tofile(one)
+    with pytest.warns(UserWarning, match="has one document, so that every window"):
+        lowtide.corpus(one, dtype="<u2", eos=99).batches(2, 8, order="documents")

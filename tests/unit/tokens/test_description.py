@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import lowtide
 from lowtide._tokens.description import ArrayFile, CorpusSummary, describe, expand
-from lowtide.errors import FormatError, NotFoundError
+from lowtide.errors import ArgumentError, FormatError, NotFoundError
 from tests.support.formats import write
 
 
@@ -69,3 +72,33 @@ def test_folders_of_arrays_expand_to_their_files(tmp_path: Path) -> None:
     (tmp_path / "owt").mkdir()
     np.arange(3, dtype="<u2").tofile(tmp_path / "owt" / "train.bin")
     assert expand(str(tmp_path / "owt")) == [str(tmp_path / "owt")]
+
+
+def summary(path: Path, **options: Any) -> CorpusSummary:
+    result = describe(str(path), **options)
+    assert isinstance(result, CorpusSummary)
+    return result
+
+
+def test_corpora_are_summarised_with_splits_and_tokenizer(tmp_path: Path) -> None:
+    lowtide.prepare(iter(["low tide"] * 1000), tmp_path / "own", val=iter(["held out"]), workers=1)
+    own = summary(tmp_path / "own")
+    assert (own.splits, own.tokenizer, own.eos) == ({"train": 9000, "val": 9}, "byte", 256)
+    assert own.remarks == ["val is small: a loss on 9 tokens says little"]
+    with pytest.raises(ArgumentError, match=r"is a file of the corpus .*own; pass that folder"):
+        lowtide.corpus(tmp_path / "own" / "train-00000.bin")
+
+
+def test_what_looks_wrong_is_remarked(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 1000, 5000)
+    tokens.astype("<u4").tofile(tmp_path / "train.bin")
+    wide = summary(tmp_path, dtype="uint16")
+    assert any("50 % of the tokens are 0" in remark for remark in wide.remarks)
+    assert any("no split val" in remark for remark in wide.remarks)
+    right = summary(tmp_path, dtype="uint32", eos=5000)
+    assert right.remarks[0] == "token 5000 never ends a document: the end of text is another one"
+    for name in ("train", "val"):
+        tokens.astype("<u2").tofile(tmp_path / f"{name}.bin")
+    assert summary(tmp_path).remarks == []
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 900}))
+    assert "is not in the vocabulary of 900 ids" in summary(tmp_path).remarks[0]

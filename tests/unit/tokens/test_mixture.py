@@ -130,7 +130,8 @@ def test_corpora_with_different_tokenizers_are_refused(tmp_path: Path) -> None:
         ArgumentError, match=r"different tokenizers \('a': char, sha256 .*; 'b': byte, sha256"
     ):
         lowtide.mix({"a": chars, "b": octets}, {"a": 1, "b": 1})
-    lowtide.mix({"a": chars, "again": own(tmp_path / "c", {"tokenizer": "char"})}, {"a": 1, "again": 1})
+    again = own(tmp_path / "c", {"tokenizer": str(tmp_path / "a" / "tokenizer.json")})
+    lowtide.mix({"a": chars, "again": again}, {"a": 1, "again": 1})  # under another name
 
 
 @pytest.mark.parametrize("wrong", [{"a": "path"}, ["a"]])

@@ -33,7 +33,7 @@ _IMAGE = (
 )
 _TABLE = (
     "save its columns once, as with np.save('x.npy', table['column'].to_numpy())",
-    _PREPARE,
+    "run `lowtide prepare {path} -o OUT` on its column of text, or of token ids (input_ids)",
 )
 _COMPRESSED = (
     "decompress it first",
@@ -109,6 +109,8 @@ def identify(store: Store) -> Kind | None:
     """
     head = store.read(0, min(store.size, LOOKED_AT), "first bytes")
     suffix = os.path.splitext(store.path)[1].lower()
+    if head.startswith(b"PK") and b"/data.pkl" in head:
+        return _TORCH
     for magic, kind in _KINDS.items():
         if head.startswith(magic):
             return kind

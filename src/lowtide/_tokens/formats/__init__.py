@@ -1,7 +1,7 @@
 """The formats of token corpora that lowtide reads in place.
 
-``find`` takes a folder, a file, a list of files or a glob. It goes by content; where content is not enough it
-raises and never guesses: a raw file needs its dtype, a folder with two kinds of corpora needs the files.
+``find`` takes a folder, a file, a list of either or a glob. It goes by content; where content is not enough
+it raises and never guesses: a raw file needs its dtype, a folder with two kinds of corpora needs the files.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from lowtide._tokens.formats.nanogpt import Raw
 from lowtide._tokens.formats.npytokens import NPYTokens
 from lowtide._tokens.formats.olmo import OLMo
 from lowtide._tokens.formats.own import Own
+from lowtide._tokens.formats.several import join
 from lowtide._tokens.formats.tokens import UNFINISHED, IndexFile, Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, NotFoundError
 
@@ -75,13 +76,19 @@ def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeL
     if not isinstance(split, str) or not split:
         raise ArgumentError(f"split must be a name such as 'train' or 'val', got {split!r}")
     if not isinstance(path, (str, os.PathLike)):
-        tokens = _find(_listed(path), split, dtype)
+        names = _listed(path)
+        if store.is_folder(names[0]):
+            return join([find(name, split=split, dtype=dtype) for name in names])
+        tokens = _find(names, split, dtype)
     else:
         name = absolute(path)
         if store.is_folder(name):
             tokens = _folder(name, split, dtype)
         elif not store.exists(name) and _GLOB.search(os.fspath(path)):
-            tokens = _find(_matches(name, split), split, dtype)
+            names = in_order(store.glob(name)) or _folders(name)
+            if names and store.is_folder(names[0]):
+                return join([find(folder, split=split, dtype=dtype) for folder in names])
+            tokens = _find(_matches(names, name, split), split, dtype)
         else:
             tokens = _find([name], split, dtype)
     if not tokens.count:
@@ -105,8 +112,13 @@ def _listed(paths: Iterable[Path]) -> list[str]:
     return names
 
 
-def _matches(pattern: str, split: str) -> list[str]:
-    names = in_order(store.glob(pattern))
+def _folders(pattern: str) -> list[str]:
+    """The folders that match a pattern, and have files."""
+    files = store.glob(os.path.join(pattern, "*"))
+    return in_order(list({os.path.dirname(file) for file in files}))
+
+
+def _matches(names: list[str], pattern: str, split: str) -> list[str]:
     if not names:
         raise NotFoundError(
             errno.ENOENT, "no file matches this pattern; check it and the working directory", pattern
@@ -266,13 +278,13 @@ def _refuse_foreign(file: Peek) -> None:
     """
     if not file.size:
         return
+    with store.opened(file.path) as content:
+        kind = foreign.identify(content)
+    if kind is not None:
+        raise FormatError(kind.message(file.path, tokens=True))
     for format in arrays.FORMATS:
         if file.head.startswith(format.magics):
             raise FormatError(
                 f"{file.path}: is {format.title} file, and a corpus is made of other files; save its tokens "
                 f"with np.save, or open its arrays with lowtide.open({file.path!r})"
             )
-    with store.opened(file.path) as content:
-        kind = foreign.identify(content)
-    if kind is not None:
-        raise FormatError(kind.message(file.path, tokens=True))

@@ -287,7 +287,7 @@ def _column(stream: Stream, path: str) -> Field:
     else:
         step = "save one of token ids, as a tokenizer gives them"
     raise FormatError(
-        f"{path}: an Arrow table that has no column 'input_ids' of integers (found {columns}); {step}"
+        f"{path}: an Arrow file without a column 'input_ids' of integers (found {columns}); {step}"
     )
 
 

@@ -58,6 +58,21 @@ def token_dtype(dtype: npt.DTypeLike, where: str) -> TokenDtype:
     return parsed  # type: ignore[return-value]
 
 
+def token_id(value: int, dtype: TokenDtype, what: str) -> int:
+    """``value`` if a token of ``dtype`` can have it.
+
+    >>> token_id(70_000, np.dtype("u2"), "eos")
+    Traceback (most recent call last):
+    lowtide.errors.ArgumentError: eos must be an id that uint16 holds (0 to 65535), got 70000
+    """
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= value <= bounds.max:
+        raise ArgumentError(
+            f"{what} must be an id that {dtype.name} holds ({bounds.min} to {bounds.max}), got {value}"
+        )
+    return value
+
+
 def agree(declared: np.dtype[np.generic], dtype: npt.DTypeLike | None, where: str) -> TokenDtype:
     """The dtype that a file declares, unless the caller expects another one."""
     declared = token_dtype(declared, where)

@@ -48,6 +48,12 @@ class Raw(TokenFormat):
         files, beside = selection.files, selection.beside
         other = next((file for file in files if not _is_nanogpt(file.path, beside)), None)
         if selection.dtype is None and other is not None:
+            folder = os.path.dirname(other.path)
+            if beside.has(os.path.join(folder, "corpus.json")):
+                raise ArgumentError(
+                    f"{other.path}: is a file of the corpus {folder}; pass that folder, or a dtype to read "
+                    "the file alone"
+                )
             raise ArgumentError(
                 f"{other.path}: raw tokens need a dtype (starts with {other.head[:8]!r}, not a header that "
                 f"lowtide knows); pass it, as in lowtide.corpus({other.path!r}, dtype='uint16') if it is as "

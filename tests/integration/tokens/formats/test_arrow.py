@@ -142,7 +142,7 @@ def test_lists_whose_offsets_do_not_start_at_zero(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], type[LowtideError], tuple[str, ...]]] = {
     "text": ({"story": ["low", "tide"]}, FormatError, ("lowtide prepare", "--text-field story", "['story']")),
-    "numbers": ({"x": [1.5, 2.5]}, FormatError, ("no column 'input_ids' of integers",)),
+    "numbers": ({"x": [1.5, 2.5]}, FormatError, ("without a column 'input_ids' of integers",)),
     "several lists": ({"a": [[1]], "b": [[2]]}, FormatError, ("rename_column('a', 'input_ids')",)),
     "null rows": ({"input_ids": [[1], None]}, UnsupportedError, ("nulls (1 rows, 0 values)", "filter")),
     "null values": ({"input_ids": [[1, None]]}, UnsupportedError, ("nulls (0 rows, 1 values)",)),

@@ -102,7 +102,7 @@ def test_a_checkpoint_of_torch_is_not_an_npz(tmp_path: Path) -> None:
     _torch(tmp_path / "model.pt")
     with refused(LowtideError, tmp_path / "model.pt", "torch.save", "safetensors.torch.save_file"):
         lowtide.open(tmp_path / "model.pt")
-    with refused(FormatError, tmp_path / "model.pt", "a zip", "np.save"):
+    with refused(FormatError, tmp_path / "model.pt", "a file of torch.save", "np.save"):
         lowtide.corpus(tmp_path / "model.pt")
 
 
