@@ -16,6 +16,7 @@ ALL = (
     "meter",
     "training",
     "gpt",
+    "documents",
     "peers",
 )
 
