@@ -17,6 +17,7 @@ ALL = (
     "meter",
     "training",
     "gpt",
+    "documents",
     "peers",
 )
 

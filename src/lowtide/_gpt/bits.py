@@ -33,11 +33,11 @@ def token_bytes(content: bytes) -> Lengths | None:
     try:
         record = json.loads(content)
         lengths = _own(record) if record.get("format") == FORMAT else _hugging_face(record)
+        if not lengths or not 0 <= min(lengths) <= max(lengths) < MAX_VOCABULARY:
+            return None
+        table = np.zeros(max(lengths) + 1, np.int32)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # whoever encodes or decodes with it gets the error
-    if not lengths or not 0 <= min(lengths) <= max(lengths) < MAX_VOCABULARY:
-        return None
-    table = np.zeros(max(lengths) + 1, np.int32)
     table[list(lengths)] = list(lengths.values())
     return table
 

@@ -52,7 +52,7 @@ class Initial:
         """The tokenizer of the new run: that of its corpus, which must be the other run's, or that one."""
         if tokenizer is None or self.tokenizer is None:
             return tokenizer or self.tokenizer
-        if json.loads(tokenizer) != json.loads(self.tokenizer):
+        if not _same(tokenizer, self.tokenizer):
             assert self.path is not None
             file = os.path.join(os.path.dirname(self.path), folder.TOKENIZER)
             raise ArgumentError(
@@ -60,6 +60,14 @@ class Initial:
                 f"id stands for different texts; prepare it with --tokenizer {file}"
             )
         return tokenizer
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """Whether two tokenizer files say the same; one may have been written with other spaces."""
+    try:
+        return one == other or bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_run(source: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -13,6 +15,21 @@ from lowtide._printable import printable
 def say(line: object, *, err: bool = False) -> None:
     """Print one line."""
     click.echo(printable(line), err=err)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show a line on a terminal until the block ends, so that nobody wonders what takes seconds."""
+    terminal = sys.stderr.isatty()
+    if terminal:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def abandon() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from lowtide._printable import printable
+from lowtide.cli.output import waiting
 
 _SEPARATOR = "-" * 15 + "\n"  # as nanoGPT's sample.py
 
@@ -65,9 +66,10 @@ def command(
         lowtide sample runs/plays --prompt "ROMEO:" --max-new-tokens 300
         lowtide sample runs/plays -n 5 --checkpoint last
     """
-    from lowtide._gpt.generate import Writer
+    with waiting("loading the model …"):
+        from lowtide._gpt.generate import Writer
 
-    writer = Writer(run, device=device, tokenizer=tokenizer, checkpoint=checkpoint)
+        writer = Writer(run, device=device, tokenizer=tokenizer, checkpoint=checkpoint)
     terminal = sys.stdout.isatty()  # which would obey the control characters that a model can generate
     for number in range(num_samples):
         if number:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lowtide._gpt.config import FIELDS, type_of
-from lowtide.cli.output import say
+from lowtide.cli.output import say, waiting
 
 _PATHS = {
     "data": click.Path(),
@@ -83,7 +83,8 @@ def command(out: str, config: str | None, resume: str | None, block_size: int | 
         lowtide train --data s3://bucket/corpus --out run
         torchrun --nproc-per-node 2 -m lowtide.cli train --data corpus --out run
     """
-    from lowtide.gpt import train
+    with waiting("loading PyTorch …"):
+        from lowtide.gpt import train
 
     if block_size is not None:
         say("lowtide: --block-size is deprecated; use --length", err=True)

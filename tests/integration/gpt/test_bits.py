@@ -67,7 +67,18 @@ def test_sentencepiece_tokens_count_spaces_and_bytes() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"{}", b'{"model": {"vocab": {}}}', b'{"format": "lowtide tokenizer", "kind": "x"}'],
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"model": {"vocab": {}}}',
+        b'{"format": "lowtide tokenizer", "kind": "x"}',
+        b'{"model": {"vocab": {"a": 0, "b": "1"}}, "decoder": {"type": "ByteLevel"}}',
+        b'{"model": {"vocab": {"a": -1}}, "decoder": {"type": "ByteLevel"}}',
+        b'{"model": {"vocab": {"a": 99999999999}}, "decoder": {"type": "ByteLevel"}}',
+        b'{"model": {"vocab": {"a": 0.5}}, "decoder": {"type": "ByteLevel"}}',
+        b"[" * 10_000,
+    ],
 )
 def test_a_file_that_says_nothing_of_bytes_has_none(content: bytes) -> None:
     assert token_bytes(content) is None

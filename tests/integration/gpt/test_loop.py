@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide._gpt import checkpoint, folder
+from lowtide._gpt import attention, checkpoint, folder
 from lowtide._gpt.attention import Split
 from lowtide._gpt.config import Settings, resolve
 from lowtide._gpt.data import Data
@@ -445,3 +445,17 @@ def test_documents_of_micro_batches(data: Path) -> None:
             assert documents.borders[-1] == micro.x.numel()
             assert torch.equal(documents.positions == 0, first)
         source.close()
+
+
+def test_training_by_documents_is_training_with_a_mask(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With learned positions, dropout off, several documents in each window; the evaluation too."""
+    changes: dict[str, Any] = {"eos": 0, "document_mask": True, "length": 200, "preset": "nanogpt"}
+    settings = tiny(data, max_iters=4, eval_interval=4, **changes)
+    train(settings, str(tmp_path / "documents"))
+    monkeypatch.setattr(attention, "_SHORT", 10**9)
+    train(settings, str(tmp_path / "mask"))
+    both = [tmp_path / name for name in ("documents", "mask")]
+    assert losses(both[0]) == pytest.approx(losses(both[1]), rel=1e-5)
+    assert lines(both[0])[-1]["val_loss"] == pytest.approx(lines(both[1])[-1]["val_loss"], rel=1e-5)

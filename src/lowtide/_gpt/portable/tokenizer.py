@@ -21,8 +21,9 @@ def files_of(tokenizer: Tokenizer, length: int) -> dict[str, str] | None:
     portable = _converted(record) if record.get("format") == FORMAT else record
     tokens = {token["id"]: token["content"] for token in portable.get("added_tokens") or ()}
     vocabulary = portable["model"]["vocab"]
-    if isinstance(vocabulary, dict):
-        tokens = {**{id: token for token, id in vocabulary.items()}, **tokens}
+    if isinstance(vocabulary, list):  # with their scores
+        vocabulary = {token: id for id, (token, _) in enumerate(vocabulary)}
+    tokens = {**{id: token for token, id in vocabulary.items()}, **tokens}
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
