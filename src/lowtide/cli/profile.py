@@ -17,7 +17,7 @@ from lowtide.errors import AccessError, LowtideError, NotFoundError, write_error
 
 # As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
-_HINTS = {signal.SIGBUS: ": a full /dev/shm, or a mapped file that was truncated"}
+_HINTS: dict[int, str] = {signal.SIGBUS: ": a full /dev/shm, or a mapped file that was truncated"}
 
 
 def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
