@@ -17,6 +17,7 @@ from lowtide.errors import AccessError, LowtideError, NotFoundError, write_error
 
 # As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
+_HINTS: dict[int, str] = {signal.SIGBUS: ": a full /dev/shm, or a mapped file that was truncated"}
 
 
 def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
@@ -107,6 +108,8 @@ def command(
     except LowtideError as error:
         _stop(error, FAILED)
 
+    for event in profiled.recording.events:  # at once: what comes now needs memory
+        _say(event.text)
     from lowtide._memory.profile import dat as dat_format
     from lowtide._memory.profile import document
     from lowtide._memory.profile.verdict import judge
@@ -128,9 +131,7 @@ def command(
     if out:
         _say(f"report: {out}")
     if status < 0 and all(event.pid != recording.pid for event in recording.events):
-        _say(f"the command was ended by {_signal_name(-status)}")
-    for event in recording.events:
-        _say(event.text)
+        _say(f"the command was ended by {_signal_name(-status)}{_HINTS.get(-status, '')}")
     if over and budget is not None:
         _say(f"over budget: peak {format_size(verdict.peak)}, the budget is {format_size(budget)}")
         exit_status = OVER_BUDGET

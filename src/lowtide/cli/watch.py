@@ -66,6 +66,7 @@ def command(
     from lowtide._memory.profile import targets
 
     watched = targets.attach(target, budget=None if budget is None else parse_size(budget))
+    watched.look()  # before the imports, which take a while
     label = target or watched.recording.command[0]
     exporter = None
     if openmetrics is not None:

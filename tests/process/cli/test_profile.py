@@ -137,6 +137,17 @@ def test_killed_command_has_a_report(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["status"] == -9
 
 
+def test_bus_error_has_its_usual_reasons(tmp_path: Path) -> None:
+    script = (
+        "import mmap\nwith open('short', 'wb+') as file:\n"
+        "    file.truncate(8192); m = mmap.mmap(file.fileno(), 8192); file.truncate(0); m[5000]"
+    )
+    done = profile("--", sys.executable, "-c", script, cwd=tmp_path)
+    assert done.returncode == 135
+    expected = "the command was ended by SIGBUS: a full /dev/shm, or a mapped file that was truncated"
+    assert expected in done.stderr.splitlines()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_reaches_the_command_and_keeps_the_report(number: int, tmp_path: Path) -> None:
     out = tmp_path / "a.json"

@@ -52,6 +52,8 @@ class EventLog:
         self._counters = self.counters()
         self._met: set[str] = set()  # levels whose limit could not be met since the last event
         self._usage = Charged()
+        self._step = (group.limit() or 2**40) / 20 if group else 0.0
+        self._charged = 0  # usage when that was read
         self._next = 0.0
         self._kills = 0  # that are not explained yet
         self._noticed = 0.0
@@ -75,25 +77,36 @@ class EventLog:
             self._next = time + _EVERY
             self._compare(time)
             self._name(heaps)
-            if not self._kills and self._levels:  # before a kill, not after it
-                self._usage = self._levels[0].charged()
         if self._kills:
             self._explain(time, patient=True)
+        elif self._levels:
+            self._charge()
         self._ended = [ended for ended in self._ended if time - ended.time <= _SEARCH]
         self._heaps = dict(heaps)
 
     def finish(self, time: float, root: int, status: int | None) -> None:
         """The last look: ``status`` is that of the command, or minus the signal that ended it."""
-        if root in self._heaps:
-            signal = -status if status is not None and status < 0 else 0 if status is not None else None
-            self._ended.append(_Ended(time, root, signal, self._heaps[root], self._commands.get(root, "")))
+        for pid, heap in self._heaps.items():  # since the last look
+            signal = _signal(pid)
+            if pid == root and status is not None:
+                signal = max(0, -status)
+            elif signal is None and _lives(pid):
+                continue
+            self._ended.append(_Ended(time, pid, signal, heap, self._commands.get(pid, "")))
         self._compare(time)
         self._explain(time, patient=False)
         for path in list(self._throttled):
             self._close(path)
 
+    def _charge(self) -> None:
+        """Keep what the group consists of before a kill, as it fills: afterwards it is gone."""
+        usage = self._levels[0].usage() or 0
+        if abs(usage - self._charged) >= self._step:
+            self._charged, self._usage = usage, self._levels[0].charged()
+
     def _compare(self, time: float) -> None:
         before, self._counters = self._counters, self.counters()
+        throttled_below = 0
         for place, level in enumerate(self._levels):
             old, new = before[level.path], self._counters[level.path]
             rise = {name: count - old.get(name, 0) for name, count in new.items()}
@@ -102,7 +115,9 @@ class EventLog:
                 self._kills += rise["oom_kill"]
             if rise.get("oom", 0) > 0:
                 self._met.add(level.path)
-            self._throttle(level.path, time, rise.get("high", 0))
+            # A parent's counters have those of its groups.
+            self._throttle(level.path, time, rise.get("high", 0) - throttled_below)
+            throttled_below = rise.get("high", 0)
 
     def _explain(self, time: float, patient: bool) -> None:
         """Turn kills into events; those without a process in sight wait a little."""
@@ -182,6 +197,13 @@ class EventLog:
             f"over memory.high of {path} ({count:,} times)"
         )
         self.events.append(Event("throttled", start, until, text))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return proc.state(pid) not in "ZX"
+    except OSError:
+        return False
 
 
 def _signal(pid: int) -> int | None:

@@ -25,6 +25,7 @@ VERSION = 1
 _EVERY = 0.5  # seconds between two writes
 _MAX_SIZE = 4 * 2**20  # beyond this the file is written again, from what the recording has kept
 _MAX_LINES = 2**20  # that are read
+_MOST_TIME = 2**36  # seconds
 _PREFIX = "lowtide-profile-"
 _HEADER = ("command", "pid", "started", "interval", "budget", "limit", "attached")
 _RESULT = ("ended", "status", "true_peak", "read_total", "most_processes", "blind")
@@ -187,6 +188,7 @@ def _header_of(header: dict[str, Any]) -> dict[str, Any]:
 
 def _add_all(recording: Recording, lines: Iterator[bytes], path: str) -> bool:
     """Add every look and event; whether the last line is there."""
+    latest: dict[str, float] = {}
     for number, line in zip(range(2, _MAX_LINES), lines, strict=False):
         if not line.endswith(b"\n"):
             break  # cut off by a kill
@@ -202,6 +204,9 @@ def _add_all(recording: Recording, lines: Iterator[bytes], path: str) -> bool:
         look, name = _KINDS[kind]
         entry = look(**value) if isinstance(value, dict) else look(*value)
         _check(entry)
+        if kind != "event" and not latest.get(kind, 0.0) <= entry.time <= _MOST_TIME:
+            raise ValueError("times that do not rise")
+        latest[kind] = entry.time
         if kind == "point":
             recording.add(entry)
         elif kind == "event":

@@ -38,7 +38,7 @@ def render(document: Document) -> str:
         "title": escape(f"{document['verdict'].split(':')[0]} – {_command(document)[:60]}"),
         "command": escape(_command(document)),
         "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(document.get("started") or 0)),
-        "state": "grows" if document.get("grows") else "bounded",
+        "state": _state(document),
         "verdict": escape(document["verdict"]),
         "words": escape(_words(document)),
         "events": "".join(
@@ -60,6 +60,12 @@ def save(path: str, document: Document) -> None:
 
 def _command(document: Document) -> str:
     return " ".join(map(str, document["command"])) or "(unknown command)"
+
+
+def _state(document: Document) -> str:
+    """Classes of the verdict: its colour, and that of its edge."""
+    killed = any(event["kind"] == "oom_kill" for event in _events(document))
+    return ("grows" if document.get("grows") else "bounded") + (" killed" if killed else "")
 
 
 def _words(document: Document) -> str:

@@ -1,4 +1,4 @@
-"""Kills and throttling, on recorded trees of version 2; tests/memory has real kills in a real cgroup."""
+"""Kills and throttling, on trees of version 2 as Linux 6.1 shows them; tests/memory has real kills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowtide._memory.profile.events import EventLog
 from tests.support.trees import FakeTree
 
 MIB = 2**20
-BEFORE = "low 0\nhigh 0\nmax 5\noom 1\noom_kill 1\n"
+BEFORE = "low 0\nhigh 0\nmax 5\noom 1\noom_kill 1\noom_group_kill 0\n"
 STAT = f"anon {118 * MIB}\nfile {5 * MIB}\nshmem {MIB}\nkernel {2 * MIB}\nsock 0"
 
 
@@ -114,10 +114,27 @@ def test_command_that_is_killed_last_is_named(status: int | None, tree: FakeTree
     assert seen.events[0].pid == 123
 
 
+def test_worker_that_is_killed_after_the_last_look_is_named(tree: FakeTree) -> None:
+    """Its parent has waited for it and ended: there is nothing left to look at."""
+    seen = log(tree)
+    tree.group("pod/c", events="oom 2\noom_kill 2")
+    seen.finish(2.0, 123, 0)
+    assert seen.events[0].pid == 124
+
+
+def test_process_that_lives_on_was_not_killed(tree: FakeTree) -> None:
+    seen = log(tree)
+    (tree.folder / "proc/124/stat").write_text(f"124 (x) S {' '.join(['0'] * 50)}\n")
+    tree.group("pod/c", events="oom 2\noom_kill 2")
+    seen.finish(2.0, 123, 0)
+    assert seen.events[0].pid is None
+
+
 def test_throttling_is_one_event_with_its_length(tree: FakeTree) -> None:
     seen = log(tree)
     for step in range(5, 30):
         tree.group("pod", events=f"high {step * 10}\noom 1\noom_kill 1")
+        tree.group("", events=f"high {step * 10}\noom 1\noom_kill 1")  # which has those of its groups
         seen.look(step * 0.3, {123: MIB})
     for step in range(30, 45):
         seen.look(step * 0.3, {123: MIB})

@@ -118,6 +118,8 @@ def test_temporary_file_is_found_and_then_removed(tmp_path: Path, monkeypatch: p
         (5, '["point",[1,2]]'),
         (5, '["point",[0,0,"x",0,0,0,0,0,0,0,0]]'),
         (5, '["point",[0,0,1,-5,0,0,0,0,0,0,0]]'),
+        (5, '["point",[1e15,0,1,5,0,0,0,0,0,0,0]]'),
+        (9, '["point",[0.1,0,1,5,0,0,0,0,0,0,0]]'),
         (5, '["detail",{"time":1}]'),
         (5, '["event",{"kind":"oom_kill","time":0,"until":0,"text":7}]'),
         (5, '["other",[]]'),
