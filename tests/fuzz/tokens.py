@@ -102,6 +102,16 @@ def _make_own(folder: Path) -> None:
     lowtide.prepare(folder / "text", folder / "corpus", workers=1, shard_tokens=100)
 
 
+def _make_manifest(folder: Path) -> None:
+    from lowtide._tokens.formats import manifest
+
+    _TOKENS.tofile(folder / "train.bin")
+    with lowtide.corpus(folder, eos=7) as corpus:
+        manifest.write({"train": corpus})
+    for index in folder.glob(".lowtide-documents-*.npy"):
+        index.unlink()
+
+
 def _make_documents(folder: Path) -> None:
     _TOKENS.tofile(folder / "train.bin")
     with lowtide.corpus(folder, eos=7) as corpus:
@@ -162,5 +172,6 @@ TARGETS = [
     Target("mds", _make_mds, _read_each, share=0.5),
     Target("arrow", _make_arrow, _read_each),
     Target("corpus", _make_own, _read_own, damaged="corpus/**/*", share=0.4),
+    Target("manifest", _make_manifest, _read, damaged="lowtide-manifest*", share=0.5),
     Target("documents", _make_documents, _read_scanned, damaged="documents.npy", share=0.3),
 ]

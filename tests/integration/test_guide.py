@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import zstandard
 
+import lowtide
 from tests.support import guide
+from tests.support.servers import ObjectServer
 from tests.support.training import corpus, tiny
 
 # Added to each `lowtide train` of a page: the same command, on a model that learns nothing in a moment.
@@ -94,6 +96,8 @@ def test_every_block_runs(page: Path, folder: Path, request: pytest.FixtureReque
     """One after another, as a reader would type them."""
     if name(page) in START_WITH_A_RUN:
         shutil.copytree(request.getfixturevalue("trained"), folder / "run")
+    if name(page) == "docs/remote.md":
+        _fill_bucket(request.getfixturevalue("object_server"), folder, request.getfixturevalue("monkeypatch"))
     reader = guide.Reader(folder, given(name(page)), SMALL)
     for block in guide.blocks(page):
         if block.reason is None:
@@ -151,6 +155,14 @@ def test_blocks_of_a_page_share_names_and_files(tmp_path: Path) -> None:
 def test_a_block_that_fails_is_reported(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         read(tmp_path, text)
+
+
+def _fill_bucket(server: ObjectServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket of which the page speaks; the environment leads there."""
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    lowtide.copy(folder / "features.npy", "s3://bucket/features.npy")
+    lowtide.copy(folder / "data" / "openwebtext", "s3://bucket/corpus")
 
 
 def _lightning_model() -> Any:

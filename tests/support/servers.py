@@ -101,6 +101,7 @@ def shared(kind: str, folder: Path) -> int:
                 [sys.executable, "-m", "tests.support.servers", kind, weed, str(folder), str(watched)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                cwd=Path(__file__).parents[2],
                 start_new_session=True,
             ).returncode = 0  # it watches us, not we it
             deadline = time.monotonic() + 60

@@ -213,6 +213,13 @@ class Filesystem(ABC):
     def list_folder(self, path: str) -> Listing:
         """The names in a folder."""
 
+    def has_file(self, path: str) -> bool:
+        """Whether anything is at ``path``, in as few requests as that takes."""
+        try:
+            return self.entry(path, False) is not None
+        except (OSError, ValueError):
+            return False
+
     def files_below(self, path: str) -> list[Found]:
         """Every file below a folder, in no order; not those that are still being written."""
         raise NotImplementedError

@@ -130,6 +130,11 @@ def exists(path: str) -> bool:
     return False
 
 
+def has_file(path: str) -> bool:
+    """Whether anything is at ``path``; of an address only an object counts, and it takes one request."""
+    return filesystem(path).has_file(path)
+
+
 def is_file(path: str) -> bool:
     """Whether ``path`` leads to a regular file."""
     return _kind(path) == "file"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._io.buffers import Buffers
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
@@ -53,7 +54,6 @@ class Blocks(Shuffle):
         )
         self._windows = self._epochs[0].window_at(count - 1) + 1
         self._overlaps = corpus._segments.overlaps and self._windows > 1
-        self._buffer: npt.NDArray[Any] = np.empty(0, self.dtype)
         self._unlock()
 
     def _unlock(self) -> None:
@@ -62,6 +62,8 @@ class Blocks(Shuffle):
         self._content = (-1, -1)
         self._last = -1  # the first sample of the last read
         self._next: _Loading | None = None
+        self._buffer: npt.NDArray[Any] | None = None  # in use
+        self._idle: list[npt.NDArray[Any]] = []
         self._view: npt.NDArray[Any] = np.empty((0, 0), self.dtype)
         self._starts: Ints = np.empty(0, np.int64)
         self._pid = os.getpid()
@@ -95,7 +97,7 @@ class Blocks(Shuffle):
                 self._load(epoch, window)
             out[row : row + count] = self._view[self._starts[place - start : place - start + count]]
             row += count
-        # Whoever goes on in this window will want the next one; who asked for one batch may not.
+        # Whoever reads more of this window will want the next one; who asked for one batch may not.
         if self._overlaps and self._next is None and 0 <= self._last < first:
             epoch, window = self._content
             self._next = self._start(*((epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)))
@@ -104,14 +106,14 @@ class Blocks(Shuffle):
     def _load(self, epoch: int, window: int) -> None:
         loading, self._next = self._next, None
         self._content = (-1, -1)
+        if self._buffer is not None:
+            self._view = np.empty((0, 0), self.dtype)
+            self._idle, self._buffer = [self._buffer], None
         if loading is None or loading.content != (epoch, window):
-            loading = None  # what it was reading is not wanted
-            self._view = np.empty((0, 0), self.dtype)  # nor is the buffer of before
-            loading = self._start(epoch, window)
+            loading = self._start(epoch, window)  # what else was being read is not wanted
         for pending in loading.pendings:
             pending.wait()
         self._view = np.lib.stride_tricks.sliding_window_view(loading.buffer, self._length + 1)
-        # The one of before is used for the next; without that, this one.
         self._buffer, self._starts = loading.buffer, loading.starts
         self._content = loading.content
 
@@ -134,9 +136,11 @@ class Blocks(Shuffle):
         return _Loading((epoch, window), buffer, pendings, np.concatenate(places)[picks])
 
     def _spare(self, size: int) -> npt.NDArray[Any]:
-        """Memory for a window: that of before if nobody needs it."""
-        if self._content == (-1, -1) and len(self._buffer) == size:
-            return self._buffer
-        if self._content == (-1, -1):
-            self._buffer = np.empty(0, self.dtype)  # release the old one first
-        return np.empty(size, self.dtype)
+        """Memory for a window: that of the one before if it is as long."""
+        idle, self._idle = self._idle, []
+        for buffer in idle:
+            if len(buffer) == size:
+                return buffer
+        idle.clear()  # released before there is another
+        # Not by malloc: it might keep what was freed, and windows would add up.
+        return Buffers(size * self.dtype.itemsize, most=0).empty((size,), self.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -27,10 +28,15 @@ from lowtide.errors import FormatError, LowtideError
 @click.option("--eos", type=int, metavar="ID", help="Count documents by this token, which ends each.")
 @click.option("--scan", is_flag=True, help="Read all tokens, so that the largest id is exact.")
 @click.option("--verify", is_flag=True, help="Check every checksum of a corpus that lowtide prepared.")
+@click.option(
+    "--manifest",
+    is_flag=True,
+    help="Write a manifest beside the files of a corpus, so that it opens without a look at each file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def command(
-    ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, verify: bool, **options: Any
+    ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, verify: bool, manifest: bool, **options: Any
 ) -> None:
     """Show what each PATH is: an array file, or a token corpus (a folder, a file or a quoted glob),
     or an address of one.
@@ -47,16 +53,20 @@ def command(
         lowtide info data/openwebtext --json
         lowtide info s3://bucket/corpus
         lowtide info --verify corpus
+        lowtide info --manifest s3://bucket/megatron
     """
     for path in paths:
         _show_leftovers(path)
     which = {"split": options["split"], "dtype": options["dtype"]}
     results: list[dict[str, Any]] = []
     failed = False
-    for path in paths if verify else chain.from_iterable(expand(path, **which) for path in paths):
+    for path in paths if verify or manifest else chain.from_iterable(expand(path, **which) for path in paths):
         try:
             if verify:
                 results.append(_verify(path, as_json))
+                continue
+            if manifest:
+                results.append(_write_manifest(path, as_json, options))
                 continue
             description = describe(path, **options)
             if not as_json:
@@ -83,6 +93,24 @@ def _verify(path: str, as_json: bool) -> dict[str, Any]:
     if not as_json:
         say(f"{path}: {result.files} files, {format_size(result.nbytes)}, all as written")
     return vars(result)
+
+
+def _write_manifest(path: str, as_json: bool, options: dict[str, Any]) -> dict[str, Any]:
+    import lowtide
+    from lowtide._tokens.formats import manifest
+
+    which = {"dtype": options["dtype"], "eos": options["eos"]}
+    corpora = {options["split"]: lowtide.corpus(path, split=options["split"], **which)}
+    if options["split"] == "train":
+        with suppress(LowtideError):  # many corpora have no other split
+            val = lowtide.corpus(path, split="val", **which)
+            if val.paths != corpora["train"].paths:
+                corpora["val"] = val
+    where = manifest.write(corpora)
+    shards = {name: len(corpus.paths) for name, corpus in corpora.items()}
+    if not as_json:
+        say(f"{where}: {', '.join(f'{count} shards of {name}' for name, count in shards.items())}")
+    return {"path": where, "shards": shards}
 
 
 def _show_leftovers(path: str) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide import errors
 from lowtide._io.remote import pool, requests
 from lowtide._io.remote.address import Options
+from lowtide._io.remote.requests import Take
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -35,6 +36,19 @@ def perform(function: Callable[..., Any], address: str, options: Options, *argum
     if os.getpid() == _USER:
         return function(address, options, *arguments)
     return _helper().call(function.__name__, address, options, *arguments)
+
+
+def fetch(
+    address: str, options: Options, start: int, stop: int, etag: str | None, modified_ns: int, take: Take
+) -> requests.Meta:
+    """Make a request for a range in this thread, and hand its bytes on as they come."""
+    arguments = (start, stop, etag, modified_ns)
+    if _USER in (None, os.getpid()):
+        meta, _ = perform(requests.get, address, options, *arguments, take)
+    else:
+        meta, data = perform(requests.get, address, options, *arguments)
+        take(start, data)
+    return meta  # type: ignore[no-any-return]
 
 
 def request(function: Callable[..., Any], address: str, options: Options, *arguments: Any) -> Any:

@@ -122,6 +122,9 @@ class RemoteFilesystem(Filesystem):
             raise
         return Entry("folder", Identity(-1, 0, 0, 0)) if listed.objects else None
 
+    def has_file(self, path: str) -> bool:
+        return client.request(requests.head, path, options_for(parse(path))) is not None
+
     def list_folder(self, path: str) -> Listing:
         listed = self._listed(path)
         return Listing([name for name in listed.objects if name], listed.prefixes)

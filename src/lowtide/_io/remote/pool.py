@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
 import os
 import threading
@@ -47,6 +48,30 @@ class Budget:
         with self._changed:
             self.used -= nbytes
             self._changed.notify_all()
+
+
+class Trimmer:
+    """Has malloc give back what requests have freed, once in a while.
+
+    obstore allocates in many threads, and each has its own heap, which keeps what was freed: without it
+    memory is some 10 MiB more. Other C libraries than glibc are left alone.
+    """
+
+    def __init__(self, interval: int = 8 * 2**20) -> None:
+        self._interval = interval
+        self._since = 0
+        self._trim: Callable[[int], int] | None = None
+        try:
+            self._trim = ctypes.CDLL(None).malloc_trim
+        except (AttributeError, OSError, TypeError):
+            return
+
+    def count(self, nbytes: int) -> None:
+        """So many bytes were fetched."""
+        self._since += nbytes  # a count that is lost between two threads does not matter
+        if self._since >= self._interval and self._trim is not None:
+            self._since = 0
+            self._trim(0)
 
 
 class Batch:
@@ -160,6 +185,14 @@ def _end_all() -> None:
         thread.join()
 
 
+def fetched(nbytes: int) -> None:
+    """So many bytes were fetched and copied."""
+    global TRIMMER
+    if TRIMMER is None:
+        TRIMMER = Trimmer()
+    TRIMMER.count(nbytes)
+
+
 def forget() -> None:
     """In a forked child: the threads are not here, and one may have held a lock."""
     global _TASKS, _IDLE, _RUNNING, BUDGET
@@ -173,6 +206,7 @@ _RUNNING: list[threading.Thread] = []
 _ENDING = False
 _FINISHED = count()  # tasks; its repr shows the number, and to count takes no lock
 BUDGET = Budget()
+TRIMMER: Trimmer | None = None
 atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=forget)

@@ -28,11 +28,14 @@ class Run(NamedTuple):
     stop: int
     extents: Extents
 
-    def copy(self, data: Any, out: Bytes) -> None:
-        """Copy what was fetched to where it belongs."""
+    def copy(self, at: int, data: Any, out: Bytes) -> None:
+        """Copy bytes of the object from ``at`` on to where they belong."""
         source = np.frombuffer(data, np.uint8)
+        end = at + len(source)
         for offset, target, length in self.extents.rows():
-            out[target : target + length] = source[offset - self.start : offset - self.start + length]
+            first, last = max(offset, at), min(offset + length, end)
+            if first < last:
+                out[target + first - offset : target + last - offset] = source[first - at : last - at]
 
 
 def runs_of(extents: Extents, gap: int = GAP) -> list[Run]:
@@ -95,18 +98,10 @@ class RemoteReader:
         if out.nbytes:
             self.submit(Extents.of_range(offset, out.nbytes), out.reshape(-1).view(np.uint8)).wait()
 
-    def fetch(self, start: int, stop: int) -> Any:
-        """The bytes of one request, of the object that was opened and no other."""
-        meta, data = client.perform(
-            requests.get, self.path, self.options, start, stop, self._etag, self._modified_ns
-        )
+    def fetch(self, start: int, stop: int, take: requests.Take) -> None:
+        """Hand on the bytes of one request, of the object that was opened and no other."""
+        meta = client.fetch(self.path, self.options, start, stop, self._etag, self._modified_ns, take)
         self._check(meta)
-        if len(data) < stop - start:
-            raise errors.TruncatedFileError(
-                f"{self.path}: was truncated since it was opened (ends at byte {meta.size}, expected "
-                f"{self._size}); restore it and open it again"
-            )
-        return data
 
     def _check(self, meta: requests.Meta) -> None:
         if meta.size < self._size:
@@ -147,12 +142,17 @@ class _Transfer:
             self._batch.cancel()
 
 
+def _take(batch: pool.Batch, run: Run, out: Bytes, at: int, data: Any) -> None:
+    batch.guarded(lambda: run.copy(at, data, out))
+
+
 def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> None:
     nbytes, budget = run.stop - run.start, pool.BUDGET
     budget.acquire(nbytes, reader.options.in_flight)
     try:
         if not batch.cancelled:
-            data = reader.fetch(run.start, run.stop)
-            batch.guarded(lambda: run.copy(data, out))
+            take = partial(_take, batch, run, out)
+            reader.fetch(run.start, run.stop, take)
     finally:
         budget.release(nbytes)
+    pool.fetched(nbytes)

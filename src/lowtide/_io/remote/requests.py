@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,11 +33,16 @@ _OWN = (
     "client_options",
     "retry_config",
 )  # not obstore's
+_CHUNK = 2**16  # bytes of an answer that are taken at once
 _PARTS = 3  # of one object that are sent at once
 _UPLOADS: dict[str, Any] = {}  # of this process
 _STORES: dict[tuple[str, Options], Any] = {}  # clients of this process
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
 _LISTED = 2**22  # objects of one prefix
+
+
+Take = Callable[[int, "Buffer"], None]
+"""Takes bytes of an object, from an offset on."""
 
 
 class Meta(NamedTuple):
@@ -56,11 +61,18 @@ class Listed(NamedTuple):
 
 
 def get(
-    address: str, options: Options, start: int, stop: int, etag: str | None, modified_ns: int
+    address: str,
+    options: Options,
+    start: int,
+    stop: int,
+    etag: str | None,
+    modified_ns: int,
+    take: Take | None = None,
 ) -> tuple[Meta, Buffer]:
     """Bytes ``start`` to ``stop``, fewer where the object ends, if it is still the one with this ETag.
 
-    Without an ETag, or with one that is weak, the time of modification is compared.
+    Without an ETag, or with one that is weak, the time of modification is compared. ``take`` is called with
+    pieces as they come, so that they need not be held; then none are returned.
     """
     conditions: dict[str, Any] = {"range": (start, stop)}
     if etag is not None and not etag.startswith("W/"):
@@ -71,15 +83,23 @@ def get(
     try:
         with _translated(address, what):
             result = _obstore().get(client_of(place, options), place.path, options=conditions)
-            meta, data = _meta(result.meta), result.bytes()
+            meta, data, count = _meta(result.meta), b"", 0
+            if take is None:
+                data = result.bytes()
+                count = len(data)
+            elif result.range[0] == start:
+                check_same(address, meta, etag, modified_ns)
+                for piece in result.stream(min_chunk_size=_CHUNK):
+                    take(start + count, piece)
+                    count += len(piece)
     except errors.TruncatedFileError as error:
         # Also where an answer was longer than its range, and obstore asked for the rest of it.
         there = head(address, options)
         if there is not None and start < there.size:
             raise _wrong(address, what, "another length than it announced") from error
         raise
-    if result.range[0] != start or len(data) != min(stop, meta.size) - start:
-        raise _wrong(address, what, f"{len(data)} bytes from byte {result.range[0]} on")
+    if result.range[0] != start or count != min(stop, meta.size) - start:
+        raise _wrong(address, what, f"{count} bytes from byte {result.range[0]} on")
     return meta, data
 
 

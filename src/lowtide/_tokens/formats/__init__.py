@@ -23,6 +23,7 @@ from lowtide._tokens.formats.datatrove import Datatrove
 from lowtide._tokens.formats.index import in_order
 from lowtide._tokens.formats.litdata import LitData
 from lowtide._tokens.formats.llmc import LLMC
+from lowtide._tokens.formats.manifest import Manifested
 from lowtide._tokens.formats.mds import MDS
 from lowtide._tokens.formats.megatron import Megatron
 from lowtide._tokens.formats.nanogpt import Raw
@@ -47,6 +48,7 @@ FORMATS: list[TokenFormat] = [
     Datatrove(),
     OLMo(),
     Own(),
+    Manifested(),
     LitData(),
     MDS(),
     Arrow(),
@@ -129,9 +131,9 @@ def _matches(names: list[str], pattern: str, split: str) -> list[str]:
 def _folder(folder: str, split: str, dtype: npt.DTypeLike | None, named: bool = False) -> Tokens:
     """The corpus in a folder; ``named`` if the folder itself is called for the split."""
     for index in _indexes():
-        if store.exists(path := os.path.join(folder, index)):
+        if store.has_file(path := os.path.join(folder, index)):
             return _find([path], split, dtype)
-    if store.exists(os.path.join(folder, UNFINISHED)):
+    if not store.is_address(folder) and store.exists(os.path.join(folder, UNFINISHED)):
         raise FormatError(
             f"{folder}: lowtide prepare has not finished here; run the same command again to resume"
         )

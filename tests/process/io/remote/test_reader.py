@@ -98,7 +98,7 @@ def test_reads_of_several_chunks_overlap(array: lowtide.Array, proxy: FaultProxy
 def test_blocks_read_the_next_window_meanwhile(
     object_server: ObjectServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who goes on in a window finds the next one in memory; who asks for one batch fetches one window."""
+    """Who reads more of a window finds the next one in memory; who asks for one batch fetches one window."""
     import obstore
 
     from lowtide._tokens import blocks

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lowtide._io.remote.pool import Batch, Budget, call
+from lowtide._io.remote.pool import Batch, Budget, Trimmer, call
 from lowtide.errors import ReadError
 
 
@@ -50,6 +50,14 @@ def test_nothing_is_copied_after_cancel() -> None:
     batch.cancel()
     batch.guarded(lambda: copied.append(2))
     assert copied == [1]
+
+
+def test_malloc_is_trimmed_once_in_a_while() -> None:
+    trimmer, calls = Trimmer(interval=10), list[int]()
+    trimmer._trim = lambda pad: len(calls.__iadd__([pad]))
+    for _ in range(7):
+        trimmer.count(4)
+    assert calls == [0, 0]
 
 
 def test_call_returns_and_raises() -> None:
