@@ -68,6 +68,10 @@ class MemoryCgroup:
             return None
         return max(0, usage - stat["inactive_file"])
 
+    def kernel(self, stat: dict[str, int]) -> int:
+        """Bytes of kernel memory charged to the group: sockets, page tables, directory entries."""
+        raise NotImplementedError
+
     def limit(self) -> int | None:
         """The smallest limit of the group and of all its parents; ``None`` where there is none."""
         limits = [_number(folder, self._limit) for folder in self._upwards()]
@@ -100,6 +104,9 @@ class CgroupV1(MemoryCgroup):
     _peak = "memory.max_usage_in_bytes"
     _parts = ("rss", "cache")
 
+    def kernel(self, stat: dict[str, int]) -> int:
+        return _number(self.path, "memory.kmem.usage_in_bytes") or 0
+
     @staticmethod
     def member(_number: str, controllers: str) -> bool:
         """Whether a line of ``/proc/PID/cgroup`` is for this tree."""
@@ -118,6 +125,10 @@ class CgroupV2(MemoryCgroup):
     version = 2
     _usage, _limit, _peak = "memory.current", "memory.max", "memory.peak"
     _parts = ("anon", "file")
+
+    def kernel(self, stat: dict[str, int]) -> int:
+        parts = ("kernel_stack", "pagetables", "percpu", "slab")  # before Linux 5.18 there is no sum
+        return stat.get("kernel", sum(stat.get(name, 0) for name in parts)) + stat.get("sock", 0)
 
     @staticmethod
     def member(number: str, controllers: str) -> bool:
