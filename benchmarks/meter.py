@@ -91,9 +91,10 @@ def _first_watch() -> tuple[float, float, float]:
 
 def _own_start() -> float:
     """Milliseconds from the first line of the sampler's program to its first look at this process."""
+    gauge = "lowtide._memory.gauges:Resident"
     timed = "import time; started = time.perf_counter()\n" + helper._BOOT.replace(
         "sampler.main()",
-        f"sampler.start({os.getpid()}, 'lowtide._memory.gauges:Resident', '0.01', '{1 << 62}').look()\n"
+        f"sampler.start({os.getpid()}, '{gauge}', 'False', '0.01', '{1 << 62}').look()\n"
         "print((time.perf_counter() - started) * 1000)",
     )
     package = os.path.dirname(os.path.abspath(lowtide.__file__))
