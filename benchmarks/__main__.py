@@ -15,6 +15,7 @@ ALL = (
     "tokens",
     "prepare",
     "meter",
+    "verdicts",
     "training",
     "gpt",
     "documents",

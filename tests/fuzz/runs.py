@@ -250,7 +250,7 @@ def _make_journal(folder: Path) -> None:
     """An unfinished recording, and the events of a finished one."""
     from lowtide._memory.profile.events import Event
     from lowtide._memory.profile.journal import Journal
-    from lowtide._memory.profile.recording import Point, Recording
+    from lowtide._memory.profile.recording import Charges, Point, Recording, Shares
 
     for finished in (False, True):
         recording = Recording(["python", "train.py"], 1, 1.7e9, 0.1, budget=2**28, limit=2**30)
@@ -260,6 +260,8 @@ def _make_journal(folder: Path) -> None:
         for index in range(20):
             recording.add(Point(index * 0.1, 0, 1, 2**25, index << 22, 0, 0, 2**22, 0, index, index))
             journal.add(recording.points[-1])
+        journal.add(Shares(1.0, 0, 9, (2**25, 2**20, 0), (2**24, 2**20, 0)))
+        journal.add(Charges(1.0, 2**26, 2**25, 2**25, 0, 2**20, 0))
         recording.events.append(Event("oom_kill", 1.9, 1.9, "killed", 7))
         if finished:
             recording.ended, recording.status = 1.7e9 + 2, -9
