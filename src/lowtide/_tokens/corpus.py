@@ -123,8 +123,6 @@ class Corpus(ReadOnly, Closing):
         at_end = self._eos is not None and last == self._eos != first
         self._layout = replace(self._layout, marks="end" if at_end else "start")
 
-    # Attributes
-
     @property
     def name(self) -> str:
         """The path of the file, or of the folder if there are several."""
@@ -177,8 +175,6 @@ class Corpus(ReadOnly, Closing):
             f"{len(self.paths)} {'shard' if len(self.paths) == 1 else 'shards'}{state}>"
         )
 
-    # Reading
-
     @overload
     def __getitem__(self, index: slice) -> npt.NDArray[Any]: ...
     @overload
@@ -192,9 +188,7 @@ class Corpus(ReadOnly, Closing):
         except TypeError:
             number = None
         if number is None or isinstance(index, (bool, np.bool_)):
-            raise IndexingError(
-                f"{self.name}: a corpus takes an integer or a slice as its index, got {index!r}"
-            )
+            raise IndexingError(f"{self.name}: a corpus takes an integer or a slice, got {index!r}")
         if not -len(self) <= number < len(self):
             raise IndexingError(f"{self.name}: token {number} is out of bounds for {len(self)} tokens")
         number %= len(self)

@@ -88,10 +88,8 @@ def test_file_stays_small_and_whole_however_long_it_takes(
     path = tmp_path / "a.recording"
     recording, kept = journalled(str(path), looks=6_000)
     finish(recording, kept)
-    # What the recording keeps, and what has come since the file was written again.
-    assert path.stat().st_size < 2 * (
-        512 * (100 + 150 + 120) + 128 * 500
-    )  # points, shares and charges, details
+    # Points, shares, charges and details that it keeps, and what has come since the file was written again.
+    assert path.stat().st_size < 2 * (512 * (100 + 150 + 120) + 128 * 500)
     assert os.listdir(tmp_path) == ["a.recording"]
     result = document.load(str(path))
     assert result["samples"][0]["time"] < 10
