@@ -46,14 +46,10 @@ def make(folder):
 
 def fit(folder):
     """Every row once an epoch, in another order each time."""
-    features = lowtide.open(folder / "features.npy")
-    labels = lowtide.open(folder / "labels.npy")
+    pair = lowtide.zip(lowtide.open(folder / "features.npy"), lowtide.open(folder / "labels.npy"))
     model = SGDClassifier(loss="log_loss", alpha=1e-3, average=True, random_state=0)
     for epoch in range(EPOCHS):
-        # The order depends on seed, epoch and the number of rows alone, so that two files go side by side.
-        x_chunks = features.chunks(CHUNK, shuffle=True, epoch=epoch)
-        y_chunks = labels.chunks(CHUNK, shuffle=True, epoch=epoch)
-        for x, y in zip(x_chunks, y_chunks, strict=True):
+        for x, y in pair.chunks(CHUNK, shuffle=True, epoch=epoch):
             model.partial_fit(x, y, classes=[0, 1])
     return model
 

@@ -137,10 +137,16 @@ class ChunkDataset(data.IterableDataset[Any]):
         An array, or arrays together as :func:`lowtide.zip` makes them.
     rows
         Rows per batch, of all ranks together.
-    order, shuffle, seed, drop_last, rank, world_size
+    order, shuffle, seed, drop_last
         As in :meth:`lowtide.Array.chunks`.
+    rank, world_size
+        As there; ``"auto"`` asks each time an ``iter`` starts, so that it may be given before Lightning, for
+        example, starts its processes.
     epoch
         The epoch to start with; :meth:`set_epoch` sets another.
+    budget
+        As in :meth:`lowtide.Array.chunks`: on slow disks more memory is more speed. Workers read chunk by
+        chunk and need none of it.
 
     Examples
     --------
@@ -161,23 +167,36 @@ class ChunkDataset(data.IterableDataset[Any]):
         drop_last: bool = False,
         rank: Rank = None,
         world_size: int | None = None,
+        budget: int | str | None = None,
     ) -> None:
         if not isinstance(arrays, Array | Zip):
             raise ArgumentError(f"ChunkDataset takes an array or a lowtide.zip, got {type(arrays).__name__}")
         _check_dtypes(arrays.arrays if isinstance(arrays, Zip) else [arrays])
         self._arrays = arrays
-        self._options: dict[str, Any] = {"rows": whole("rows", rows, 1), "order": order, "shuffle": shuffle}
-        self._options |= {
+        self._options: dict[str, Any] = {
+            "rows": whole("rows", rows, 1),
+            "order": order,
+            "shuffle": shuffle,
             "seed": seed,
             "drop_last": drop_last,
+            "budget": budget,
         }
-        self._options |= {"prefetch": 0}
-        self._options["rank"], self._options["world_size"] = ranks(rank, world_size)
+        # What is wrong with them is reported here; who asks later may get another answer.
+        self._options |= dict(zip(("rank", "world_size"), ranks(rank, world_size), strict=True))
+        if rank == "auto":
+            self._options |= {"rank": rank, "world_size": world_size}
         self._epoch = SharedEpoch(epoch)
         self._at = 0
         """The next chunk of this process; of worker n it is n less, so that a state fits every worker."""
         self._resume: int | None = None
         len(self)  # what is wrong with the arguments is reported here
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if self._options["rank"] == "auto" and _in_a_group():  # of which a spawned worker knows nothing
+            rank, world_size = ranks("auto", self._options["world_size"])
+            state["_options"] = {**self._options, "rank": rank, "world_size": world_size}
+        return state
 
     @property
     def epoch(self) -> int:
@@ -185,7 +204,7 @@ class ChunkDataset(data.IterableDataset[Any]):
         return self._epoch.value
 
     def _chunks(self) -> Any:
-        return self._arrays.chunks(epoch=self.epoch, **self._options)
+        return self._arrays.chunks(epoch=self.epoch, **self._options)  # its thread starts with the first
 
     def __len__(self) -> int:
         return len(self._chunks())
@@ -211,8 +230,7 @@ class ChunkDataset(data.IterableDataset[Any]):
         number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         chunks = self._chunks()
         count = len(chunks)
-        if worker is None:  # alone it may read ahead, as a pass does
-            chunks = self._arrays.chunks(epoch=self.epoch, **{**self._options, "prefetch": 1})
+        if worker is None:  # alone it reads ahead, as a pass does
             chunks.load_state_dict({**chunks.state_dict(), "position": min(at, count)})
         while at + number < count:
             chunk = chunks[at + number] if worker is not None else next(chunks)
@@ -243,6 +261,11 @@ class ChunkDataset(data.IterableDataset[Any]):
             self._epoch.value = before
             raise
         self._at = self._resume = position
+
+
+def _in_a_group() -> bool:
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def _zipped(arrays: Sequence[Rows | Zip], named: Mapping[str, Rows]) -> Zip:

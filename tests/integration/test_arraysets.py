@@ -206,3 +206,37 @@ def test_states_and_epochs(arrays: Any) -> None:
             other.load_state_dict(wrong)
     with pytest.raises(ArgumentError, match="takes an array or"):
         ChunkDataset(np.zeros(3), 10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_budget_changes_no_batch(arrays: Any, workers: int) -> None:
+    zipped = lowtide.zip(*arrays)
+    dataset = ChunkDataset(zipped, 7, shuffle=True, seed=3, budget="40 MiB")
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
+    assert rows(loader) == rows(zipped.chunks(7, shuffle=True, seed=3))
+    with pytest.raises(lowtide.BudgetError, match="smallest that works"):
+        ChunkDataset(zipped, 7, budget=100)
+
+
+def test_an_automatic_rank_is_asked_for_when_iteration_starts(
+    arrays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = ChunkDataset(arrays[1], 10, rank="auto")
+    assert torch.cat(list(dataset)).tolist() == list(range(100))
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as a launcher sets them in the processes that it starts
+    monkeypatch.setenv("RANK", "1")
+    expected = [10 * chunk + row for chunk in range(10) for row in range(5, 10)]
+    assert torch.cat(list(dataset)).tolist() == expected
+    assert torch.cat(list(pickle.loads(pickle.dumps(dataset)))).tolist() == expected
+
+
+def test_a_spawned_worker_has_the_rank_of_its_process_group(arrays: Any, tmp_path: Path) -> None:
+    dataset = ChunkDataset(arrays[1], 10, rank="auto")
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        with mock.patch.multiple(torch.distributed, get_rank=lambda: 2, get_world_size=lambda: 3):
+            sent = pickle.dumps(dataset)  # as DataLoader sends it to a worker
+    finally:
+        torch.distributed.destroy_process_group()
+    assert [len(batch) for batch in pickle.loads(sent)] == [4] * 10
+    assert [len(batch) for batch in pickle.loads(pickle.dumps(dataset))] == [10] * 10

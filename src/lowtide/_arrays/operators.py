@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,16 @@ class ArrayOperators(Rows, NDArrayOperatorsMixin):
             f"{self.path}: {what} would write to an array on disk, which is read-only; "
             f"load it first, as in array[:], or open it with mode='r+' and assign elements"
         )
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_") and hasattr(np.ndarray, name):
+                raise AttributeError(
+                    f"{self.path}: an array on disk has no {name}; load what you need first, as in "
+                    f"array[rows].{name}, or go through it with array.chunks()"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # For PyTorch, which otherwise would ask for every single element.
 

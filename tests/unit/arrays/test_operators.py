@@ -230,3 +230,15 @@ def test_an_array_is_a_key_by_identity(array: lowtide.Array) -> None:
         names = {array: "one", other: "two"}
         assert names[array] == "one"
         assert names[other] == "two"
+
+
+@pytest.mark.parametrize("name", ["T", "reshape", "copy", "argmax", "flat", "base"])
+def test_what_ndarrays_have_besides_says_what_to_do(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    with lowtide.open(tmp_path / "x.npy") as a:
+        for array in (a, a.rows(1)):
+            assert not hasattr(array, name)
+            with pytest.raises(AttributeError, match=rf"x\.npy: an array on disk has no {name}; load"):
+                getattr(array, name)
+        with pytest.raises(AttributeError, match="object has no attribute 'shap'"):
+            operator.attrgetter("shap")(a)
