@@ -55,9 +55,9 @@ class MapDataset(data.Dataset[Any]):
 
     def __init__(self, batches: Batches | DocumentBatches, *, as_dict: bool = False, epoch: int = 0) -> None:
         batches, self._kind = _parts(batches, single=True)
-        batches._check_one_length()
         self._batches = _private_copy(batches)
         self._to = Destination("cpu", None, batches.dtype, batches.length)
+        self._batches._check_one_length()
         self._as_dict = as_dict
         self._epoch = SharedEpoch(epoch)
 

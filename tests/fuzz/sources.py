@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -66,6 +67,7 @@ def _make_own(folder: Path) -> None:
     (folder / "tiktoken.json").write_text(built.to_json())
     (folder / "char.json").write_text(tokenizers.make("char", tokenizers.Texts(TEXTS)).to_json())
     (folder / "byte.json").write_text(tokenizers.make("byte").to_json())
+    (folder / "ids.json").write_text(tokenizers.make("ids:300").to_json())
 
 
 class _Prober:
@@ -152,6 +154,20 @@ def _make_tables(folder: Path) -> None:
                 writer.write_table(table, max_chunksize=10)
 
 
+def _make_ids(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [[i, i + 1, i + 2] for i in range(40)]
+    for i, kind in enumerate([pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint16(), 3)]):
+        table = pa.table({"input_ids": pa.array(rows, kind)})
+        pq.write_table(table, folder / f"{i}.parquet", row_group_size=10)
+        with pa.OSFile(str(folder / f"{i}.arrow"), "wb") as file:
+            with pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=10)
+    (folder / "x.jsonl").write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in rows))
+
+
 def _make_saved(folder: Path) -> None:
     _make_tables(folder)
     for path in [*folder.glob("*.parquet"), folder / "1.arrow", folder / "2.arrow"]:
@@ -161,13 +177,13 @@ def _make_saved(folder: Path) -> None:
     (folder / "dataset_info.json").write_text("{}")
 
 
-def _prepare_damaged(folder: Path) -> None:
+def _prepare_damaged(folder: Path, tokenizer: str | None = None) -> None:
     """In one process: that its death is survived is looked at only where it dies."""
     with mock.patch.object(run, "_isolated", return_value=False):
-        _prepare_isolated(folder)
+        _prepare_isolated(folder, tokenizer)
 
 
-def _prepare_isolated(folder: Path) -> None:
+def _prepare_isolated(folder: Path, tokenizer: str | None = None) -> None:
     """Prepare the file that was damaged, and a whole folder where only that says what its files are."""
     changed = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     source = folder if (folder / "state.json").exists() else changed
@@ -175,7 +191,8 @@ def _prepare_isolated(folder: Path) -> None:
     with mock.patch.object(os, "fsync"):
         try:
             on_error = _ON_ERROR[changed.stat().st_size % 2]
-            lowtide.prepare(source, folder / "out", workers=1, val_fraction=0, on_error=on_error)
+            options: dict[str, Any] = {"tokenizer": tokenizer, "on_error": on_error}
+            lowtide.prepare(source, folder / "out", workers=1, val_fraction=0, **options)
         except TaskError as error:
             raise AssertionError(str(error)) from error
 
@@ -216,6 +233,13 @@ TARGETS = [
     Target("workfolder", _make_work, _resume, damaged="*/.prepare/**/*", share=0.05),
     Target("source-text", _make_texts, _prepare_damaged, share=0.3),
     Target("source-table", _make_tables, _prepare_damaged, isolated=_prepare_isolated, share=0.3),
+    Target(
+        "source-ids",
+        _make_ids,
+        partial(_prepare_damaged, tokenizer="ids:1000"),
+        isolated=partial(_prepare_isolated, tokenizer="ids:1000"),
+        share=0.3,
+    ),
     Target("source-dataset", _make_saved, _prepare_damaged, isolated=_prepare_isolated, share=0.1),
     Target("tokenizer-huggingface", _make_huggingface, _tried_quickly, share=0.3),
     Target("tokenizer-own", _make_own, _tried_quickly, share=0.3),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
 import random
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -22,6 +27,7 @@ from lowtide._tokens.batches import Batches
 from lowtide.errors import ArgumentError, IndexingError, StateError
 from lowtide.torch import IterableDataset, MapDataset
 from tests.support.corpora import numbered
+from tests.support.examples import examples
 
 LENGTH = 16
 
@@ -508,6 +514,71 @@ def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str
     [(name, value)] = arguments.items()
     with pytest.raises(ArgumentError, match=f"{name} must be an integer.*got {value}"):
         IterableDataset(corpus.batches(4, LENGTH), **arguments)
+
+
+class Worker(NamedTuple):
+    """A worker process of a loader, as PyTorch describes it."""
+
+    id: int
+    num_workers: int
+
+
+SCHEDULE = st.dictionaries(st.integers(1, 12), st.sampled_from([3, 4, 6]), max_size=3).map(
+    lambda later: {0: 3, **later}
+)
+
+
+@examples(1)
+@given(
+    sizes=SCHEDULE,
+    lengths=SCHEDULE,
+    ranks=st.integers(1, 3),
+    workers=st.lists(st.integers(1, 3), min_size=2, max_size=2),
+    stop=st.integers(0, 14),
+)
+def test_schedules_whatever_the_ranks_workers_and_restarts(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: dict[int, int],
+    lengths: dict[int, int],
+    ranks: int,
+    workers: list[int],
+    stop: int,
+) -> None:
+    """As a loader takes turns among its workers; a state of step n is loaded by any number of them."""
+    folder = tmp_path_factory.getbasetemp() / "scheduled"
+    corpus = numbered(folder, 400) if not folder.exists() else lowtide.corpus(folder / "*.bin", dtype="<u4")
+    expected = [corpus.batches(sizes, lengths, seed=4, prefetch=0)[step][0] for step in range(14)]
+
+    def turns(state: dict[str, Any] | None, count: int, rank: int) -> Iterator[np.ndarray]:
+        batches = corpus.batches(sizes, lengths, seed=4, rank=rank, world_size=ranks, prefetch=0)
+        walks = []
+        for number in range(count):
+            dataset = IterableDataset(batches, steps=14)
+            if state is not None:
+                dataset.load_state_dict(state)
+            with mock.patch("torch.utils.data.get_worker_info", lambda number=number: Worker(number, count)):
+                walk = iter(dataset)
+                first = list(itertools.islice(walk, 1))  # it asks which worker it is when it starts
+            walks.append(itertools.chain(first, walk))
+        for turn in itertools.count():
+            batch = next(walks[turn % count], None)
+            if batch is None:
+                return
+            yield batch[0].numpy()
+
+    result = [
+        np.concatenate(parts)
+        for parts in zip(
+            *(itertools.islice(turns(None, workers[0], rank), stop) for rank in range(ranks)), strict=True
+        )
+    ]
+    state = {**corpus.batches(sizes, lengths, seed=4).state_dict(), "step": stop, "epoch": 0}
+    result += [
+        np.concatenate(parts)
+        for parts in zip(*(turns(state, workers[1], rank) for rank in range(ranks)), strict=True)
+    ]
+    assert len(result) == 14
+    assert all(np.array_equal(x, y) for x, y in zip(result, expected, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:.*set_vital")

@@ -71,6 +71,7 @@ TESTED_IN = {
     "_tokens/formats/arrowstream.py": "integration/tokens/formats/test_arrow.py",
     "_tokens/formats/npytokens.py": "unit/tokens/formats/test_tokens.py",
     "_tokens/formats/records.py": "integration/tokens/formats/test_mds.py",
+    "_tokens/marks.py": "unit/tokens/formats/test_llmc.py",
     "_tokens/states.py": "unit/tokens/test_schedules.py",
     "_tokens/steps.py": "unit/tokens/test_ahead.py",
     "_tokens/stretches.py": "unit/tokens/test_schedules.py",

@@ -291,7 +291,9 @@ class Run:
                 f"documents skipped, val_fraction {fraction}); pass a smaller val_fraction, or "
                 "holdout='contiguous' to cut by tokens"
             )
-        if fraction and not val:
+        if self.settings.val_files is not None and val < _SMALL:
+            notes.append(f"val is small: a loss on {val:,} tokens says little; pass more sources as val")
+        elif fraction and not val:
             notes.append(
                 "no validation split: no document was selected for it; pass a larger val_fraction, or "
                 "holdout='contiguous' to take the end of the tokens"

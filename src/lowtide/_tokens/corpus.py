@@ -23,6 +23,7 @@ from lowtide._tokens.formats import find
 from lowtide._tokens.formats.documents import Documents
 from lowtide._tokens.formats.index import token_id
 from lowtide._tokens.formats.tokens import Tokens
+from lowtide._tokens.marks import find_marks
 from lowtide._tokens.segments import Segments
 from lowtide.errors import ArgumentError, ClosedError, FormatError, IndexingError
 
@@ -110,18 +111,9 @@ class Corpus(ReadOnly, Closing):
         self._eos = layout.eos if eos is None else token_id(whole("eos", eos), layout.dtype, "eos")
         self._segments = Segments(layout.segments, layout.dtype, reader=reader, cache=cache)
         self._closed = False
-        if layout.usual_eos is not None:
-            self._find_marks(layout.usual_eos)
-
-    def _find_marks(self, usual: int) -> None:
-        """Which token marks documents, and where, for a format that records neither."""
-        first, last = int(self._slice(range(1))[0]), int(self._slice(range(len(self) - 1, len(self)))[0])
-        if self._eos is None and (usual in (first, last) or (self._spread(256, 1024) == usual).any()):
-            self._eos = usual
-        # A file that starts with the mark has it first in each document. One that starts within a document
-        # is a later shard, unless it ends with the mark: then it is the last token of each document.
-        at_end = self._eos is not None and last == self._eos != first
-        self._layout = replace(self._layout, marks="end" if at_end else "start")
+        if layout.usual_eos is not None:  # the format records neither which token marks documents nor where
+            self._eos, marks = find_marks(self, layout.usual_eos)
+            self._layout = replace(self._layout, marks=marks)
 
     @property
     def name(self) -> str:

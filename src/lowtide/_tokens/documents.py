@@ -243,6 +243,17 @@ def scan(corpus: Corpus) -> Documents:
     raise LowtideError(f"{corpus.name}: the index of its documents vanished as soon as it was written")
 
 
+def warn_of_one(corpus: Corpus, count: int) -> None:
+    """Warn of windows that start where documents start, if there is one document only."""
+    if count == 1:
+        warnings.warn(
+            f"{corpus.name}: has one document, so that every window of order='documents' is the same; use "
+            "another order, such as 'shuffle'",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
 def _marked(corpus: Corpus, documents: Documents) -> Documents:
     """The documents, with a warning if the token that should mark them does not occur."""
     if documents.count == 1 and corpus._layout.index is None and corpus.eos not in (corpus[0], corpus[-1]):

@@ -7,7 +7,6 @@ write a subclass of ``Windows`` and add it to ``ORDERS`` of ``lowtide._tokens.ba
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, Shuffled, key_of, mix
-from lowtide._tokens.documents import Ids, ids_from_index, ids_from_marks
+from lowtide._tokens.documents import Ids, ids_from_index, ids_from_marks, warn_of_one
 from lowtide._tokens.segments import Places, Segments
 from lowtide.errors import ArgumentError
 
@@ -314,13 +313,7 @@ class DocumentStarts(Windows):
         super().__init__(corpus, length, seed)
         self._documents = corpus.documents
         count = self.epoch_samples = self._documents.count
-        if count == 1:
-            warnings.warn(
-                f"{corpus.name}: has one document, so that every window of order='documents' is the same; "
-                "use another order, such as 'shuffle'",
-                UserWarning,
-                stacklevel=4,
-            )
+        warn_of_one(corpus, count)
         self._epochs = Epochs(count, lambda epoch: Shuffled(count, key_of(seed, 2 * epoch + 1)))
 
     def starts(self, first: int, last: int) -> Ints:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,9 +114,14 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
+        env={**os.environ, "COLUMNS": "80"},
     )
     assert "50 documents" in done.stdout
     assert "━" in done.stdout
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout)
+    bars = [line for line in re.split(r"[\r\n]+", shown) if "━" in line]
+    assert bars
+    assert max(map(len, bars)) <= 80
 
 
 def test_bar_fits_80_columns() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import lowtide
 from lowtide._prepare import merge
+from lowtide._prepare.summary import Progress
 from lowtide._prepare.tokenizers import load
 from lowtide.errors import ArgumentError, FormatError, LowtideError, StateError
 from tests.support.formats import refused
@@ -123,7 +124,7 @@ def test_validation_data_that_exists(tmp_path: Path) -> None:
     summary = lowtide.prepare(tmp_path / "train.jsonl", tmp_path / "corpus", **options)
     for name in ("train", "val"):
         assert documents(tmp_path / "corpus", name) == [as_bytes(f"{name} {i}") for i in range(30)]
-    assert not [note for note in summary.notes if "larger val_fraction" in note]
+    assert summary.notes == ["val is small: a loss on 200 tokens says little; pass more sources as val"]
     with refused(ArgumentError, "val and val_fraction cannot be combined"):
         lowtide.prepare(tmp_path / "train.jsonl", tmp_path / "other", val_fraction=0.1, **options)
     with refused(ArgumentError, "val.jsonl: is among the sources and in val"):
@@ -132,11 +133,19 @@ def test_validation_data_that_exists(tmp_path: Path) -> None:
     assert documents(tmp_path / "both", "val") == [as_bytes("held out")]
 
 
-def test_tokenizer_is_not_trained_on_validation_data(tmp_path: Path) -> None:
+def test_tokenizer_is_not_trained_on_validation_data_and_shows_its_progress(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("low tide " * 500)
     (tmp_path / "val.txt").write_text("zzzz qqqq " * 500)
     val = tmp_path / "val.txt"
-    lowtide.prepare(tmp_path / "train.txt", tmp_path / "corpus", tokenizer="bpe:300", val=val, workers=1)
+    stages: list[str] = []
+
+    def report(progress: Progress) -> None:
+        if progress.stage not in stages:
+            stages.append(progress.stage)
+
+    options: dict[str, Any] = {"tokenizer": "bpe:300", "val": val, "workers": 1, "progress": report}
+    lowtide.prepare(tmp_path / "train.txt", tmp_path / "corpus", **options)
+    assert stages == ["sample", "training", "tokens"]
     tokenizer = load(tmp_path / "corpus" / "tokenizer.json", trusted=True)
     assert len(tokenizer.encode_batch([" tide"])[0]) == 1
     assert len(tokenizer.encode_batch([" zzzz"])[0]) == 5

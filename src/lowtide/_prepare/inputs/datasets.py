@@ -72,7 +72,7 @@ def _saved_files(folder: str) -> list[str] | None:
         if len(names) != 1:
             raise ArgumentError(
                 f"{folder}: contains the splits {', '.join(map(repr, names)) or 'none'}; pass the folder of "
-                f"one, such as {os.path.join(folder, 'train')}"
+                f"one, such as {os.path.join(folder, 'train')}, and that of validation data as val"
             )
         folder = os.path.join(folder, names[0])
     state = os.path.join(folder, "state.json")
