@@ -57,7 +57,7 @@ class Vocabulary:
             if settings.init is not None:
                 raise ArgumentError(
                     f"{corpus.name}: has more ids than the weights of --init know ({recorded}, expected at "
-                    f"most {self.size}); prepare it with their tokenizer, {settings.init}/tokenizer.json"
+                    f"most {self.size}); prepare it with the tokenizer of {settings.init}"
                 )
             raise ArgumentError(
                 f"vocab_size is too small for {corpus.name} ({self.size}, expected at least {recorded}); "

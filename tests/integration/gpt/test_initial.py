@@ -92,9 +92,7 @@ def test_tokens_without_a_tokenizer_keep_that_of_the_run(base: Path, tmp_path: P
 
 def test_another_tokenizer_is_refused_with_the_remedy(base: Path, tmp_path: Path) -> None:
     lowtide.prepare(base / "text.txt", tmp_path / "bytes", tokenizer="byte", val_fraction=0.2)
-    with pytest.raises(
-        ArgumentError, match=r"more ids than the weights of --init know .*run/tokenizer\.json"
-    ):
+    with pytest.raises(ArgumentError, match=r"more ids than the weights of --init know .* of .*run"):
         tuned(base, tmp_path / "fine", data=str(tmp_path / "bytes"))
     (tmp_path / "short.txt").write_text("abc, abd " * 200)
     lowtide.prepare(tmp_path / "short.txt", tmp_path / "short", tokenizer="char", val_fraction=0.2)
