@@ -64,6 +64,9 @@ def test_many_windows_are_one_read(corpus: lowtide.Corpus, monkeypatch: pytest.M
     monkeypatch.setattr(lowtide.Batches, "read_samples", counted)
     records = source._getitems([9, 0, 4])
     assert len(reads) == 1
+    windows = corpus.batches(1, LENGTH, seed=1)
+    for record, number in zip(records, (9, 0, 4), strict=True):
+        assert (record["targets"] == windows[2 * 250 + number][1][0]).all(), "of the third epoch"
     assert [one["inputs"].tolist() for one in records] == [source[n]["inputs"].tolist() for n in (9, 0, 4)]
     assert records[0]["inputs"].dtype == np.int32
 

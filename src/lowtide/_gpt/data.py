@@ -54,6 +54,11 @@ class Vocabulary:
             )
         self.size = settings.vocab_size or recorded or 0
         if recorded is not None and self.size < recorded:
+            if settings.init is not None:
+                raise ArgumentError(
+                    f"{corpus.name}: has more ids than the weights of --init know ({recorded}, expected at "
+                    f"most {self.size}); prepare it with the tokenizer of {settings.init}"
+                )
             raise ArgumentError(
                 f"vocab_size is too small for {corpus.name} ({self.size}, expected at least {recorded}); "
                 "leave it out"

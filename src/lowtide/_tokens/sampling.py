@@ -85,7 +85,7 @@ class Order(Samples):
 
     def over(self, corpus: Corpus) -> Order:
         """The same places of another corpus of as many tokens, such as one that says which of them count."""
-        other = copy.copy(self)
+        other = copy.copy(self)  # as __reduce__ makes it, so that no cache is shared
         other._corpus, other.dtype = corpus, corpus.dtype
         return other
 
@@ -135,11 +135,6 @@ class Windows(Order):
     def starts(self, first: int, last: int) -> Ints:
         """Positions of the first tokens of samples ``first`` to ``last``."""
         return self.starts_at(np.arange(first, last, dtype=np.int64))
-
-    def over(self, corpus: Corpus) -> Order:
-        other = super().over(corpus)
-        vars(other)["_plan"] = (-1, None)  # of the other's files
-        return other
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         page, row = divmod(first, _PLANNED)

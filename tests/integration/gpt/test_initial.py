@@ -63,6 +63,14 @@ def test_last_checkpoint_and_other_settings(base: Path, tmp_path: Path) -> None:
     assert "".join(sample(tmp_path / "fine", "the", max_new_tokens=4)).startswith("the")
 
 
+def test_preset_is_that_of_the_run(base: Path, tmp_path: Path) -> None:
+    train(tmp_path / "old", data=str(base / "corpus"), **{**TINY, "preset": "nanogpt", "eval_interval": 0})
+    settings = tuned(base, tmp_path / "fine", init=str(tmp_path / "old")).settings
+    assert (settings.preset, settings.optimiser, settings.positions) == ("nanogpt", "adamw", "learned")
+    with pytest.raises(ArgumentError, match="length is too large for the weights"):
+        tuned(base, tmp_path / "long", init=str(tmp_path / "old"), length=16)
+
+
 def test_same_command_line_resumes(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(base)
     tuned(base, tmp_path / "fine", init="run", resume="auto")
@@ -76,6 +84,7 @@ def test_tokens_without_a_tokenizer_keep_that_of_the_run(base: Path, tmp_path: P
         tmp_path / "fine", data=str(tmp_path), init=str(base / "run"), device="cpu", max_iters=1, batch_size=2
     )
     assert outcome.val_bpb is not None
+    assert train(tmp_path / "fine", resume=True, max_iters=2).val_bpb is not None
     assert folder.load_tokenizer(tmp_path / "fine").decode([1]) == folder.load_tokenizer(base / "run").decode(
         [1]
     )
@@ -83,7 +92,7 @@ def test_tokens_without_a_tokenizer_keep_that_of_the_run(base: Path, tmp_path: P
 
 def test_another_tokenizer_is_refused_with_the_remedy(base: Path, tmp_path: Path) -> None:
     lowtide.prepare(base / "text.txt", tmp_path / "bytes", tokenizer="byte", val_fraction=0.2)
-    with pytest.raises(ArgumentError, match="vocab_size is too small"):
+    with pytest.raises(ArgumentError, match=r"more ids than the weights of --init know .* of .*run"):
         tuned(base, tmp_path / "fine", data=str(tmp_path / "bytes"))
     (tmp_path / "short.txt").write_text("abc, abd " * 200)
     lowtide.prepare(tmp_path / "short.txt", tmp_path / "short", tokenizer="char", val_fraction=0.2)

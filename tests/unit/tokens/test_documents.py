@@ -115,3 +115,26 @@ def test_ids_are_those_of_the_batch_when_another_thread_takes_one_in_between(
     monkeypatch.setattr(Batches, "step", property(step_of_another_thread_too))
     x, _, ids = next(batches.with_documents())
     assert ids.tolist() == given[x.tobytes()]
+
+
+@pytest.mark.parametrize("order", ["shuffle", "sequential", "documents", "packed"])
+def test_borders_and_loss_mask_follow_the_documents(tmp_path: Path, order: Any) -> None:
+    """Tokens are the numbers of their documents; where packing truncates one, its end is a border too."""
+    lengths = np.random.default_rng(0).integers(1, 12, 300)
+    tokens = np.repeat(np.arange(1, 301), lengths)
+    tokens[np.cumsum(lengths) - 1] = 0
+    tokens.astype(np.uint16).tofile(tmp_path / "train.bin")
+    batches = lowtide.corpus(tmp_path, eos=0).batches(4, 16, seed=1, order=order).with_documents()
+    for step in range(12):
+        batch = batches[step]
+        x, y, ids = batch
+        other = x == 0
+        if order == "packed":
+            other = other | ((x != y) & (y != 0) & (x != 0))
+        first = np.ones(x.shape, bool)
+        first[:, 1:] = other[:, :-1]
+        assert batch.borders.tolist() == [*np.flatnonzero(first).tolist(), x.size]
+        assert (batch.loss_mask == ~other).all()
+        assert (ids[:, 1:] - ids[:, :-1] == other[:, :-1]).all()
+        assert ((batch.position_ids == 0) == first).all()
+        assert batch.max_seqlen == np.diff(batch.borders).max()

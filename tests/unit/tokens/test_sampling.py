@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import lowtide
 from lowtide._io.extents import Ints
 from lowtide._tokens import batches
-from lowtide._tokens.sampling import Windows
+from lowtide._tokens.sampling import Order, Windows
 from lowtide.errors import ArgumentError
 from tests.support.corpora import numbered
 
@@ -66,3 +67,25 @@ def test_copies_have_their_own_caches(corpus: lowtide.Corpus, order: str) -> Non
     other = copy.deepcopy(one)
     assert other._samples is not one._samples
     assert (other[3][0] == one[3][0]).all()
+
+
+@pytest.mark.parametrize("order", [kind.name for kind in batches.ORDERS])
+def test_same_places_of_another_corpus(tmp_path: Path, order: Any) -> None:
+    """In files of other sizes, and after the places in the first ones were computed."""
+    tokens = np.arange(1, 1001, dtype=np.uint16)
+    tokens[::7] = 0
+    tokens.tofile(tmp_path / "train.bin")
+    first = lowtide.corpus(tmp_path, eos=0)
+    samples = batches.samples_of(first, 8, order, 1)
+    expected = np.empty((6, 9), np.uint16)
+    samples.submit(3, expected).wait()
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for number, part in enumerate(np.split(tokens.astype(np.uint32) + 5000, [123, 600])):
+        np.save(folder / f"{number}.npy", part)
+    assert isinstance(samples, Order)
+    other = samples.over(lowtide.corpus(folder))
+    result = np.empty((6, 9), other.dtype)
+    other.submit(3, result).wait()
+    assert (result == expected.astype(np.uint32) + 5000).all()
+    assert samples.dtype == np.uint16
