@@ -12,6 +12,7 @@ ALL = (
     "budgets",
     "opening",
     "tokens",
+    "remote",
     "prepare",
     "meter",
     "training",

@@ -101,8 +101,7 @@ class Blocks(Shuffle):
             row += count
         # Whoever reads more of this window will want the next one; who asked for one batch may not.
         if self._overlaps and self._next is None and 0 <= self._last < first:
-            epoch, window = self._content
-            self._next = self._start(*((epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)))
+            self._next = self._start(*self._following(*self._content))
         self._last = first
 
     def _load(self, epoch: int, window: int) -> None:
@@ -113,11 +112,18 @@ class Blocks(Shuffle):
             self._idle, self._buffer = [self._buffer], None
         if loading is None or loading.content != (epoch, window):
             loading = self._start(epoch, window)  # what else was being read is not wanted
+        else:
+            # Into the buffer that was just left, so that requests are always under way.
+            self._next = self._start(*self._following(epoch, window))
         for pending in loading.pendings:
             pending.wait()
         self._view = np.lib.stride_tricks.sliding_window_view(loading.buffer, self._length + 1)
         self._buffer, self._starts = loading.buffer, loading.starts
         self._content = loading.content
+
+    def _following(self, epoch: int, window: int) -> tuple[int, int]:
+        """Epoch and window of the blocks that come next."""
+        return (epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)
 
     def _start(self, epoch: int, window: int) -> _Loading:
         """Submit the reads of each block, with the one token that its last window's target needs."""

@@ -21,16 +21,18 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from lowtide import errors
 from lowtide._io import pagecache
 from lowtide._io.system import write_at
 
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows: one process at a time
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 BLOCK = 2**20
 SHORTEST = 2**16
@@ -151,7 +153,7 @@ class DiskCache:
             finally:
                 os.close(fd)
         except OSError as error:
-            # Somebody removed the folder, or the disk is full: then it is no use to go on.
+            # Somebody removed the folder, which does not matter; or the disk is full, and stays so.
             self._broken = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
     def _pieces(self, key: str, block: int) -> list[tuple[int, int, str]]:
@@ -318,6 +320,6 @@ def _after_fork() -> None:
     _CACHES.clear()  # a thread of the parent may have held a lock
 
 
-_CACHES: dict[tuple[str, int], Any] = {}
+_CACHES: dict[tuple[str, int], DiskCache] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

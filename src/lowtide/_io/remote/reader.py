@@ -34,6 +34,13 @@ class Run(NamedTuple):
     use: Use = UNKNOWN
     """When it is used now and next, if that is known."""
 
+    @property
+    def shift(self) -> int | None:
+        """From a byte of the object to its place in the buffer, if all of it goes there in one piece."""
+        shifts = self.extents.targets - self.extents.offsets
+        is_whole = self.extents.nbytes == self.stop - self.start and (shifts == shifts[0]).all()
+        return int(shifts[0]) if is_whole else None
+
     def copy(self, at: int, data: Any, out: Bytes) -> None:
         """Copy bytes of the object from ``at`` on to where they belong."""
         source = np.frombuffer(data, np.uint8)
@@ -59,7 +66,8 @@ def runs_of(extents: Extents, gap: int = GAP) -> list[Run]:
     runs = []
     for first, last in zip([0, *apart], [*apart, len(starts)], strict=True):
         while first < last:
-            count = int(np.searchsorted(ends[first:last], starts[first] + LONGEST, side="right"))
+            # A little more is not worth another request: blocks of tokens are a MiB and one token.
+            count = int(np.searchsorted(ends[first:last], starts[first] + LONGEST + gap, side="right"))
             some = extents[first : first + max(1, count)]
             runs.append(Run(int(starts[first]), int((some.offsets + some.lengths).max()), some))
             first += len(some)
@@ -120,11 +128,11 @@ class RemoteReader:
         """Bring the bytes of a run to where they belong, from the cache as far as they are there."""
         take = partial(_take, batch, run, out)
         cache = self._cache
-        if cache is None or self._etag is None or len(run.extents) > 1 or run.stop - run.start < SHORTEST:
+        shift = run.shift if run.stop - run.start >= SHORTEST else None
+        if cache is None or self._etag is None or shift is None:
             self.fetch(run.start, run.stop, take)
             return
         key = object_key(self.path, self._etag)
-        shift = int(run.extents.targets[0]) - run.start
         for start, stop in cache.read(key, run.start, run.stop, take, run.use):
             self.fetch(start, stop, take)
             copies: list[bytes] = []  # the caller may use its buffer again as soon as it has given up
