@@ -13,6 +13,7 @@ ALL = (
     "rows",
     "opening",
     "tokens",
+    "remote",
     "prepare",
     "meter",
     "verdicts",

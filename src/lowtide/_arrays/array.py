@@ -45,8 +45,9 @@ def open(
     order: Literal["C", "F"] = "C",
     name: str | None = None,
     reader: ReaderName = "auto",
-    cache: Cache = "keep",
+    cache: Cache | int | str = "keep",
     casting: Casting = "same_kind",
+    cache_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array: ...
 
@@ -62,8 +63,9 @@ def open(
     order: Literal["C", "F"] = "C",
     name: str | None = None,
     reader: ReaderName = "auto",
-    cache: Cache = "keep",
+    cache: Cache | int | str = "keep",
     casting: Casting = "same_kind",
+    cache_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WritableArray: ...
 
@@ -78,8 +80,9 @@ def open(
     order: Literal["C", "F"] = "C",
     name: str | None = None,
     reader: ReaderName = "auto",
-    cache: Cache = "keep",
+    cache: Cache | int | str = "keep",
     casting: Casting = "same_kind",
+    cache_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
     """Open an array on disk; nothing but its header is read.
@@ -112,9 +115,13 @@ def open(
     reader
         ``"pread"`` (the default where the system has it), ``"remap"``, ``"advise"`` or ``"memmap"``.
     cache
-        ``"drop"`` leaves nothing of the file behind in the page cache.
+        ``"drop"`` leaves nothing of the file behind in the page cache. With ``cache_dir``: how many bytes of
+        the local disk to use, such as ``"20 GiB"``.
     casting
         With ``mode="r+"``: what to do with values of another dtype, as in :func:`lowtide.create`.
+    cache_dir
+        For addresses: a folder in which long ranges are kept, shared by all processes that use it, within the
+        bytes of ``cache``. Without it nothing is written to disk.
     storage_options
         For addresses: credentials, endpoint and region in obstore's words, unless the environment has them;
         ``timeout`` (``"30s"`` per request), ``retry_timeout`` (``"120s"``), ``in_flight`` (``"16 MiB"``).
@@ -142,7 +149,8 @@ def open(
 
     is_read = mode in ("r", "readonly")
     raw: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset, "order": order, "name": name}
-    with store.using(path, storage_options):
+    with store.using(path, storage_options, cache_dir, cache):
+        policy: Any = "keep" if cache_dir is not None else cache
         if (paths := files.paths_of(path)) is not None:
             if not is_read:
                 raise ArgumentError(
@@ -150,13 +158,13 @@ def open(
                 )
             is_list = isinstance(path, list | tuple)
             title = "".join(paths[:1]) if is_list else store.absolute(os.fspath(cast("str", path)))
-            return files.concatenated(paths, title, reader, cache, raw)
+            return files.concatenated(paths, title, reader, policy, raw)
         layout = formats.inspect(cast("str", path), **raw)
         if is_read:
-            return StoredArray(layout, reader=reader, cache=cache)
+            return StoredArray(layout, reader=reader, cache=policy)
     from lowtide._arrays.writable import open_in_place
 
-    return open_in_place(layout, reader, cache, casting)
+    return open_in_place(layout, reader, policy, casting)
 
 
 class Array(Deriving, Reductions, ArrayOperators, Closing):

@@ -108,13 +108,20 @@ def peek_all(paths: Sequence[str]) -> list[Peek]:
     return kinds.pop().peek_all(paths) if len(kinds) == 1 else [peek(path) for path in paths]
 
 
-def using(path: object, options: Mapping[str, Any] | None) -> AbstractContextManager[None]:
-    """Open what is opened inside with ``storage_options``, which are for addresses alone."""
+def using(
+    path: object, options: Mapping[str, Any] | None, cache_dir: Path | None = None, cache: int | str = "keep"
+) -> AbstractContextManager[None]:
+    """Open what is opened inside with storage options and a cache on disk, which are for addresses alone."""
     paths = path if isinstance(path, list | tuple) else [path]
     if not any(map(is_address, paths)):
         if options is not None:
             raise ArgumentError(f"storage_options are for addresses such as s3://bucket/key, got {path!r}")
+        if cache_dir is not None:
+            raise ArgumentError(f"cache_dir is for addresses such as s3://bucket/key, got {path!r}")
         return nullcontext()
+    if cache_dir is not None:
+        size = None if cache in ("keep", "drop") else cache
+        options = {**(options or {}), "cache_dir": os.fspath(cache_dir), "cache": size}
     return address.using(options)
 
 

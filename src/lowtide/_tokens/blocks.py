@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy.typing as npt
 from lowtide._io.buffers import Buffers
 from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
+from lowtide._io.remote.diskcache import USES, Use
 from lowtide._permutation import BlockShuffled, key_of
 from lowtide._tokens.sampling import Epochs, LengthsKind, Shuffle
 
@@ -99,8 +102,7 @@ class Blocks(Shuffle):
             row += count
         # Whoever reads more of this window will want the next one; who asked for one batch may not.
         if self._overlaps and self._next is None and 0 <= self._last < first:
-            epoch, window = self._content
-            self._next = self._start(*((epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)))
+            self._next = self._start(*self._following(*self._content))
         self._last = first
 
     def _load(self, epoch: int, window: int) -> None:
@@ -111,11 +113,18 @@ class Blocks(Shuffle):
             self._idle, self._buffer = [self._buffer], None
         if loading is None or loading.content != (epoch, window):
             loading = self._start(epoch, window)  # what else was being read is not wanted
+        else:
+            # Into the buffer that was just left, so that requests are always under way.
+            self._next = self._start(*self._following(epoch, window))
         for pending in loading.pendings:
             pending.wait()
         self._view = np.lib.stride_tricks.sliding_window_view(loading.buffer, self._length + 1)
         self._buffer, self._starts = loading.buffer, loading.starts
         self._content = loading.content
+
+    def _following(self, epoch: int, window: int) -> tuple[int, int]:
+        """Epoch and window of the blocks that come next."""
+        return (epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)
 
     def _start(self, epoch: int, window: int) -> _Loading:
         """Submit the reads of each block, with the one token that its last window's target needs."""
@@ -129,11 +138,29 @@ class Blocks(Shuffle):
             width = run * length + 1
             part = buffer[at : at + len(starts) * width].reshape(len(starts), width)
             positions = (starts * length + phase) % self.tokens
-            pendings.append(self._corpus._segments.submit_windows(positions, part))
+            with self._uses(epoch, window, positions, width):
+                pendings.append(self._corpus._segments.submit_windows(positions, part))
             places.append((at + np.arange(len(starts))[:, None] * width + np.arange(run) * length).ravel())
             at += len(starts) * width
         picks = order.window_shuffle(window)(0, sum(map(len, places)))
         return _Loading((epoch, window), buffer, pendings, np.concatenate(places)[picks])
+
+    @contextmanager
+    def _uses(self, epoch: int, window: int, positions: Ints, width: int) -> Iterator[None]:
+        """Say when blocks are read again, for a cache that keeps what is used soonest."""
+        if not self._overlaps:
+            yield
+            return
+        order: BlockShuffled = self._epochs[epoch + 1]
+        samples = (positions - self.phase(epoch + 1)) % self.tokens // self._length
+        places = order.places(np.minimum(samples, self.epoch_samples - 1))
+        later = [(epoch + 1) * self._windows + order.window_at(place) for place in places.tolist()]
+        now, nbytes = epoch * self._windows + window, width * self.dtype.itemsize
+        token = USES.set(lambda target: Use(now, later[target // nbytes]))
+        try:
+            yield
+        finally:
+            USES.reset(token)
 
     def _spare(self, size: int) -> npt.NDArray[Any]:
         """Memory for a window: that of the one before if it is as long."""

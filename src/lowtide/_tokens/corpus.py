@@ -42,7 +42,8 @@ def corpus(
     dtype: npt.DTypeLike | None = None,
     eos: int | None = None,
     reader: ReaderName = "auto",
-    cache: Cache = "keep",
+    cache: Cache | int | str = "keep",
+    cache_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """Open a token corpus in place: a folder, a file, a list of either or a glob.
@@ -56,7 +57,7 @@ def corpus(
     ----------
     path
         A folder, a file, a glob, or a list of files or of folders, which are read one after another. Any of
-        them may be an address such as ``"s3://bucket/corpus/"`` (``gs://``, ``az://``, ``https://``).
+        them may be an address such as ``"s3://bucket/corpus/"``.
     split
         Which split of a folder or a glob to open. A file or a list of files is opened as it is.
     dtype
@@ -67,8 +68,8 @@ def corpus(
         ``"pread"``, ``"remap"``, ``"advise"`` or ``"memmap"``; ``"auto"`` is the best one for the platform.
     cache
         ``"keep"`` leaves the page cache to the kernel, ``"drop"`` leaves nothing of the files in it.
-    storage_options
-        For addresses, as in :func:`lowtide.open`.
+    cache_dir, storage_options
+        For addresses, as in :func:`lowtide.open`; ``cache`` then is a size, such as ``"20 GiB"``.
 
     Examples
     --------
@@ -77,8 +78,9 @@ def corpus(
     >>> len(corpus), corpus.format, corpus[5:8]
     (1000, 'nanogpt', array([5, 6, 7], dtype=uint16))
     """
-    with store.using(path, storage_options):
-        return Corpus(find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=cache)
+    policy: Any = "keep" if cache_dir is not None else cache
+    with store.using(path, storage_options, cache_dir, cache):
+        return Corpus(find(path, split=split, dtype=dtype), eos=eos, reader=reader, cache=policy)
 
 
 class Corpus(ReadOnly, Closing):

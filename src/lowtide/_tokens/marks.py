@@ -11,7 +11,7 @@ Marks = Literal["end", "start"]
 
 
 def find_marks(corpus: Corpus, usual: int) -> tuple[int | None, Marks]:
-    """The token that marks documents: the caller's, or the ``usual`` one if it occurs; and where it is in them."""
+    """The token that marks documents, the caller's or the ``usual`` one if it occurs, and where it is."""
     first, last, eos = int(corpus[0]), int(corpus[-1]), corpus.eos
     if eos is None and (usual in (first, last) or (corpus._spread(256, 1024) == usual).any()):
         eos = usual

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ class Options:
         self.seconds("timeout"), self.seconds("retry_timeout")
         if self.in_flight < 2**20:
             raise ArgumentError(f"in_flight must be at least 1 MiB, got {self.values['in_flight']!r}")
+        if self.cache is not None and self.cache[1] < 4 * 2**20:
+            raise ArgumentError(f"cache must be at least 4 MiB, got {self.cache[1]} bytes")
         if self.part_size < 5 * 2**20:  # of S3
             raise ArgumentError(f"part_size must be at least 5 MiB, got {self.values['part_size']!r}")
 
@@ -65,6 +68,17 @@ class Options:
     def part_size(self) -> int:
         """Bytes of one part of an object that is written."""
         return parse_size(self.values.get("part_size", PART))
+
+    @property
+    def cache(self) -> tuple[str, int] | None:
+        """Folder and bytes of the cache on disk; None without one."""
+        folder = self.values.get("cache_dir") or os.environ.get("LOWTIDE_CACHE_DIR")
+        size = self.values.get("cache") or os.environ.get("LOWTIDE_CACHE")
+        if not folder:
+            return None
+        if not size:
+            raise ArgumentError("cache_dir needs cache, the bytes that it may take, such as cache='20 GiB'")
+        return os.fspath(folder), parse_size(size)
 
     @property
     def deadline(self) -> float:

@@ -35,12 +35,20 @@ class Budget:
     def __init__(self) -> None:
         self.used = self.most = 0
         self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
 
     def acquire(self, nbytes: int, limit: int) -> None:
-        """Wait until there is room for ``nbytes``; one request may always be under way."""
+        """Wait until there is room for ``nbytes``, in the order of the calls.
+
+        One request may always be under way. A 64th more is allowed, for requests a little longer than a MiB.
+        """
+        ticket = object()
         with self._changed:
-            while self.used and self.used + nbytes > limit:
+            self._waiting.append(ticket)
+            while self._waiting[0] is not ticket or (self.used and self.used + nbytes > limit + limit // 64):
                 self._changed.wait()
+            self._waiting.popleft()
+            self._changed.notify_all()
             self.used += nbytes
             self.most = max(self.most, self.used)
 

@@ -15,10 +15,14 @@ from lowtide._io.identity import Identity
 from lowtide._io.pending import Outcome, Pending
 from lowtide._io.remote import client, pool, requests
 from lowtide._io.remote.address import Options, options_for, parse, remember
+from lowtide._io.remote.diskcache import SHORTEST, USES, Use, object_key, open_cache
 from lowtide._sizes import format_size
 
 GAP = 2**15
 """Bytes between two extents that are fetched along with them: fewer than a request costs."""
+
+
+UNKNOWN = Use()
 
 
 class Run(NamedTuple):
@@ -27,6 +31,15 @@ class Run(NamedTuple):
     start: int
     stop: int
     extents: Extents
+    use: Use = UNKNOWN
+    """When it is used now and next, if that is known."""
+
+    @property
+    def shift(self) -> int | None:
+        """From a byte of the object to its place in the buffer, if all of it goes there in one piece."""
+        shifts = self.extents.targets - self.extents.offsets
+        is_whole = self.extents.nbytes == self.stop - self.start and (shifts == shifts[0]).all()
+        return int(shifts[0]) if is_whole else None
 
     def copy(self, at: int, data: Any, out: Bytes) -> None:
         """Copy bytes of the object from ``at`` on to where they belong."""
@@ -53,7 +66,8 @@ def runs_of(extents: Extents, gap: int = GAP) -> list[Run]:
     runs = []
     for first, last in zip([0, *apart], [*apart, len(starts)], strict=True):
         while first < last:
-            count = int(np.searchsorted(ends[first:last], starts[first] + LONGEST, side="right"))
+            # A little more is not worth another request: blocks of tokens are a MiB and one token.
+            count = int(np.searchsorted(ends[first:last], starts[first] + LONGEST + gap, side="right"))
             some = extents[first : first + max(1, count)]
             runs.append(Run(int(starts[first]), int((some.offsets + some.lengths).max()), some))
             first += len(some)
@@ -81,14 +95,21 @@ class RemoteReader:
             remember(parse(path), identity.options)
         self._etag = identity.etag if identity else None
         self._modified_ns = identity.mtime_ns if identity else 0
+        self._cache = None if self.options.cache is None else open_cache(*self.options.cache)
         self.how = f"range requests, {format_size(self.options.in_flight)} in flight"
+        if self._cache is not None:
+            self.how += f", {format_size(self._cache.limit)} of cache in {self._cache.folder}"
 
     def submit(
         self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
     ) -> Pending[Outcome]:
         if not len(extents):
             return Pending.of(Outcome())
-        transfer = _Transfer(self, runs_of(extents), out)
+        uses = USES.get() if self._cache is not None else None
+        runs = runs_of(extents)
+        if uses is not None:
+            runs = [run._replace(use=uses(int(run.extents.targets[0]))) for run in runs]
+        transfer = _Transfer(self, runs, out)
         return Pending(transfer.wait, len(extents))
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
@@ -102,6 +123,22 @@ class RemoteReader:
         """Hand on the bytes of one request, of the object that was opened and no other."""
         meta = client.fetch(self.path, self.options, start, stop, self._etag, self._modified_ns, take)
         self._check(meta)
+
+    def transfer(self, run: Run, out: Bytes, batch: pool.Batch) -> None:
+        """Bring the bytes of a run to where they belong, from the cache as far as they are there."""
+        take = partial(_take, batch, run, out)
+        cache = self._cache
+        shift = run.shift if run.stop - run.start >= SHORTEST else None
+        if cache is None or self._etag is None or shift is None:
+            self.fetch(run.start, run.stop, take)
+            return
+        key = object_key(self.path, self._etag)
+        for start, stop in cache.read(key, run.start, run.stop, take, run.use):
+            self.fetch(start, stop, take)
+            copies: list[bytes] = []  # the caller may use its buffer again as soon as it has given up
+            batch.guarded(partial(_keep, copies, out[start + shift : stop + shift]))
+            for data in copies:
+                cache.write(key, start, memoryview(data), run.use)
 
     def _check(self, meta: requests.Meta) -> None:
         if meta.size < self._size:
@@ -146,13 +183,16 @@ def _take(batch: pool.Batch, run: Run, out: Bytes, at: int, data: Any) -> None:
     batch.guarded(lambda: run.copy(at, data, out))
 
 
+def _keep(copies: list[bytes], data: Bytes) -> None:
+    copies.append(data.tobytes())
+
+
 def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> None:
     nbytes, budget = run.stop - run.start, pool.BUDGET
     budget.acquire(nbytes, reader.options.in_flight)
     try:
         if not batch.cancelled:
-            take = partial(_take, batch, run, out)
-            reader.fetch(run.start, run.stop, take)
+            reader.transfer(run, out, batch)
     finally:
         budget.release(nbytes)
     pool.fetched(nbytes)

@@ -24,15 +24,9 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in what obstore shows of its source
-_OWN = (
-    "in_flight",
-    "part_size",
-    "timeout",
-    "retry_timeout",
-    "profile",
-    "client_options",
-    "retry_config",
-)  # not obstore's
+# Options that are not those of a store of obstore.
+_OWN = {"cache", "cache_dir", "in_flight", "part_size", "timeout", "retry_timeout"}
+_OWN |= {"profile", "client_options", "retry_config"}
 _CHUNK = 2**16  # bytes of an answer that are taken at once
 _PARTS = 3  # of one object that are sent at once
 _UPLOADS: dict[str, Any] = {}  # of this process

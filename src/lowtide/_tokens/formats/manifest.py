@@ -92,7 +92,7 @@ class Manifested(TokenFormat):
             _documents(inside, split.get("documents"), sum(one.count for one in segments), where),
             eos=None if eos is None else whole(eos, f"{where}.eos"),
             vocab_size=None if vocab_size is None else whole(vocab_size, f"{where}.vocab_size", least=1),
-            marks=marks,  # type: ignore[arg-type]
+            marks=marks,
             metadata={"manifest": path},
         )
 

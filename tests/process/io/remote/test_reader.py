@@ -12,6 +12,7 @@ import lowtide
 from lowtide._io.extents import Extents
 from lowtide._io.reader import open_reader
 from lowtide._io.remote import pool
+from lowtide._io.remote.reader import runs_of
 from tests.support.buckets import npy
 from tests.support.proxy import Exchange, FaultProxy
 from tests.support.servers import BUCKET, ObjectServer
@@ -117,7 +118,8 @@ def test_blocks_read_the_next_window_meanwhile(
     assert proxy.sent <= 1.1 * (tokens.nbytes + 2**18)
     seen = np.concatenate([chunk.ravel() for chunk in epoch])
     assert len(np.unique(seen)) == len(seen)
-    assert batches._steps.samples._next is not None
+    samples: Any = batches._steps.samples
+    assert samples._next is not None
 
 
 def test_fork_while_the_next_window_is_read(array: lowtide.Array) -> None:
@@ -136,3 +138,13 @@ def test_fork_while_the_next_window_is_read(array: lowtide.Array) -> None:
 
     assert in_child(rest)
     assert np.array_equal(first, next(array.chunks(128, shuffle="blocks")))
+
+
+def test_run_that_is_one_piece_of_the_buffer_has_a_shift() -> None:
+    whole = Extents(np.array([100]), np.array([7]), np.array([2**20 + 2]))  # cut, and joined again
+    [run] = runs_of(whole)
+    assert (len(run.extents), run.shift) == (2, -93)
+    apart = Extents(np.array([0, 20]), np.array([0, 20]), np.array([10, 10]))
+    assert [run.shift for run in runs_of(apart)] == [None]
+    turned = Extents(np.array([0, 10]), np.array([10, 0]), np.array([10, 10]))
+    assert [run.shift for run in runs_of(turned)] == [None]
