@@ -20,6 +20,7 @@ from lowtide._printable import printable
 MIB = 2**20
 _EVERY = 0.25  # seconds between two looks at the counters, if no process ended
 _SEARCH = 1.0  # seconds in which the process that was killed must have ended
+_OLD = 0.5  # seconds after which figures may be far from those of the kill
 _PAUSE = 2.0  # seconds without throttling between two events
 
 
@@ -54,6 +55,7 @@ class EventLog:
         self._usage = Charged()
         self._step = (group.limit() or 2**40) / 20 if group else 0.0
         self._charged = 0  # usage when that was read
+        self._looked = 0.0  # when all were alive
         self._next = 0.0
         self._kills = 0  # that are not explained yet
         self._noticed = 0.0
@@ -81,6 +83,7 @@ class EventLog:
             self._explain(time, patient=True)
         elif self._levels:
             self._charge()
+            self._looked = time
         self._ended = [ended for ended in self._ended if time - ended.time <= _SEARCH]
         self._heaps = dict(heaps)
 
@@ -146,7 +149,12 @@ class EventLog:
             who = f"process {victim.pid}" + (f" ({victim.command})" if victim.command else "")
         when = clock.strftime("%H:%M:%S", clock.localtime(self._started + time))
         heap = max(self._usage.heap, sum(self._heaps.values()), victim.heap if victim else 0)
-        return f"the kernel OOM-killed {who} of this container at {when}: {self._why(heap)}"
+        return f"the kernel OOM-killed {who} of this container at {when}: {self._why(heap)}{self._age(time)}"
+
+    def _age(self, time: float) -> str:
+        """How old the figures are, if looks were rare: memory may have risen since."""
+        age = time - self._looked
+        return f", at the last look {age:.1f} s before" if age >= _OLD else ""
 
     def _why(self, heap: int) -> str:
         level, limit = self._level()

@@ -50,6 +50,7 @@ def end(tree: FakeTree, pid: int, signal: int) -> None:
 
 def test_killed_process_is_named_with_heap_and_limit(tree: FakeTree) -> None:
     seen = log(tree)
+    seen.look(66.9, {123: 100 * MIB, 124: 3 * MIB})
     end(tree, 123, 9)
     end(tree, 124, 0)  # the worker ends by itself
     for path in ("pod", "pod/c"):
@@ -67,15 +68,23 @@ def test_limit_of_a_parent_is_reported_as_such(tree: FakeTree) -> None:
     end(tree, 124, 9)
     tree.group("pod", events="high 0\noom 2\noom_kill 2")
     tree.group("pod/c", events="high 0\noom 1\noom_kill 2")
-    seen.look(2.0, {123: 100 * MIB})
+    seen.look(1.2, {123: 100 * MIB})
     assert seen.events[0].text.endswith(f"heap 118 of 256 MiB, the limit of {tree.mount}/pod")
+
+
+def test_figures_that_are_old_have_their_age(tree: FakeTree) -> None:
+    seen = log(tree)
+    end(tree, 123, 9)
+    tree.group("pod/c", events="oom 2\noom_kill 2")
+    seen.look(4.5, {124: MIB})
+    assert seen.events[0].text.endswith("heap 118 of 128 MiB, at the last look 3.5 s before")
 
 
 def test_kill_without_a_limit_reached_is_the_machine_s(tree: FakeTree) -> None:
     seen = log(tree)
     end(tree, 123, 9)
     tree.group("pod/c", events="high 0\noom 1\noom_kill 2")
-    seen.look(2.0, {124: MIB})
+    seen.look(1.2, {124: MIB})
     assert seen.events[0].text.endswith("so the machine was out of memory")
 
 
@@ -102,7 +111,7 @@ def test_shared_memory_and_kernel_memory_are_named_if_they_fill_the_limit(tree: 
     seen = EventLog(cgroup.find(), 0.0)
     seen.look(0.0, {123: 9 * MIB})
     tree.group("pod/c", events="oom 2\noom_kill 2")
-    seen.finish(1.0, 123, -9)
+    seen.finish(0.2, 123, -9)
     assert seen.events[0].text.endswith(": heap 9, shared memory and tmpfs 94, kernel memory 22 of 128 MiB")
 
 
