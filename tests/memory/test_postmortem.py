@@ -166,6 +166,21 @@ def test_watch_of_a_cgroup_sees_all_its_processes_and_who_is_killed(limited: Any
     assert "time.sleep(1.5)" in event["text"]
 
 
+def test_watch_of_a_cgroup_shows_what_belongs_to_no_process(limited: Any) -> None:
+    code = TMPFS.replace("300", "40") + "    print('ready', flush=True); time.sleep(30)"
+    with limited("128 MiB") as group:
+        with subprocess.Popen(group.command([sys.executable, "-c", code]), stdout=-1, text=True) as job:
+            assert job.stdout
+            assert job.stdout.readline() == "ready\n"
+            command = [*LOWTIDE, "watch", group.path, "--every", "0.2", "--for", "0.5"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            job.kill()
+    head, first, *_ = (line.split("\t") for line in done.stdout.splitlines())
+    figures = dict(zip(head, first, strict=True))
+    assert figures["shared, tmpfs"] == "40.0 MiB"
+    assert float(figures["heap"].split()[0]) < 30
+
+
 WATCHED = """
 import subprocess, sys
 lowtide = [sys.executable, "-c", "from lowtide.cli import main; main()"]

@@ -21,13 +21,14 @@ MIB = 2**20
 _EVERY = 0.25  # seconds between two looks at the counters, if no process ended
 _SEARCH = 1.0  # seconds in which the process that was killed must have ended
 _OLD = 0.5  # seconds after which figures may be far from those of the kill
+_STALL, _STALL_SHARE = 1.0, 0.02  # waiting for memory that is worth a line: seconds, and part of the time
 _PAUSE = 2.0  # seconds without throttling between two events
 
 
 class Event(NamedTuple):
     """Something that happened at ``time``, in seconds from the start, or from then ``until``."""
 
-    kind: str  # "oom_kill" or "throttled"
+    kind: str  # "oom_kill", "throttled" or "stalled"
     time: float
     until: float
     text: str
@@ -51,6 +52,7 @@ class EventLog:
         self._levels = list(group.upwards()) if group else []
         self._started = started  # seconds since the epoch
         self._counters = self.counters()
+        self._stalled = self._levels[0].pressure() if self._levels else None
         self._met: set[str] = set()  # levels whose limit could not be met since the last event
         self._usage = Charged()
         self._step = (group.limit() or 2**40) / 20 if group else 0.0
@@ -100,6 +102,7 @@ class EventLog:
         self._explain(time, patient=False)
         for path in list(self._throttled):
             self._close(path)
+        self._stall(time)
 
     def _charge(self) -> None:
         """Keep what the group consists of before a kill, as it fills: afterwards it is gone."""
@@ -205,6 +208,14 @@ class EventLog:
             f"over memory.high of {path} ({count:,} times)"
         )
         self.events.append(Event("throttled", start, until, text))
+
+    def _stall(self, time: float) -> None:
+        """Report it if the container spent much time on waiting for memory: reclaim, swap, faults."""
+        now = self._levels[0].pressure() if self._levels else None
+        waited = (now - self._stalled) / 1e6 if now is not None and self._stalled is not None else 0.0
+        if waited >= max(_STALL, _STALL_SHARE * time):
+            text = f"processes of this container waited {waited:.1f} s of {time:.1f} s for memory (PSI)"
+            self.events.append(Event("stalled", 0.0, time, text))
 
 
 def _lives(pid: int) -> bool:

@@ -24,13 +24,13 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def lines(watched: Profiler, every: float, stop_at: float, each: Callable[[], object] = bool) -> None:
     """Print one plain line per interval, for pipes and logs; ``each`` is called before it."""
-    sys.stdout.write("seconds\theap\tmapped\tpage cache\tread\tslope\n")
+    names = ["seconds", "heap", "mapped", "page cache", *_container(watched), "read", "slope"]
+    sys.stdout.write("\t".join(names) + "\n")
     while follow(watched, every, stop_at):
         each()
         series, verdict = watched.recording.series(), judge(watched.recording)
-        sizes = [
-            format_size(column[-1]) for column in (series.heap, series.mapped, series.cache, series.read)
-        ]
+        columns = (series.heap[-1], series.mapped[-1], series.cache[-1], *_container(watched).values())
+        sizes = [format_size(size) for size in (*columns, series.read[-1])]
         sys.stdout.write("\t".join([f"{series.time[-1]:.1f}", *sizes, _slope(verdict)]) + "\n")
         sys.stdout.flush()
 
@@ -60,6 +60,8 @@ def picture(watched: Profiler, width: int) -> Panel:
         ("page cache", series.cache, "grey62"),
     ):
         table.add_row(name, Text(bar(column[-1] / limit, room), style=style), format_size(column[-1]))
+    for name, size in _container(watched).items():
+        table.add_row(name, Text(bar(size / limit, room), style="magenta"), format_size(size))
     table.add_row("", Text(f"of {format_size(limit)}, {of}", style="dim"), "")
     table.add_row(
         "curve", Text(sparkline(series.total.tolist(), room), style="green"), format_size(series.total[-1])
@@ -114,6 +116,15 @@ def follow(watched: Profiler, seconds: float, stop_at: float) -> bool:
         if now >= until:
             return True
         watched.rest(longest=until - now)
+
+
+def _container(watched: Profiler) -> dict[str, int]:
+    """For a whole container, what it is charged for: parts of it belong to no process."""
+    group = watched.observer.group
+    if watched.recording.pid or group is None:
+        return {}
+    charged = group.charged()
+    return {"shared, tmpfs": charged.shared, "kernel": charged.kernel, "usage": group.usage() or 0}
 
 
 def _scale(watched: Profiler) -> tuple[float, str]:

@@ -7,6 +7,7 @@ until its parent is seen to have them.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -75,6 +76,12 @@ class Observer:
             return None
         seconds = time.monotonic() - self.started
         return Point(seconds, self.tree.epoch, alive, anon, file, shared, self._touched, *total)
+
+    def allocator(self) -> str:
+        """What serves ``malloc``, as far as it can be seen from outside."""
+        names = [os.path.basename(path) for path in self._code]
+        known = ("jemalloc", "mimalloc", "tcmalloc")
+        return next((name for name in known if any(f"lib{name}" in file for file in names)), "malloc")
 
     def detail(self) -> Detail | None:
         """The expensive look: shares, mappings, page cache, cgroup."""

@@ -157,6 +157,16 @@ def test_throttling_is_one_event_with_its_length(tree: FakeTree) -> None:
     )
 
 
+@pytest.mark.parametrize(("microseconds", "lines"), [(900_000, 0), (4_000_000, 1)])
+def test_much_waiting_for_memory_is_an_event(microseconds: int, lines: int, tree: FakeTree) -> None:
+    tree.group("pod/c", pressure="some avg10=0.00 total=100")
+    seen = log(tree)
+    tree.group("pod/c", pressure=f"some avg10=9.00 total={microseconds}")
+    seen.finish(20.0, 123, 0)
+    texts = ["processes of this container waited 4.0 s of 20.0 s for memory (PSI)"]
+    assert [event.text for event in seen.events] == texts[:lines]
+
+
 def test_renamed_process_has_its_last_name(tree: FakeTree) -> None:
     seen = log(tree)
     (tree.folder / "proc/123/cmdline").write_text("trainer: epoch 3\0")
