@@ -28,17 +28,23 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
 def parse_size(size: int | str) -> int:
-    """Return the bytes of ``size``: an integer, or a number with a unit.
+    """Return the bytes of ``size``: an integer, a number with a unit, or a percentage.
+
+    A percentage is of the memory that this process may still take, by ``lowtide.memory.available``.
 
     >>> parse_size("64 MiB"), parse_size("1.5k"), parse_size("2GB"), parse_size(10)
     (67108864, 1536, 2000000000, 10)
+    >>> 0 < parse_size("25%") < parse_size("75%")
+    True
     """
     if isinstance(size, str):
+        if size.rstrip().endswith("%"):
+            return _parse_percentage(size)
         match = _SIZE.fullmatch(size)
         unit = _UNITS.get(match[2].lower()) if match else None
         if match is None or unit is None:
             raise ArgumentError(
-                f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB"
+                f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB or %"
             )
         whole, _, part = match[1].partition(".")
         number = int(whole + part) * unit // int(10 ** len(part))  # exact, however large
@@ -47,6 +53,18 @@ def parse_size(size: int | str) -> int:
     if number < 0:
         raise ArgumentError(f"size must not be negative, got {size!r}")
     return number
+
+
+def _parse_percentage(size: str) -> int:
+    from lowtide._memory.available import available  # the one size that has to be asked for
+
+    match = _SIZE.fullmatch(size.rstrip()[:-1])
+    percent = float(match[1]) if match and not match[2] else -1.0
+    if not 0 <= percent <= 100:
+        raise ArgumentError(
+            f"size {size!r} is not understood; write a number from 0 to 100 before %, as in 25%"
+        )
+    return int(available() * percent / 100)
 
 
 def parse_count(count: int | str) -> int:

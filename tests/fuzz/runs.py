@@ -246,6 +246,28 @@ def _make_recording(folder: Path) -> None:
     document.save(str(folder / "recording.json"), document.of(recording))
 
 
+def _make_journal(folder: Path) -> None:
+    """An unfinished recording, and the events of a finished one."""
+    from lowtide._memory.profile.events import Event
+    from lowtide._memory.profile.journal import Journal
+    from lowtide._memory.profile.recording import Point, Recording
+
+    for finished in (False, True):
+        recording = Recording(["python", "train.py"], 1, 1.7e9, 0.1, budget=2**28, limit=2**30)
+        journal = Journal(
+            recording, str(folder / f"{finished}.recording"), {"/sys/fs/cgroup": {"oom_kill": 1}}
+        )
+        for index in range(20):
+            recording.add(Point(index * 0.1, 0, 1, 2**25, index << 22, 0, 0, 2**22, 0, index, index))
+            journal.add(recording.points[-1])
+        recording.events.append(Event("oom_kill", 1.9, 1.9, "killed", 7))
+        if finished:
+            recording.ended, recording.status = 1.7e9 + 2, -9
+            journal.finish()
+        journal.flush()
+        journal.close()
+
+
 def _make_dat(folder: Path) -> None:
     lines = [
         f"MEM {20 + index}.5 {1.7e9 + index / 10:.4f}\nCHLD 7 {index}.0 {1.7e9}\n" for index in range(20)
@@ -279,5 +301,6 @@ TARGETS = [
     _several("settings", (_make_settings, _read_settings), (_make_toml, _read_toml)),
     _several("gpt2-folder", (_make_gpt2, _read_gpt2), (_make_sharded_gpt2, _read_gpt2), share=0.5),
     Target("recording", _make_recording, _report),
+    Target("unfinished", _make_journal, _report),
     Target("dat", _make_dat, _report),
 ]

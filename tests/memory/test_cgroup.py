@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,30 +11,9 @@ from typing import Any
 import pytest
 
 from lowtide._memory import cgroup, proc
+from tests.support.trees import FakeTree as Tree
 
 MIB = 2**20
-
-
-class Tree:
-    """A fake ``/proc`` and cgroup tree."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.mount = folder / "sys" / "fs" / "cgroup"
-        (folder / "proc" / "self").mkdir(parents=True)
-        self.mount.mkdir(parents=True)
-        monkeypatch.setattr(proc, "ROOT", str(folder / "proc"))
-
-    def process(self, membership: str, *mounts: str) -> None:
-        (self.folder / "proc/self/cgroup").write_text(membership)
-        (self.folder / "proc/self/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
-
-    def group(self, path: str, **files: object) -> str:
-        folder = self.mount / path
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, value in files.items():
-            (folder / f"memory.{name}").write_text(f"{value}\n")
-        return str(folder)
 
 
 @pytest.fixture
@@ -155,3 +136,53 @@ def test_process_over_the_limit_is_killed(limited: Any) -> None:
         assert done.returncode == -9
         assert group.oom_kills() >= 1
         assert group.peak() <= 48 * MIB
+
+
+AVAILABLE = """
+import mmap, sys
+from lowtide.memory import available
+first = available()
+block = mmap.mmap(-1, 32 * 2**20); block.write(b"x" * len(block))
+second = available()
+with open(sys.argv[1], "rb") as file:  # page cache: it can be taken back
+    while file.read(1 << 20): pass
+print(first, second, available())
+"""
+
+
+def test_available_falls_by_what_is_taken_and_not_by_page_cache(limited: Any, small: Path) -> None:
+    with limited("160 MiB") as group:
+        done = group.run([sys.executable, "-c", AVAILABLE, str(small)])
+        assert done.returncode == 0, done.stderr
+        first, second, third = map(int, done.stdout.split())
+        assert 100 * MIB < first < 160 * MIB
+        assert 28 * MIB < first - second < 40 * MIB
+        assert abs(second - third) < 8 * MIB
+
+
+# Two containers with their own view of the cgroups, as a pod and a debug container beside it have them.
+BESIDE = """
+set -e
+mount=$1 python=$4
+look="import sys; from lowtide._memory import cgroup; print(cgroup.find(int(sys.argv[1])).limit())"
+inside() {
+    enter='echo $$ > "$0/cgroup.procs" && exec unshare -C -m --propagation private "$@"'
+    own='umount "$0" && mount -t cgroup -o memory cgroup "$0" && exec "$@"'
+    group=$1; shift
+    exec sh -c "$enter" "$group" sh -c "$own" "$mount" "$@"
+}
+inside "$2" sleep 20 &
+trap "kill $!" EXIT
+sleep 0.3
+(inside "$3" "$python" -c "$look" $!)
+"""
+
+
+def test_container_beside_this_one_has_its_own_limit(limited: Any) -> None:
+    here = cgroup.find()
+    if here is None or here.version != 1 or os.geteuid() != 0:
+        pytest.skip("needs root and cgroups of version 1")
+    with limited("96 MiB") as job, limited("512 MiB") as other:
+        command = ["sh", "-c", BESIDE, "sh", here.mount, job.path, other.path, sys.executable]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"{96 * MIB}\n", done.stderr

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import IO
 
 from lowtide._io import pagecache
-from lowtide._memory import cgroup, proc
+from lowtide._memory import available, cgroup, proc
 from lowtide._sizes import format_size
 from lowtide.errors import reading
 
 _RWF_DONTCACHE = 0x80  # Linux 6.14; Python has no name for it yet
 _USUAL_READ_AHEAD = 128 * 1024
+_SHARED = "/dev/shm"  # noqa: S108 - nothing is written there
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def examine(path: str = ".") -> list[Finding]:
         _cachestat(),
         _true_peaks(),
         *_memory(),
+        *_history(),
+        *_shared_memory(),
         _read_ahead(path),
         _descriptors(),
     ]
@@ -139,6 +142,60 @@ def _memory() -> Iterator[Finding]:
         tight = limit is not None and working_set > 0.8 * limit
         advice = "more than 80 % are in use: the next large allocation may exceed the limit"
         yield Finding("working set", f"{format_size(working_set)}{share}", not tight, advice)
+
+
+def _history() -> Iterator[Finding]:
+    """What has happened to this container, and its parents, since it was started."""
+    least, where = min(available.bounds())
+    yield Finding("available", f"{format_size(least)}, by {where}")
+    group = cgroup.find()
+    if group is None:
+        return
+    levels = list(group.upwards())
+    counters = [level.events() for level in levels]
+    kills = counters[0].get("oom_kill", 0)
+    value = f"{kills} since this container was started" if kills else "none"
+    # In version 2 a parent's count has those of its groups.
+    elsewhere = max(count.get("oom_kill", 0) for count in counters) - kills
+    if elsewhere:
+        value += f", {elsewhere} in groups beside it"
+    advice = "it was memory: `lowtide profile` shows which process is killed, when and at which limit"
+    yield Finding("OOM kills", value, not kills, advice)
+    highest, limit = group.peak(), group.limit()
+    if highest is not None and limit is not None:
+        full = highest >= 0.98 * limit
+        advice = "the limit was reached: page cache was reclaimed or a process was killed"
+        share = f"{format_size(highest)}, {100 * highest / limit:.0f} % of the limit"
+        yield Finding("highest usage", share, not full, advice)
+    for level, count in zip(levels, counters, strict=True):
+        bound = level.high()
+        if bound is not None:
+            times = count.get("high", 0)
+            advice = "the container is slowed down while it is over this: stay below, or raise memory.high"
+            value = f"{times:,} times over memory.high of {format_size(bound)} ({level.path})"
+            yield Finding("throttled", value, not times, advice)
+    if group.killed_together():
+        advice = "a profiler in the container is killed too: use --save, and `lowtide report` on what it left"
+        yield Finding("OOM group", "all processes of the container are killed at once", False, advice)
+    waited = group.pressure()
+    where = "this container" if waited is not None else "the machine"
+    waited = cgroup.stalled(f"{proc.ROOT}/pressure/memory") if waited is None else waited
+    if waited is not None:
+        yield Finding("pressure", f"{waited / 1e6:.1f} s of waiting for memory, of {where}")
+
+
+def _shared_memory() -> Iterator[Finding]:
+    try:
+        about = os.statvfs(_SHARED)
+    except (OSError, AttributeError):
+        return
+    total, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
+    advice = (
+        "DataLoader workers return batches in it, and end with SIGBUS (exit status 135) if it is full: "
+        "mount a larger one (docker --shm-size, an emptyDir with medium: Memory)"
+    )
+    value = f"{format_size(free)} free of {format_size(total)}"
+    yield Finding(_SHARED, value, free > 64 * 2**20, advice)
 
 
 def _read_ahead(path: str) -> Finding:

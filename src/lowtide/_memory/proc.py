@@ -147,6 +147,30 @@ def faults(pid: int | str = "self") -> Faults:
     return Faults(minor + minor_children, major + major_children, flags)
 
 
+def exit_signal(pid: int | str) -> int | None:
+    """The signal that ended a process which was not waited for yet; ``None`` if it lives, or is gone."""
+    try:
+        fields = _stat(pid)
+    except GONE:
+        return None
+    return int(fields[49]) & 0x7F if fields[0] in b"ZX" else None  # 52 exit_code
+
+
+def command(pid: int | str) -> list[str]:
+    """The words of a process's command line; empty for a zombie or a kernel thread."""
+    return [os.fsdecode(part) for part in read(f"{ROOT}/{pid}/cmdline").split(b"\0")[:-1]]
+
+
+def name(pid: int | str) -> str:
+    """What a process calls itself, in at most 15 characters."""
+    return os.fsdecode(read(f"{ROOT}/{pid}/comm").rstrip(b"\n"))
+
+
+def parent(pid: int | str) -> int:
+    """The number of the parent; 0 if it is outside the namespace."""
+    return int(_stat(pid)[1])
+
+
 def io(pid: int | str = "self") -> tuple[int, int, int, int]:
     """Bytes of read calls, from devices, of write calls and to devices, of threads and reaped children."""
     lines = read(f"{ROOT}/{pid}/io").split(b"\n")

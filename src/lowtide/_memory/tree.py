@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lowtide._memory.cgroup import MemoryCgroup
+
 
 class Tree:
     """The processes at and below ``root``, or ``root`` alone.
@@ -158,6 +160,20 @@ class Tree:
             except OSError:
                 continue
         return sorted(paths)
+
+
+class GroupTree(Tree):
+    """The processes of a memory cgroup and of the groups below it, but for ``excluded``."""
+
+    def __init__(self, group: MemoryCgroup, excluded: Iterable[int] = ()) -> None:
+        self._group = group
+        pids = [pid for pid in group.processes() if pid not in set(excluded)]
+        super().__init__(pids[0] if pids else 0, excluded=excluded)
+
+    def discover(self) -> bool:
+        pids = [pid for pid in self._group.processes() if pid not in self.excluded]
+        self.root = pids[0] if pids and self.root not in pids else self.root
+        return self._replace(pids)
 
 
 def data_files(rows: Iterable[proc.Mapping]) -> dict[str, int]:

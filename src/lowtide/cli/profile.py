@@ -17,6 +17,7 @@ from lowtide.errors import AccessError, LowtideError, NotFoundError, write_error
 
 # As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
+_HINTS: dict[int, str] = {signal.SIGBUS: ": a full /dev/shm, or a mapped file that was truncated"}
 
 
 def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
@@ -41,7 +42,7 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> 
 @click.option(
     "--out",
     type=click.Path(dir_okay=False),
-    help="Write the HTML report, a single file, here. Needs lowtide[report].",
+    help="Write the HTML report, a single file, here.",
 )
 @click.option(
     "--save",
@@ -106,11 +107,7 @@ def command(
     try:
         for path in filter(None, (out, save, dat)):
             _require_writable(path)
-        if out:
-            from lowtide._memory.profile import report
-
-            report.require()
-        recording = profiler.record(words, interval=interval, budget=budget)
+        profiled = profiler.run(words, interval=interval, budget=budget, keep=True, path=_journal(save))
     except NotFoundError as error:
         _stop(error, NOT_FOUND)
     except AccessError as error:
@@ -118,36 +115,46 @@ def command(
     except LowtideError as error:
         _stop(error, FAILED)
 
+    for event in profiled.recording.events:  # at once: what comes now needs memory
+        _say(event.text)
     from lowtide._memory.profile import dat as dat_format
     from lowtide._memory.profile import document
     from lowtide._memory.profile.verdict import judge
 
+    recording = profiled.recording
     verdict = judge(recording)
     over = budget is not None and verdict.peak > budget
     status = recording.status or 0
     exit_status = _own_status(status, budget is not None, fail_on_growth)
+    page = document.of(recording, verdict)
     try:
-        page = document.of(recording, verdict)
         if save:
             document.save(save, page)
         if dat:
             dat_format.save(dat, recording)
-        if out:
-            from lowtide._memory.profile import report
-
-            report.save(out, page)
-            _say(f"report: {out}")
     except LowtideError as error:
         _say(f"lowtide: {explain(error)}")
         exit_status = exit_status or FAILED
-    if status < 0:
-        _say(f"the command was ended by {_signal_name(-status)}")
+    if out:
+        _say(f"report: {out}")
+    if status < 0 and all(event.pid != recording.pid for event in recording.events):
+        _say(f"the command was ended by {_signal_name(-status)}{_HINTS.get(-status, '')}")
     if over and budget is not None:
         _say(f"over budget: peak {format_size(verdict.peak)}, the budget is {format_size(budget)}")
         exit_status = exit_status or OVER_BUDGET
     if fail_on_growth and verdict.grows:
         exit_status = exit_status or GROWS
     _say(verdict.line)
+    if out:  # after the verdict, which is known whatever comes of the page
+        from lowtide._memory.profile import report
+
+        try:
+            report.save(out, page)
+        except LowtideError as error:
+            _say(f"lowtide: {explain(error)}")
+            exit_status = exit_status or FAILED
+    if profiled.journal is not None:
+        profiled.journal.close()
     sys.exit(exit_status)
 
 
@@ -170,6 +177,11 @@ def _line_by_line(words: tuple[str, ...]) -> tuple[str, ...]:
     if (command := script.command(program, functions)) is None:
         raise click.UsageError("--lines needs a Python program; write `--lines -- python SCRIPT`")
     return tuple(command)
+
+
+def _journal(save: str | None) -> str | None:
+    """Where the recording is while it is made: the file that it will be in, but no pipe or device."""
+    return save if save and (os.path.isfile(save) or not os.path.exists(save)) else None
 
 
 def _say(text: str) -> None:

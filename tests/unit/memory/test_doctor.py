@@ -12,6 +12,7 @@ import pytest
 from lowtide._io import pagecache
 from lowtide._memory import cgroup, doctor, proc
 from lowtide.errors import NotFoundError
+from tests.support.trees import FakeTree
 
 MIB = 2**20
 
@@ -99,3 +100,34 @@ def test_file_is_examined_without_changes(tmp_path: Path) -> None:
     assert findings(path)["RWF_NOWAIT"].fine is not None
     assert path.stat().st_mtime_ns == before
     assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_history_of_the_container_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = FakeTree(tmp_path, monkeypatch)
+    tree.process("0::/pod/c\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
+    tree.meminfo(MemAvailable=900 * MIB)
+    tree.group("", stat="anon 1")
+    tree.group("pod", max=256 * MIB, current=150 * MIB, events="high 0\noom_kill 5", stat="inactive_file 0")
+    tree.group(
+        "pod/c", max=128 * MIB, high=100 * MIB, current=90 * MIB, peak=127 * MIB,
+        events="high 1200\noom_kill 2", stat="inactive_file 0", pressure="some avg10=0.00 total=2500000",
+        **{"oom.group": 1},
+    )  # fmt: skip
+    result = findings(tmp_path)
+    assert result["available"].value == f"10.0 MiB, by {tree.mount}/pod/c/memory.high"
+    assert result["OOM kills"].value == "2 since this container was started, 3 in groups beside it"
+    assert "it was memory" in result["OOM kills"].advice
+    assert result["highest usage"].value == "127.0 MiB, 99 % of the limit"
+    assert result["highest usage"].fine is False
+    assert result["throttled"].value == f"1,200 times over memory.high of 100.0 MiB ({tree.mount}/pod/c)"
+    assert result["pressure"].value == "2.5 s of waiting for memory, of this container"
+    assert "is killed too" in result["OOM group"].advice
+
+
+def test_small_shared_memory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small:
+        f_frsize, f_blocks, f_bavail = 4096, 16384, 15000
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Small)
+    assert findings(tmp_path)["/dev/shm"].value == "58.6 MiB free of 64.0 MiB"
+    assert "SIGBUS (exit status 135)" in findings(tmp_path)["/dev/shm"].advice

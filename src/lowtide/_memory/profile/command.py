@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Collection, Sequence
 
+from lowtide._memory import proc
 from lowtide.errors import AccessError, NotFoundError
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -22,7 +23,7 @@ def start(command: Sequence[str], mask: Collection[int]) -> int:
     # Python ignores these two, and what is ignored is inherited.
     ignored = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
-        return os.posix_spawnp(name, list(command), os.environ, setsigmask=mask, setsigdef=ignored)
+        pid = os.posix_spawnp(name, list(command), os.environ, setsigmask=mask, setsigdef=ignored)
     except FileNotFoundError as error:
         raise NotFoundError(errno.ENOENT, "no such command; check its spelling and PATH", name) from error
     except PermissionError as error:
@@ -31,6 +32,12 @@ def start(command: Sequence[str], mask: Collection[int]) -> int:
     except OSError as error:  # for instance: exec format error
         problem = f"cannot be executed ({(error.strerror or str(error)).lower()}); check the file"
         raise AccessError(error.errno or errno.EACCES, problem, name) from error
+    # Of a container at its limit the kernel kills the process with the highest score. That must be one of the
+    # command, which inherit this, and not the profiler, which can then say what happened. To raise it needs
+    # no privilege.
+    with contextlib.suppress(OSError), open(f"{proc.ROOT}/{pid}/oom_score_adj", "w") as file:
+        file.write("1000")
+    return pid
 
 
 def has_ended(pid: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from typing import Any
 
 from lowtide._io import jsonfiles
 from lowtide._io.store import Store, opened
-from lowtide._memory.profile import dat
+from lowtide._memory.profile import dat, journal
 from lowtide._memory.profile.recording import Charges, Recording
 from lowtide._memory.profile.verdict import Verdict, judge
 from lowtide._printable import brief
@@ -97,6 +99,7 @@ def of(recording: Recording, verdict: Verdict | None = None) -> Document:
         "minor_faults": recording.points[-1].minor if recording.points else None,
         "mappings": _mappings(recording),
         "container": [look._asdict() for look in recording.charges],
+        "events": [event._asdict() for event in recording.events],
         "not_seen": recording.blind,
         "samples": samples,
     }
@@ -123,10 +126,19 @@ def save(path: str, document: Document) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file, or a pipe or device such as ``/dev/stdout``."""
-    # A path that is not UTF-8 has characters that cannot be written.
-    with write_errors(path), open(path, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+    """Write a file, or a pipe or device such as ``/dev/stdout``. A file is replaced when it is complete."""
+    beside = f"{path}.{os.getpid()}" if os.path.isfile(path) and not os.path.islink(path) else path
+    try:
+        # A path that is not UTF-8 has characters that cannot be written.
+        with write_errors(path), open(beside, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        if beside != path:
+            os.replace(beside, path)
+    except BaseException:
+        if beside != path:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+        raise
 
 
 def load(path: str) -> Document:
@@ -139,6 +151,9 @@ def load(path: str) -> Document:
                 f"{path}: is {kind}, not a recording of memory; pass the JSON of `lowtide profile --save`, "
                 "or a .dat file of memory_profiler"
             )
+        if head.startswith(journal.MAGIC):
+            with source.stream() as file:
+                return of(journal.load(iter(lambda: file.readline(_MAX_LINE), b""), path))
         if not head.lstrip().startswith(b"{"):
             return of(_dat(source))
     document = jsonfiles.load(path, limit=MAX_JSON, what="JSON of `lowtide profile --save`")
@@ -203,6 +218,11 @@ def _check(path: str, document: Document) -> None:
             raise _wrong(path, name, "a number", value)
     if not 0 <= (document.get("started") or 0) <= dat.MOST_TIME:
         raise _wrong(path, "started", f"seconds from 0 to {dat.MOST_TIME}", document["started"])
+    events = document.get("events", [])
+    for event in events if isinstance(events, list) else [events]:
+        row = event if isinstance(event, dict) else {}
+        if not isinstance(row.get("text"), str) or not all(_is_number(row.get(x)) for x in ("time", "until")):
+            raise _wrong(path, "events", "a list of objects with text, time and until", event)
     notes = document.get("not_seen", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise _wrong(path, "not_seen", "a list of str", notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,10 +25,11 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def lines(watched: Profiler, every: float, stop_at: float) -> None:
-    """Print one plain line per interval, for pipes and logs."""
+def lines(watched: Profiler, every: float, stop_at: float, each: Callable[[], object] = bool) -> None:
+    """Print one plain line per interval, for pipes and logs; ``each`` is called before it."""
     sys.stdout.write("seconds\theap\tmapped\tpage cache\tread\tslope\n")
-    while _follow(watched, every, stop_at):
+    while follow(watched, every, stop_at):
+        each()
         series, verdict = watched.recording.series(), judge(watched.recording)
         sizes = [
             format_size(column[-1]) for column in (series.heap, series.mapped, series.cache, series.read)
@@ -37,11 +38,12 @@ def lines(watched: Profiler, every: float, stop_at: float) -> None:
         sys.stdout.flush()
 
 
-def show(watched: Profiler, every: float, stop_at: float) -> None:
-    """Draw a picture again and again in place."""
+def show(watched: Profiler, every: float, stop_at: float, each: Callable[[], object] = bool) -> None:
+    """Draw a picture again and again in place; ``each`` is called before it."""
     console = Console()
     with Live(Text("looking…"), console=console, auto_refresh=False, transient=False) as screen:
-        while _follow(watched, every, stop_at):
+        while follow(watched, every, stop_at):
+            each()
             screen.update(picture(watched, console.width), refresh=True)
 
 
@@ -69,9 +71,14 @@ def picture(watched: Profiler, width: int) -> Panel:
     table.add_row("read", format_size(series.read[-1]), "")
     table.add_row("slope", _slope(verdict), "")
     line = Text(verdict.line, style=f"bold {_COLORS[verdict.state]}")
-    title = f"{recording.pid}  {printable(' '.join(recording.command))}"[: max(10, width - 12)]
+    words = printable(" ".join(recording.command))
+    title = (f"{recording.pid}  {words}" if recording.pid else words)[: max(10, width - 12)]
+    events = [Text(event.text, style="bold red") for event in recording.events[-3:]]
     return Panel(
-        Group(table, Text(), line), title=Text(title), title_align="left", width=min(width, room + 32)
+        Group(table, Text(), *events, line),
+        title=Text(title),
+        title_align="left",
+        width=min(width, room + 32),
     )
 
 
@@ -111,7 +118,7 @@ def sparkline(values: Sequence[float], room: int) -> str:
     return "".join(_BLOCKS[round((top - lowest) / (highest - lowest) * 7)] for top in tops)
 
 
-def _follow(watched: Profiler, seconds: float, stop_at: float) -> bool:
+def follow(watched: Profiler, seconds: float, stop_at: float) -> bool:
     """Look for a while; ``False`` when the process has ended or time is up."""
     until = min(time.monotonic() + seconds, stop_at)
     while True:

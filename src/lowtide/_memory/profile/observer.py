@@ -33,6 +33,7 @@ class Observer:
         self.peak = 0  # the kernel's mark of the largest process
         self.epoch = 0  # counts up when processes start or end
         self._alive: list[int] = []  # those that have memory: not those that only wait for their parent
+        self.heaps: dict[int, int] = {}  # of the processes that were alive at the last point
         self.group = cgroup.find(tree.root)
         self._files = Files(tree)
         self._code: dict[str, int] = {}  # programs and libraries: path to size
@@ -55,6 +56,7 @@ class Observer:
         alive = []
         counters: dict[int, Counters] = {}
         gone = []
+        self.heaps = {}
         # Parents first: a child that is waited for in between is missed this time, not counted twice.
         for pid in self.tree.pids:
             try:
@@ -68,6 +70,7 @@ class Observer:
                 continue
             if status.rss and not faults.exiting:  # a zombie has none
                 alive.append(pid)
+                self.heaps[pid] = status.anon
                 anon, file, shared = anon + status.anon, file + status.file, shared + status.shared
                 self.peak = max(self.peak, status.peak)
                 self._touched += max(0, status.file - self._file.get(pid, 0))

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from lowtide._memory import proc
+from lowtide._memory.cgroup import MemoryCgroup
 from lowtide._memory.profile import command as commands
+from lowtide._memory.profile.events import EventLog
 from lowtide._memory.profile.governor import Aside, Governor, Trigger
+from lowtide._memory.profile.journal import Journal
 from lowtide._memory.profile.observer import Observer
-from lowtide._memory.profile.recording import Point, Recording
+from lowtide._memory.profile.recording import Look, Point, Recording
 from lowtide._memory.snapshot import no_such_process, not_permitted
-from lowtide._memory.tree import Tree
+from lowtide._memory.tree import GroupTree, Tree
 from lowtide.errors import ProcessError, UnsupportedError
 
 INTERVAL = 0.025
@@ -28,17 +31,35 @@ _CHARGES_EVERY = 0.05  # seconds between two looks at the cgroup
 class Profiler:
     """Takes the looks at one tree, each when it is due and paid for."""
 
-    def __init__(self, recording: Recording, interval: float, adopted: bool = False) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        interval: float,
+        adopted: bool = False,
+        group: MemoryCgroup | None = None,
+    ) -> None:
         self.recording = recording
         self.interval = interval
-        self.observer = Observer(Tree(recording.pid, adopted=adopted, pinned=True))
+        self.observer = Observer(
+            Tree(recording.pid, adopted=adopted, pinned=True)
+            if group is None
+            else GroupTree(group, [os.getpid()])
+        )
+        self.observer.group = group or self.observer.group
         # Separate accounts: expensive looks must not make cheap ones rare, nor imports those at shares.
         self.points = Governor(_POINTS, advance=0.05, early=0.01)
         self.shares = Aside(Governor(_SHARES, advance=0.03, early=0.02))
         self.files = Aside(Governor(_FILES, advance=0.04, early=0.015))
         self._shares_due, self._files_due = Trigger(shares=True), Trigger(shares=False)
+        self.journal: Journal | None = None
         self._next_discovery = self._next_charges = self._cost = 0.0
         recording.limit = self.observer.group.limit() if self.observer.group else None
+        self._log = EventLog(self.observer.group, recording.started)
+        recording.events = self._log.events
+
+    def keep(self, path: str | None) -> None:
+        """Keep the recording on disk while it is made, at ``path`` or among the temporary files."""
+        self.journal = Journal(self.recording, path, self._log.counters())
 
     def look(self) -> bool:
         """Take the looks that are due; ``False`` when there is nothing left to look at."""
@@ -50,14 +71,14 @@ class Profiler:
             before = time.thread_time()
             point = self.observer.point()
             self._cost = time.thread_time() - before
+            self._log.look(now - self.observer.started, self.observer.heaps)
             if point is None:
                 return False
-            self.recording.add(point)
+            self._keep(point)
             self.recording.true_peak = self.observer.peak
             if self.recording.limit is not None and now >= self._next_charges:
                 self._next_charges = now + _CHARGES_EVERY
-                if (charges := self.observer.charges()) is not None:
-                    self.recording.charges.add(charges)
+                self._keep(self.observer.charges())
         self._expensive(point)
         return True
 
@@ -78,12 +99,16 @@ class Profiler:
 
     def _collect(self, wait: float = 0.0) -> None:
         """Keep what expensive looks have seen since the last time."""
-        if (shares := self.shares.collect(wait)) is not None:
-            self.recording.shares.add(shares)
-        if (detail := self.files.collect(wait)) is not None:
-            self.recording.details.add(detail)
+        self._keep(self.shares.collect(wait))
+        self._keep(self.files.collect(wait))
         if not (self.shares.busy or self.files.busy):
             self.observer.tree.release()
+
+    def _keep(self, look: Look | None) -> None:
+        if look is not None:
+            self.recording.add(look)
+            if self.journal is not None:
+                self.journal.add(look)
 
     def pause(self) -> float:
         """Seconds until the next look: fewer in the first second, more when looks are expensive."""
@@ -104,14 +129,32 @@ class Profiler:
         self.observer.tree.close()
         recording = self.recording
         recording.ended = time.time()
+        self._log.finish(time.monotonic() - self.observer.started, recording.pid, recording.status)
         recording.blind += sorted(self.observer.tree.denied)
         recording.blind += _blind_spots(recording)
+        if self.journal is not None:
+            self.journal.finish()
+        recording.events.sort(key=lambda event: event.time)  # throttling is noted when it has ended
 
 
 def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | None = None) -> Recording:
-    """Run ``command`` to its end and record its memory.
+    """Run ``command`` to its end and record its memory."""
+    return run(command, interval=interval, budget=budget).recording
 
-    Interrupts and termination requests reach the command, and the recording is complete all the same.
+
+def run(
+    command: Sequence[str],
+    *,
+    interval: float = INTERVAL,
+    budget: int | None = None,
+    keep: bool = False,
+    path: str | None = None,
+) -> Profiler:
+    """Run ``command`` to its end; the profiler with its recording.
+
+    Interrupts and termination requests reach the command, and the recording is complete all the same. With
+    ``keep`` it is on disk as well while it is made, at ``path`` or among the temporary files, until the
+    profiler's journal is closed.
     """
     require_proc()
     commands.adopt_orphans()
@@ -119,6 +162,8 @@ def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | 
         pid = relay.pid = commands.start(command, relay.mask)
         recording = Recording(list(command), pid, time.time(), interval, budget)
         profiler = Profiler(recording, interval, adopted=True)
+        if keep:
+            profiler.keep(path)
         while not commands.has_ended(pid):
             profiler.look()
             profiler.rest(relay.sleep)
@@ -137,7 +182,7 @@ def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | 
     if orphans := proc.children(os.getpid()):
         recording.blind.append(f"processes that the command left running: {', '.join(map(str, orphans))}")
     profiler.finish()
-    return recording
+    return profiler
 
 
 def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -> Profiler:
@@ -147,7 +192,7 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
         zombie, kernel = proc.state(pid) == "Z", proc.faults(pid).kernel
         if not zombie:
             proc.io(pid)
-        command = [os.fsdecode(part) for part in proc.read(f"{proc.ROOT}/{pid}/cmdline").split(b"\0")[:-1]]
+        command = proc.command(pid)
     except proc.GONE as error:
         raise no_such_process(pid) from error
     except PermissionError as error:
@@ -160,6 +205,13 @@ def attach(pid: int, *, interval: float = INTERVAL, budget: int | None = None) -
         )
         raise ProcessError(errno.ESRCH, problem, f"{proc.ROOT}/{pid}")
     return Profiler(Recording(command, pid, time.time(), interval, budget, attached=True), interval)
+
+
+def attach_group(group: MemoryCgroup, *, interval: float = INTERVAL, budget: int | None = None) -> Profiler:
+    """A profiler of all processes of a cgroup, but for this one."""
+    require_proc()
+    recording = Recording([group.path], 0, time.time(), interval, budget, attached=True)
+    return Profiler(recording, interval, group=group)
 
 
 def require_proc() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from lowtide._memory.profile.events import Event
 from lowtide._memory.samples import Samples
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ class Detail(NamedTuple):
     sizes: Mapping[str, int] = MappingProxyType({})  # data files: path to size
 
 
+Look = Point | Shares | Charges | Detail
+KINDS: dict[type, str] = {Point: "points", Shares: "shares", Charges: "charges", Detail: "details"}
+"""Where each kind of look is in a recording."""
+
+
 @dataclass
 class Recording:
     """The looks at one command or process, oldest first."""
@@ -114,11 +120,13 @@ class Recording:
     attached: bool = False  # to a running process: what it read before does not count
     split: bool = True  # heap and mapped files are known separately
     blind: list[str] = field(default_factory=list)  # what could not be seen, in words
+    events: list[Event] = field(default_factory=list)  # kills by the kernel, throttling
 
-    def add(self, point: Point) -> None:
-        """Keep a point; thin the older ones if there are too many."""
-        self.most_processes = max(self.most_processes, point.processes)
-        self.points.add(point)
+    def add(self, look: Look) -> None:
+        """Keep a look; thin the older ones of its kind if there are too many."""
+        if isinstance(look, Point):
+            self.most_processes = max(self.most_processes, look.processes)
+        getattr(self, KINDS[type(look)]).add(look)
 
     def series(self) -> Series:
         """The curves: heap, mapped files and page cache over time and bytes read."""

@@ -1,18 +1,16 @@
 """One HTML page for a recording, complete in itself.
 
-The charts are Vega-Lite. Its JavaScript comes from vl-convert, which has it in its wheel, so nothing is
-fetched when the page is written and nothing when it is opened.
+The template has the script that draws the charts in the browser, so that the page takes no more memory to
+write than its text: it must fit into a container in which a job has just been killed.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import time
 from typing import Any
 
-from lowtide._extras import library
 from lowtide._memory.profile.document import Document, write_text
 from lowtide._memory.profile.verdict import rate
 from lowtide._memory.samples import thin
@@ -20,11 +18,13 @@ from lowtide._pages import escape, fill
 from lowtide._sizes import format_size
 
 _POINTS = 900  # drawn at most: more than a screen has columns for
+_EVENTS = 12  # in words at most; the chart has them all
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
 
 _ADVICE = {
     "heap": "The program allocates more and more memory: look for lists, caches or arrays "
-    "that only ever get longer.",
+    "that only ever get longer. Memory that was freed and is kept by malloc looks alike from outside and "
+    "is not a leak: what lowtide.memory.trim() gives back in the program was never lost.",
     "mapped": "Pages of a mapped file stay resident once touched. Read the file in chunks "
     "instead of through one kept mapping, or release pages after use.",
     "shared memory / tmpfs": "Shared memory and files in memory file systems (/dev/shm, a tmpfs, an emptyDir "
@@ -39,35 +39,25 @@ _ADVICE = {
 }
 
 
-def require() -> None:
-    """Raise if what the report needs is not installed, before a long command is run for it."""
-    library("vl_convert", "the HTML report", "report")
-
-
 def render(document: Document) -> str:
     """The page for a document."""
     parts = {
         "title": escape(f"{document['verdict'].split(':')[0]} – {_command(document)[:60]}"),
         "command": escape(_command(document)),
         "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(document.get("started") or 0)),
-        "state": document.get("state") or ("grows" if document.get("grows") else "bounded"),
+        "state": _state(document),
         "verdict": escape(document["verdict"]),
         "words": escape(_words(document)),
+        "events": "".join(
+            f'<p class="event {escape(event["kind"])}">{escape(event["text"])}</p>'
+            for event in _events(document)[:_EVENTS]
+        ),
         "tiles": _tiles(document),
         "mappings": _table(document),
         "not_seen": "".join(f"<li>{escape(line)}</li>" for line in document.get("not_seen") or []),
-        "library": _library(),
         "data": _script_json(_chart_data(document)),
     }
     return fill(_TEMPLATE, parts)
-
-
-@functools.cache
-def _library() -> str:
-    """Vega-Lite with all that it needs; takes a second."""
-    vl_convert = library("vl_convert", "the HTML report", "report")
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
 
 
 def save(path: str, document: Document) -> None:
@@ -77,6 +67,13 @@ def save(path: str, document: Document) -> None:
 
 def _command(document: Document) -> str:
     return " ".join(map(str, document["command"])) or "(unknown command)"
+
+
+def _state(document: Document) -> str:
+    """Classes of the verdict: its colour, and that of its edge."""
+    killed = any(event["kind"] == "oom_kill" for event in _events(document))
+    state = document.get("state") or ("grows" if document.get("grows") else "bounded")
+    return state + (" killed" if killed else "")
 
 
 def _words(document: Document) -> str:
@@ -150,9 +147,13 @@ def _size(size: int | None) -> str:
 
 def _chart_data(document: Document) -> dict[str, Any]:
     samples = thin(document["samples"], _POINTS, lambda sample: float(sample["heap"] + sample["mapped"]))
+    container = document.get("container") or []
     rows = []
     for before, now in zip([None, *samples], samples, strict=False):
         row = {name: now[name] for name in ("time", "bytes_read", "heap", "mapped", "page_cache")}
+        row["shared"] = now.get("shared", 0)
+        if container:  # the machine's page cache is not what the limit is for
+            row["page_cache"] = 0
         span = now["time"] - before["time"] if before else 0.0
         # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
         rated = before is not None and span > 1e-6
@@ -164,7 +165,19 @@ def _chart_data(document: Document) -> dict[str, Any]:
         "budget": document.get("budget"),
         "limit": document.get("cgroup_limit"),
         "split": document.get("split", True),
+        "started": document.get("started"),
+        "events": _events(document),
+        "container": [
+            {name: look[name] for name in ("time", "usage", "working_set", "shared", "kernel")}
+            for look in thin(container, _POINTS, lambda look: float(look["usage"]))
+        ],
     }
+
+
+def _events(document: Document) -> list[dict[str, Any]]:
+    """Kills and throttling; what else a file may call an event is neither."""
+    kinds = ("oom_kill", "throttled")
+    return [event for event in document.get("events") or [] if event.get("kind") in kinds][:_POINTS]
 
 
 def _script_json(data: Any) -> str:

@@ -1,0 +1,140 @@
+"""The heap of real processes, taken apart, with the allocators that this machine has."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lowtide._memory import heap as module
+from lowtide._memory import proc
+from lowtide.errors import UnsupportedError
+from tests.support.process import output
+
+MIB = 2**20
+FREED = """
+import threading
+from lowtide.memory import heap, trim
+
+def work():
+    blocks = [bytearray(60_000) for _ in range(1500)]
+    full = heap()
+    last = blocks.pop()  # at the end of its arena: what is before it cannot be given back by shrinking
+    del blocks
+    freed = heap()
+    back = trim()
+    after = heap()
+    print(full.kept, freed.kept, back, freed.resident - after.resident, after.kept, full.live - after.live)
+
+thread = threading.Thread(target=work)  # which has its own arena
+%s
+"""
+
+
+@pytest.mark.parametrize("run", ["work()", "thread.start(); thread.join()"], ids=["main", "arena"])
+def test_what_malloc_keeps_is_not_live_and_comes_back(run: str) -> None:
+    full, freed, back, fell, after, live = map(int, output(FREED % run).split())
+    size = 1500 * 60_000
+    assert full < 8 * MIB
+    assert 0.9 * size < freed < 1.1 * size
+    assert 0.9 * size < back < 1.1 * size
+    assert abs(back - fell) < 4 * MIB
+    assert after < 4 * MIB
+    assert 0.9 * size < live < 1.1 * size, "what was freed is not live"
+
+
+def preloaded(name: str, code: str) -> list[str]:
+    library = ctypes.util.find_library(name)
+    if library is None:
+        pytest.skip(f"no {name}: apt-get install lib{name}*")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_PRELOAD": library},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+PRELOADED = """
+from lowtide.memory import heap, trim
+blocks = [bytearray(60_000) for _ in range(1500)]
+last = blocks.pop()
+full = heap().resident
+del blocks
+freed = heap()
+back = trim()
+print(freed.allocators[0], freed.kept, back, full - heap().resident)
+"""
+
+
+@pytest.mark.parametrize("allocator", ["jemalloc", "mimalloc"])
+def test_other_allocators_are_named_and_trimmed(allocator: str) -> None:
+    name, kept, _, fell = preloaded(allocator, PRELOADED)
+    assert name == allocator
+    assert int(fell) > 50 * MIB, "freed, by itself or by trim"
+    assert (kept == "None") == (allocator == "mimalloc")
+
+
+def test_loaded_allocator_that_does_not_serve_malloc_comes_second() -> None:
+    library = ctypes.util.find_library("mimalloc")
+    if library is None:
+        pytest.skip("no mimalloc: apt-get install libmimalloc2.0")
+    code = """
+    import ctypes, sys
+    ctypes.CDLL(sys.argv[1])
+    from lowtide.memory import heap
+    print(heap().allocators)
+    """
+    assert output(code, library) == "('glibc', 'mimalloc')\n"
+
+
+def test_stacks_shared_memory_and_arrow_are_separate() -> None:
+    pytest.importorskip("pyarrow")
+    code = """
+    import mmap, threading
+    import pyarrow
+    from lowtide.memory import heap
+
+    before = heap()
+    shared = mmap.mmap(-1, 16 * 2**20); shared.write(b"x" * len(shared))
+    table = pyarrow.allocate_buffer(8 * 2**20)
+    stop = threading.Event()
+    def deep(n): return stop.wait() if n == 0 else deep(n - 1)
+    threads = [threading.Thread(target=deep, args=(500,)) for _ in range(8)]
+    [thread.start() for thread in threads]
+    after = heap()
+    stop.set()
+    print(after.shared - before.shared, after.arrow - before.arrow, after.stacks - before.stacks, after.live)
+    print(after.sources["arrow"])
+    """
+    figures, source = output(code).splitlines()
+    shared, arrow, stacks, _ = map(int, figures.split())
+    assert shared == 16 * MIB
+    assert arrow == 8 * MIB
+    assert 8 * 4096 <= stacks < 32 * MIB
+    assert source.startswith("pyarrow.default_memory_pool() (")
+
+
+def test_pinned_memory_is_asked_of_pytorch_only_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine of ours has a GPU: this is PyTorch's interface, not PyTorch."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert module._pinned() == (None, "PyTorch is not imported")
+    cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert module._pinned() == (None, "CUDA is not in use")
+    cuda.is_initialized = lambda: True
+    assert module._pinned() == (None, "PyTorch before 2.7 does not report it")
+    cuda.host_memory_stats = lambda: {"allocated_bytes.current": 7}
+    assert module._pinned() == (7, "torch.cuda.host_memory_stats()")
+
+
+def test_missing_proc_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "ROOT", "/no/such/proc")
+    with pytest.raises(UnsupportedError, match="use Linux"):
+        module.heap()
