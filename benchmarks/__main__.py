@@ -14,6 +14,7 @@ ALL = (
     "tokens",
     "prepare",
     "meter",
+    "verdicts",
     "training",
     "gpt",
     "peers",

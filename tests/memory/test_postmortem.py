@@ -40,7 +40,7 @@ def test_killed_command_is_named_with_heap_and_limit(limited: Any, tmp_path: Pat
     match = re.fullmatch(pattern, event)
     assert match, event
     assert 85 <= int(match[2]) <= 128
-    assert verdict.startswith(("bounded: ", "grows: ", "unclear: "))
+    assert verdict.startswith(("bounded", "grows", "unclear"))
     figures = json.loads(saved.read_text())
     assert figures["events"][0]["pid"] == int(match[1])
     assert abs(figures["events"][0]["time"] - figures["seconds"]) < 0.5
@@ -101,7 +101,7 @@ def test_recording_outlives_the_profiler(tmp_path: Path) -> None:
     os.kill(job, signal.SIGKILL)
     done = subprocess.run([*LOWTIDE, "report", str(saved)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith(("bounded: ", "grows: ", "unclear: "))
+    assert done.stdout.splitlines()[-1].startswith(("bounded", "grows", "unclear"))
     assert "the profiler was killed" in (tmp_path / "a.html").read_text()
     samples = document.load(str(saved))["samples"]
     assert lived - samples[-1]["time"] < 2, "up to the last second, on a busy machine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -49,9 +50,9 @@ def test_shuffled_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None
     if cold:
         drop_page_cache(gib)
     _, verdict = profile(programs.SHUFFLED_LOWTIDE, gib)
-    assert not verdict.grows
-    assert verdict.line.startswith("bounded: peak ")
-    assert verdict.peak < 64 * MIB, "the interpreter, NumPy and three chunks of 4 MiB"
+    assert verdict.state == "bounded", verdict.line
+    # On a slow device it reads ahead as far as the default budget of 64 MiB allows.
+    assert verdict.peak - verdict.base < 96 * MIB
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
@@ -59,11 +60,7 @@ def test_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
     if cold:
         drop_page_cache(gib)
     _, verdict = profile(programs.WALK_LOWTIDE, gib)
-    assert not verdict.grows
-    assert verdict.line.startswith("bounded: peak ")
-    assert "MiB per GiB read" in verdict.line
-    # On a busy machine few looks are taken, and some of them see one chunk fewer.
-    assert (verdict.per_read or 0.0) * GIB < 8 * MIB
+    assert verdict.state == "bounded", verdict.line
     assert 0.95 * GIB <= verdict.read <= 1.1 * GIB
     assert verdict.peak - verdict.base < 32 * MIB
     if cold:
@@ -94,11 +91,12 @@ def test_new_map_for_each_chunk_is_bounded(gib: Path) -> None:
     assert verdict.read > 0.8 * GIB, "what was unmapped between two looks is known from the device"
 
 
-def test_file_read_in_one_call_and_kept_grows(gib: Path) -> None:
+def test_file_read_in_one_call_and_kept_is_not_small(gib: Path) -> None:
+    """Loaded and then level, or read to the end of the run: it depends on how fast the device is."""
     drop_page_cache(gib)
     _, verdict = profile(programs.READ_AT_ONCE, gib)
-    assert verdict.grows
-    assert verdict.cause == "heap"
+    assert "flat over" not in verdict.line
+    assert verdict.peak - verdict.base > 0.9 * GIB
     assert verdict.read < 1.1 * GIB, "the device's bytes and the call's bytes are the same bytes"
 
 
@@ -124,8 +122,10 @@ def test_active_page_cache_under_a_limit_is_growth(limited: object, tmp_path: Pa
     with limited("4 GiB") as group:  # type: ignore[operator]
         done = group.run([*command, *programs.program(twice, str(gib))])
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("grows: ")
+    assert done.stderr.splitlines()[-1].startswith("grows")
     assert done.stderr.splitlines()[-1].endswith("page cache")
+    looks = json.loads(target.read_text())["container"]
+    assert looks[-1]["working_set"] - looks[0]["working_set"] > 900 * MIB
 
 
 def test_reads_of_ended_children_count(small: Path) -> None:
@@ -185,7 +185,7 @@ def test_command_that_ends_at_once_has_a_verdict() -> None:
     recording = profiler.record(["true"])
     verdict = judge(recording)
     assert recording.status == 0
-    assert verdict.line.startswith("bounded: ")
+    assert verdict.line.startswith("unclear: too short to see a trend")
 
 
 def test_killed_command_is_recorded() -> None:
@@ -279,6 +279,154 @@ def test_attaching_to_a_zombie_raises() -> None:
             profiler.attach(child)
     finally:
         os.waitpid(child, 0)
+
+
+def test_process_number_that_is_given_again_is_another_process() -> None:
+    """The folder of the first one is dead, whatever has its number now."""
+    with subprocess.Popen(["sleep", "60"]) as first:
+        tree = Tree(first.pid, pinned=True)
+        assert proc.status(tree.at(first.pid)).rss
+        first.kill()
+    last_pid = Path("/proc/sys/kernel/ns_last_pid")
+    if os.geteuid() != 0 or not last_pid.exists():
+        pytest.skip("needs root, to choose the next process number")
+    for _ in range(200):
+        last_pid.write_text(str(first.pid - 1))
+        with subprocess.Popen(["sleep", "60"]) as second:
+            if second.pid == first.pid:
+                assert proc.status(first.pid).rss, "the number is in use again"
+                with pytest.raises(proc.GONE):
+                    proc.status(tree.at(first.pid))
+                observer = Observer(tree)
+                assert observer.point() is None
+                second.kill()
+                break
+            second.kill()
+    else:
+        pytest.skip("the number was never given again")
+    tree.close()
+
+
+def test_program_that_changes_its_name_is_followed() -> None:
+    """Brackets, spaces and newlines in a name are not fields of its status."""
+    body = (
+        "import ctypes, time\nctypes.CDLL(None).prctl(15, b') R 1 (x\\n', 0, 0, 0)\nkept = []\n"
+        "for _ in range(40): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
+    )
+    recording = profiler.record([sys.executable, "-c", body])
+    assert judge(recording).grows
+    assert recording.points[-1].minor > 1000
+
+
+def test_process_of_another_user_counts_with_all_that_it_has() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    printed = output("""
+        import os, subprocess, sys
+        from lowtide._io import pagecache  # while it may still be read
+        from lowtide._memory.profile.observer import Observer
+        from lowtide._memory.tree import Tree
+
+        body = "import time; x = bytearray(b'x') * 2**25; print(1, flush=True); input()"
+        child = subprocess.Popen([sys.executable, "-c", body], stdin=-1, stdout=-1)
+        child.stdout.readline()
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        observer = Observer(Tree(os.getpid(), pinned=True))
+        observer.discover()
+        point = observer.point()
+        shares, detail = observer.shares(point), observer.detail()
+        print(point.processes, shares.proportional[0] > 2**25, detail.data_size, len(observer.tree.denied))
+        child.communicate(b"\\n")
+    """)
+    assert printed == "2 True None 3\n", (
+        "its shares, mappings and bytes read are unknown, and that is reported"
+    )
+
+
+def test_files_of_another_namespace_and_deleted_ones_have_sizes(small: Path, tmp_path: Path) -> None:
+    body = (
+        "import mmap, os, sys\nname = sys.argv[2] + '/deleted'\n"
+        "with open(name, 'wb') as f: f.write(bytes(2**22))\n"
+        "kept = [mmap.mmap(os.open(p, os.O_RDONLY), 0, prot=mmap.PROT_READ) for p in (sys.argv[1], name)]\n"
+        "os.unlink(name); [m.read() for m in kept]; print('ready', flush=True); input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", body, str(small), str(tmp_path)], stdin=-1, stdout=-1, text=True
+    ) as child:
+        assert child.stdout
+        child.stdout.readline()
+        detail = Observer(Tree(child.pid, pinned=True)).detail()
+        child.communicate("\n")
+    assert detail is not None
+    assert detail.mapped[str(small)] == 96 * MIB
+    assert detail.mapped[f"{tmp_path}/deleted (deleted)"] == 4 * MIB
+    assert detail.sizes[str(small)] == 96 * MIB
+    assert detail.data_size is not None
+    assert 100 * MIB <= detail.data_size < 101 * MIB
+
+
+def test_files_in_memory_count_mapped_or_not(tmp_path: Path) -> None:
+    body = (
+        "import mmap, os\nname = '/dev/shm/lowtide-test-%d' % os.getpid()\n"
+        "kept = open(name, 'w+b'); kept.write(bytes(3 * 2**20)); kept.flush()\n"
+        "closed = open(name + '-b', 'wb'); closed.write(bytes(2**20)); closed.close()\n"
+        "nameless = os.memfd_create('x'); os.write(nameless, bytes(2**21))\n"
+        "area = mmap.mmap(kept.fileno(), 0); area.read()\n"
+        "print('ready', flush=True); input(); os.unlink(name); os.unlink(name + '-b')\n"
+        "print('gone', flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", body], stdin=-1, stdout=-1, text=True) as child:
+        assert child.stdout
+        assert child.stdin
+        child.stdout.readline()
+        observer = Observer(Tree(child.pid, pinned=True))
+        before = observer.detail()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        after = observer.detail()
+        child.communicate("\n")
+    assert before is not None
+    assert after is not None
+    name = f"/dev/shm/lowtide-test-{child.pid}"
+    assert before.memory_files[name] == 3 * MIB == before.tmpfs
+    assert before.memory_files["/memfd:x"] == 2 * MIB
+    assert before.mapped.get(name) is None, "shared memory is not a mapped file"
+    assert after.memory_files[name] == 3 * MIB, "it was deleted, and is open"
+
+
+def test_profiler_stays_small_over_hours() -> None:
+    """Five hours of looks in a moment: workers that come and go, files that are mapped and deleted."""
+    printed = output("""
+        import os, resource, sys
+        from lowtide._memory import proc
+        from lowtide._memory.profile import profiler
+        from lowtide._memory.profile.recording import Charges, Detail, Point, Recording, Shares
+        from lowtide._memory.tree import Tree
+
+        recording = Recording(["x"], os.getpid(), 0.0, 0.025)
+        def hour(number):
+            for index in range(144_000):
+                time = number * 3600 + index * 0.025
+                recording.add(Point(time, index // 100, 4, index, index, 0, index, index, 0, 0, index))
+                if index % 40 == 0:
+                    recording.shares.add(Shares(time, index // 100, index, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0)))
+                    recording.charges.add(Charges(time, index, index, index, 0, 0, 0))
+                    files = {f"/tmp/{number}-{index}-{file}": file for file in range(64)}
+                    recording.details.add(
+                        Detail(time, 0, (0, 0, 0), (0, 0, 0), files, 0, 0, 0, 0, {}, 0, None, None)
+                    )
+            return proc.status().rss
+
+        first = [hour(number) for number in range(2)][-1]
+        last = [hour(number) for number in range(2, 5)][-1]
+        tree = Tree(os.getpid())
+        proc.children = lambda pid: [] if pid != tree.root else [tree.next]
+        for tree.next in range(10**6, 10**6 + 50_000):
+            tree.discover()
+        print(last - first < 8 * 2**20, len(tree.parents) < 2000, len(recording.points) <= 4096)
+    """)
+    assert printed == "True True True\n"
 
 
 def test_recording_stays_bounded() -> None:

@@ -43,11 +43,17 @@ class Faults:
 class Mapping:
     """All mappings of one path in a process, added up. Anonymous memory has the path ``""``."""
 
-    __slots__ = ("code", "path", "rss")
+    __slots__ = ("code", "device", "dirty", "path", "rss", "share", "sizes")
 
     def __init__(self, path: str, rss: int, code: bool) -> None:
         self.path, self.rss = path, rss
         self.code = code  # one of the mappings is executable: a program or library, not data
+        self.share = 0  # proportional: pages that other processes map too count in part
+        self.dirty = 0  # bytes of the file that were written through it and are not on disk
+        self.device = ""  # of the file, as in 08:01
+        # Of each file behind the path the end of what is mapped. A path may be that of several, one after
+        # the other, that were deleted, and none may be visible from here, so it is not asked for.
+        self.sizes: dict[str, int] = {}
 
 
 def available() -> bool:
@@ -165,14 +171,14 @@ def parent(pid: int | str) -> int:
     return int(_stat(pid)[1])
 
 
-def io(pid: int | str = "self") -> tuple[int, int]:
-    """Bytes requested by read calls and bytes that a device delivered, of threads and reaped children."""
+def io(pid: int | str = "self") -> tuple[int, int, int, int]:
+    """Bytes of read calls, from devices, of write calls and to devices, of threads and reaped children."""
     lines = read(f"{ROOT}/{pid}/io").split(b"\n")
     values = {name: int(value) for name, _, value in (line.partition(b": ") for line in lines if line)}
-    return values[b"rchar"], values[b"read_bytes"]
+    return values[b"rchar"], values[b"read_bytes"], values[b"wchar"], values[b"write_bytes"]
 
 
-def children(pid: int) -> list[int]:
+def children(pid: int | str) -> list[int]:
     """The direct children of a process, of all its threads."""
     pids: list[int] = []
     try:
@@ -207,18 +213,32 @@ def mappings(pid: int | str = "self") -> list[Mapping]:
 
     # 7f2c-7f2d r-xp 00000000 08:01 1234   /path with spaces
     entry = re.compile(
-        rb"^[0-9a-f]+-[0-9a-f]+ ..(.). \S+ \S+ \S+ *([^\n]*)\n(?:[^R][^\n]*\n)*"
-        rb"Rss: +(\d+) kB\n(?:[^A][^\n]*\n)*Anonymous: +(\d+) kB\n",
+        rb"^([0-9a-f]+)-([0-9a-f]+) .(.)(.)(.) (\S+) (\S+) (\S+) *([^\n]*)\n(?:[^R][^\n]*\n)*"
+        rb"Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:[^S][^\n]*\n)*Shared_Clean: [^\n]*\nShared_Dirty: +(\d+) kB\n"
+        rb"[^\n]*\nPrivate_Dirty: +(\d+) kB\n(?:[^A][^\n]*\n)*Anonymous: +(\d+) kB\n",
         re.MULTILINE,
     )
-    own = [0, 0]
-    sizes: dict[bytes, list[int]] = {b"": own}
-    for execute, path, rss, copied in entry.findall(read(f"{ROOT}/{pid}/smaps")):
-        # [heap], [stack], [anon:…]: memory of the process itself
-        size = own if path.startswith(b"[") else sizes.setdefault(path, [0, 0])
+    own = Mapping("", 0, False)
+    rows: dict[bytes, Mapping] = {b"": own}
+    for start, end, write, execute, kind, offset, device, inode, path, *sizes in entry.findall(
+        read(f"{ROOT}/{pid}/smaps")
+    ):
+        rss, pss, shared, private, copied = (int(size) * 1024 for size in sizes)
+        row = rows.get(path)
+        if row is None:
+            # [heap], [stack], [anon:…]: memory of the process itself
+            row = own if path.startswith(b"[") else Mapping(os.fsdecode(path), 0, False)
+            rows[path] = row
         # Pages of a private mapping that were written to are the process's own, no longer the file's.
-        own[0] += int(copied) * 1024
-        size[0] += (int(rss) - int(copied)) * 1024
-        size[1] |= execute == b"x"
-    rows = [Mapping(os.fsdecode(path), rss, bool(code)) for path, (rss, code) in sizes.items()]
-    return sorted(rows, key=lambda row: -row.rss)
+        own.rss += copied
+        row.rss += rss - copied
+        row.share += max(0, pss - copied)
+        row.code |= execute == b"x"
+        if row is not own:
+            if write + kind == b"ws":  # another page is dirty if somebody else has just written the file
+                row.dirty += max(0, shared + private - copied)
+            row.device = device.decode()
+            name = f"{row.device} {inode.decode()}"
+            length = int(offset, 16) + int(end, 16) - int(start, 16)
+            row.sizes[name] = max(row.sizes.get(name, 0), length)
+    return sorted(dict.fromkeys(rows.values()), key=lambda row: -row.rss)

@@ -7,7 +7,6 @@ sampler process imports this module, so it imports next to nothing.
 from __future__ import annotations
 
 import os
-import stat
 
 from lowtide._memory import proc
 
@@ -22,11 +21,17 @@ class Tree:
     """The processes at and below ``root``, or ``root`` alone.
 
     ``excluded`` processes and those below them are left out. With ``adopted`` also new children of this
-    process: orphans of the tree, if it is their subreaper.
+    process: orphans of the tree, if it is their subreaper. With ``pinned`` a number that the system gives to
+    another process later is not taken for the first one: the folder of each process in ``/proc`` stays open.
     """
 
     def __init__(
-        self, root: int, descendants: bool = True, adopted: bool = False, excluded: Iterable[int] = ()
+        self,
+        root: int,
+        descendants: bool = True,
+        adopted: bool = False,
+        excluded: Iterable[int] = (),
+        pinned: bool = False,
     ) -> None:
         self.root = root
         self.pids = [root]
@@ -36,6 +41,10 @@ class Tree:
         self.descendants = descendants
         self.excluded = set(excluded)
         self._status: int | None = None
+        self._folders: dict[int, int] | None = {} if pinned else None
+        self._retired: list[int] = []  # folders of processes that have ended
+        if pinned:
+            self._pin(root)
         self._strangers = set(proc.children(os.getpid())) - {root} if adopted else None
 
     def discover(self) -> bool:
@@ -47,10 +56,12 @@ class Tree:
             own = proc.children(os.getpid())
             pids += [pid for pid in own if pid not in self._strangers and pid != self.root]
         for pid in pids:  # grows while it is walked: parents come before their children
-            for child in proc.children(pid):
+            for child in proc.children(self.at(pid)):
                 if child not in pids and child not in self.excluded:
                     self.parents[child] = pid
                     pids.append(child)
+        if len(self.parents) > 4 * len(pids) + 1024:  # a run of hours with short children
+            self.parents = {child: self.parents[child] for child in pids if child in self.parents}
         return self._replace(pids)
 
     def forget(self, gone: Iterable[int]) -> bool:
@@ -61,9 +72,32 @@ class Tree:
     def _replace(self, pids: list[int]) -> bool:
         if pids == self.pids:
             return False
+        if self._folders is not None:
+            gone = (self._folders.keys() - set(pids)) - {self.root}  # the root's tells that it has ended
+            self._retired += [self._folders.pop(pid) for pid in gone]
+            for pid in pids:
+                self._pin(pid)
         self.pids = pids
         self.epoch += 1
         return True
+
+    def _pin(self, pid: int) -> None:
+        if self._folders is not None and pid not in self._folders:
+            try:
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+                self._folders[pid] = os.open(f"{proc.ROOT}/{pid}", flags)
+            except OSError:  # it has ended, or too many files are open
+                pass
+
+    def release(self) -> None:
+        """Close the folders of processes that have ended, when no look is under way in another thread."""
+        while self._retired:
+            os.close(self._retired.pop())
+
+    def at(self, pid: int) -> int | str:
+        """Where a process is below ``/proc``: this process and no later one of the same number."""
+        folder = self._folders.get(pid) if self._folders is not None else None
+        return pid if folder is None else f"self/fd/{folder}"
 
     def status(self) -> proc.Status:
         """Resident memory by kind; a ``ProcessLookupError`` if no process has memory any more.
@@ -77,9 +111,9 @@ class Tree:
         rss = anon = file = shared = peak = 0
         for pid in self.pids:
             try:
-                now = proc.rollup(pid)
+                now = proc.rollup(self.at(pid))
             except PermissionError:
-                now = proc.status(pid)
+                now = proc.status(self.at(pid))
             except proc.GONE:
                 continue
             rss, anon, file, shared = rss + now.rss, anon + now.anon, file + now.file, shared + now.shared
@@ -97,7 +131,10 @@ class Tree:
         return status
 
     def close(self) -> None:
-        """Close the file that stays open for a process alone, which halves the cost of a look."""
+        """Close what stays open: the file of a process alone, which halves the cost of a look; folders."""
+        self.release()
+        while self._folders:
+            os.close(self._folders.popitem()[1])
         if self._status is not None:
             os.close(self._status)
             self._status = None
@@ -107,7 +144,7 @@ class Tree:
         rows = {}
         for pid in self.pids:
             try:
-                rows[pid] = proc.mappings(pid)
+                rows[pid] = proc.mappings(self.at(pid))
             except proc.GONE:
                 continue
             except PermissionError:
@@ -119,7 +156,7 @@ class Tree:
         paths: set[str] = set()
         for pid in self.pids:
             try:
-                paths.update(proc.open_files(pid))
+                paths.update(proc.open_files(self.at(pid)))
             except OSError:
                 continue
         return sorted(paths)
@@ -141,55 +178,31 @@ class GroupTree(Tree):
 
 def data_files(rows: Iterable[proc.Mapping]) -> dict[str, int]:
     """Data files among mappings, and the bytes of them that are resident, the largest first."""
-    sizes: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    shares: dict[str, int] = {}
     for row in rows:
         if row.path and not row.code:
-            # Processes that map one file share its pages: the largest share is the whole.
-            sizes[row.path] = max(sizes.get(row.path, 0), row.rss)
+            # Processes that map one file share its pages, or each has its own part of them.
+            largest[row.path] = max(largest.get(row.path, 0), row.rss)
+            shares[row.path] = shares.get(row.path, 0) + row.share
+    sizes = {path: max(size, shares[path]) for path, size in largest.items()}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
-def cached(paths: Iterable[str]) -> dict[str, int]:
-    """Bytes of each file in the page cache, of those files whose page cache is known."""
+def cached(paths: Iterable[str] | dict[str, str]) -> dict[str, int]:
+    """Bytes of each file in the page cache, of those files whose page cache is known.
+
+    A dict gives for each path the one by which it can be reached from here.
+    """
     from lowtide._io import pagecache  # ctypes, which few watches need
 
     sizes = {}
-    for path in paths:
+    places = paths if isinstance(paths, dict) else {path: path for path in paths}
+    for path, place in places.items():
         try:
-            resident = pagecache.resident(path)
+            resident = pagecache.resident(place)
         except OSError:  # deleted, or not permitted
             continue
         if resident is not None:
             sizes[path] = resident[0]
     return sizes
-
-
-def size(path: str) -> int:
-    """The size of a regular file; 0 for anything else."""
-    try:
-        about = os.stat(path)
-    except OSError:
-        return 0
-    return about.st_size if stat.S_ISREG(about.st_mode) else 0
-
-
-def in_tmpfs(path: str) -> bool:
-    """Whether a mapped path lies in a tmpfs, whose pages the kernel counts as shared memory."""
-    # Unnamed shared memory has a path too (/dev/zero, /memfd:…, /SYSV…), yet no file behind it to read.
-    if not os.path.isfile(path):
-        return False
-    device = os.stat(path).st_dev
-    if device not in _tmpfs:
-        _tmpfs[device] = _file_system(device) == "tmpfs"
-    return _tmpfs[device]
-
-
-_tmpfs: dict[int, bool] = {}
-
-
-def _file_system(device: int) -> str:
-    name = f" {os.major(device)}:{os.minor(device)} "
-    for line in proc.read(f"{proc.ROOT}/self/mountinfo").decode(errors="replace").splitlines():
-        if name in line:
-            return line.partition(" - ")[2].split()[0]
-    return ""

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from lowtide._sizes import format_size
 from lowtide.cli.options import SIZE
 from lowtide.cli.output import say
-from lowtide.cli.status import OVER_BUDGET, explain
+from lowtide.cli.status import GROWS, OVER_BUDGET, explain
 from lowtide.errors import AccessError, LowtideError, NotFoundError, write_errors
 
 # As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
@@ -33,6 +33,11 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> 
     callback=_budget,
     metavar="SIZE",
     help="Exit with status 3 if all processes together use more memory than this, such as 2GiB.",
+)
+@click.option(
+    "--fail-on-growth",
+    is_flag=True,
+    help="Exit with status 4 if the verdict is `grows`. `bounded` and `unclear` do not fail.",
 )
 @click.option(
     "--out",
@@ -71,6 +76,7 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: int | None) -> 
 )
 def command(
     budget: int | None,
+    fail_on_growth: bool,
     out: str | None,
     save: str | None,
     json_path: str | None,
@@ -82,12 +88,13 @@ def command(
     """Run COMMAND and report whether its memory grows with what it reads.
 
     Measures the command and all its children, and ends with one line on standard error that starts with
-    `bounded` or `grows` and contains what grew. The exit status is the command's, 128 + N after signal N,
-    or 3 if the budget was exceeded.
+    `bounded`, `grows` or `unclear` and contains what grew, or how to find out. The exit status is the
+    command's, 128 + N after signal N. If the command succeeds, it is 3 over the budget, and 4 after growth
+    with --fail-on-growth. A command that itself ends with a status that has such a meaning gives 1.
 
     \b
         lowtide profile --out report.html -- python train.py
-        lowtide profile --budget 2GiB -- make data
+        lowtide profile --budget 2GiB --fail-on-growth -- make data
         lowtide profile --lines __main__:load -- python train.py
     """
     if lines:
@@ -118,7 +125,7 @@ def command(
     verdict = judge(recording)
     over = budget is not None and verdict.peak > budget
     status = recording.status or 0
-    exit_status = 128 - status if status < 0 else status
+    exit_status = _own_status(status, budget is not None, fail_on_growth)
     page = document.of(recording, verdict)
     try:
         if save:
@@ -134,7 +141,9 @@ def command(
         _say(f"the command was ended by {_signal_name(-status)}{_HINTS.get(-status, '')}")
     if over and budget is not None:
         _say(f"over budget: peak {format_size(verdict.peak)}, the budget is {format_size(budget)}")
-        exit_status = OVER_BUDGET
+        exit_status = exit_status or OVER_BUDGET
+    if fail_on_growth and verdict.grows:
+        exit_status = exit_status or GROWS
     _say(verdict.line)
     if out:  # after the verdict, which is known whatever comes of the page
         from lowtide._memory.profile import report
@@ -147,6 +156,14 @@ def command(
     if profiled.journal is not None:
         profiled.journal.close()
     sys.exit(exit_status)
+
+
+def _own_status(status: int, budget: bool, growth: bool) -> int:
+    """The command's status, which is never one that means something else with these options."""
+    if (budget and status == OVER_BUDGET) or (growth and status == GROWS):
+        _say(f"the command ended with status {status}; the status is 1, since {status} has a meaning here")
+        return 1
+    return 128 - status if status < 0 else status
 
 
 def _line_by_line(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from lowtide.errors import MemoryBudgetExceeded
 
 FAILED = 1
 OVER_BUDGET = 3
+GROWS = 4
 INTERRUPTED = 130
 """What a shell reports of a program that Ctrl-C ended."""
 UNREAD = 141

@@ -126,7 +126,7 @@ def test_text_of_a_model_does_not_command_a_terminal(tmp_path: Path) -> None:
 
 def test_verdict_and_live_picture_show_names_escaped() -> None:
     raw, escaped = next(iter(NAMES.items()))
-    result = verdict.Verdict(True, "mapped", (f"/data/{raw}",), 0, 2**30, 2**30, 1.0, None, 0)
+    result = verdict.Verdict("grows", 0, 2**30, 2**30, "mapped", (f"/data/{raw}",), 1.0)
     assert result.line.endswith(f"mapped: {escaped}")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", raw, "[bold]"]) as child:
         try:

@@ -64,6 +64,45 @@ def test_status_of_the_command_is_kept_within_the_budget(data: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("bounded: peak ")
 
 
+LEAK = "import time\nkept = []\nfor _ in range(50): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "status"),
+    [
+        (["--fail-on-growth"], LEAK, 4),
+        ([], LEAK, 0),
+        (["--fail-on-growth"], "import time; time.sleep(0.5)", 0),
+        (["--fail-on-growth", "--budget", "32MiB"], LEAK, 3),
+        (["--fail-on-growth"], f"{LEAK}raise SystemExit(7)", 7),
+        (["--budget", "32MiB"], f"{LEAK}raise SystemExit(7)", 7),
+    ],
+    ids=["grows", "not asked", "bounded", "over budget", "failed", "failed over budget"],
+)
+def test_exit_status_of_growth(options: list[str], code: str, status: int) -> None:
+    done = profile(*options, "--", sys.executable, "-c", code)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("grows: " if code.startswith(LEAK) else "bounded: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "own", "status"),
+    [
+        ([], 3, 3),
+        ([], 4, 4),
+        (["--budget", "1GiB"], 3, 1),
+        (["--budget", "1GiB"], 4, 4),
+        (["--fail-on-growth"], 4, 1),
+        (["--fail-on-growth"], 3, 3),
+    ],
+)
+def test_status_of_profile_is_never_that_of_the_command(options: list[str], own: int, status: int) -> None:
+    done = profile(*options, "--", "sh", "-c", f"exit {own}")
+    assert done.returncode == status
+    reported = f"the command ended with status {own}; the status is 1, since {own} has a meaning here"
+    assert (reported in done.stderr) is (status != own)
+
+
 def test_command_keeps_its_input_output_and_options() -> None:
     done = profile("--", "sh", "-c", 'cat; echo "$1"', "sh", "--budget", input="from outside\n")
     assert done.returncode == 0
@@ -75,7 +114,7 @@ def test_command_keeps_its_input_output_and_options() -> None:
 def test_command_that_ends_at_once_has_a_verdict() -> None:
     done = profile("--", "true")
     assert done.returncode == 0
-    assert done.stderr.startswith("bounded: ")
+    assert done.stderr.startswith("unclear: too short to see a trend")
     assert profile("--", "false").returncode == 1
 
 
@@ -125,7 +164,7 @@ def test_full_disk_keeps_the_verdict() -> None:
     done = profile("--save", "/dev/full", "--", "true")
     assert done.returncode == 125
     assert "no space left" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("bounded: ")
+    assert done.stderr.splitlines()[-1].startswith("unclear: ")
 
 
 def test_killed_command_has_a_report(tmp_path: Path) -> None:
@@ -133,7 +172,7 @@ def test_killed_command_has_a_report(tmp_path: Path) -> None:
     done = profile("--save", str(out), "--", "sh", "-c", "sleep 0.1; kill -KILL $$")
     assert done.returncode == 128 + 9
     assert "ended by SIGKILL" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("bounded: ")
+    assert done.stderr.splitlines()[-1].startswith(("bounded: ", "unclear: "))
     assert json.loads(out.read_text())["status"] == -9
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from lowtide._io import jsonfiles
 from lowtide._io.store import Store, opened
 from lowtide._memory.profile import dat, journal
-from lowtide._memory.profile.recording import Recording
+from lowtide._memory.profile.recording import Charges, Recording
 from lowtide._memory.profile.verdict import Verdict, judge
 from lowtide._printable import brief
 from lowtide.errors import FormatError, write_errors
@@ -37,6 +37,9 @@ _NUMBERS = (
     *("budget", "cgroup_limit"),
 )  # which may be null
 _COLUMNS = ("time", "bytes_read", "heap", "mapped", "page_cache", "major_faults", "from_device")
+_NEWER = ("shared",)  # columns that recordings of version 0.1 lack
+_OLD = dict.fromkeys(_NEWER, 0)
+_STATES = ("grows", "bounded", "unclear")
 Document = dict[str, Any]
 
 # Files that are passed by mistake: by their first bytes, and by a key of their JSON.
@@ -75,9 +78,10 @@ def of(recording: Recording, verdict: Verdict | None = None) -> Document:
     series = recording.series()
     columns = (
         series.time, series.read, series.heap, series.mapped, series.cache, series.major, series.device,
+        series.shared,
     )  # fmt: skip
     samples = [
-        {"time": round(time, 4), **dict(zip(_COLUMNS[1:], map(round, row), strict=True))}
+        {"time": round(time, 4), **dict(zip(_COLUMNS[1:] + _NEWER, map(round, row), strict=True))}
         for time, *row in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return {
@@ -94,6 +98,7 @@ def of(recording: Recording, verdict: Verdict | None = None) -> Document:
         "split": recording.split,
         "minor_faults": recording.points[-1].minor if recording.points else None,
         "mappings": _mappings(recording),
+        "container": [look._asdict() for look in recording.charges],
         "events": [event._asdict() for event in recording.events],
         "not_seen": recording.blind,
         "samples": samples,
@@ -110,10 +115,8 @@ def _mappings(recording: Recording) -> list[dict[str, Any]]:
                 row[name] = max(row[name] or 0, size)
     ranked = sorted(rows.values(), key=lambda row: -max(row["resident"], row["page_cache"] or 0))
     for row in ranked[:20]:
-        try:
-            row["size"] = os.path.getsize(row["path"])
-        except OSError:
-            row["size"] = None
+        sizes = [detail.sizes.get(row["path"], 0) for detail in recording.details]
+        row["size"] = max(sizes, default=0) or None
     return [row for row in ranked[:20] if max(row["resident"], row["page_cache"] or 0) >= 2**20]
 
 
@@ -193,8 +196,16 @@ def _check(path: str, document: Document) -> None:
             raise _wrong(path, name, f"a {kind.__name__}", value)
     for index, sample in enumerate(document["samples"]):
         row = sample if isinstance(sample, dict) else {}
-        if missing := [name for name in _COLUMNS if not _is_number(row.get(name))]:
+        if missing := [
+            name for name in (*_COLUMNS, *_NEWER) if not _is_number(row.get(name, _OLD.get(name)))
+        ]:
             raise FormatError(f"{path}: sample {index} has no number for {', '.join(missing)}; {_REMEDY}")
+    if document.get("state", "grows") not in _STATES:
+        raise _wrong(path, "state", f"one of {', '.join(_STATES)}", document["state"])
+    looks = document.get("container", [])
+    for index, look in enumerate(looks if isinstance(looks, list) else [looks]):
+        if not isinstance(look, dict) or not all(_is_number(look.get(name)) for name in Charges._fields):
+            raise _wrong(path, f"container[{index}]", f"numbers for {', '.join(Charges._fields)}", look)
     for index, row in enumerate(document["mappings"]):
         if not isinstance(row, dict) or not isinstance(row.get("path"), str):
             raise _wrong(path, f"mappings[{index}]", "an object with a path", row)

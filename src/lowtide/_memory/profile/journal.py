@@ -16,7 +16,7 @@ from typing import Any
 
 from lowtide._memory import cgroup
 from lowtide._memory.profile.events import Event
-from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.recording import KINDS, Look, Recording
 from lowtide._printable import brief
 from lowtide.errors import FormatError
 
@@ -31,8 +31,7 @@ _HEADER = ("command", "pid", "started", "interval", "budget", "limit", "attached
 _RESULT = ("ended", "status", "true_peak", "read_total", "most_processes", "blind")
 # Everything that a recording keeps over time: how a line calls it, its type, and where it is kept.
 _KINDS: dict[str, tuple[Any, str]] = {
-    "point": (Point, "points"),
-    "detail": (Detail, "details"),
+    **{look.__name__.lower(): (look, name) for look, name in KINDS.items()},
     "event": (Event, "events"),
 }
 
@@ -59,7 +58,7 @@ class Journal:
         except OSError as error:
             self._give_up(error)
 
-    def add(self, look: Point | Detail) -> None:
+    def add(self, look: Look) -> None:
         """Note a look; it is on disk half a second later."""
         if self._fd is None:
             return
@@ -201,18 +200,16 @@ def _add_all(recording: Recording, lines: Iterator[bytes], path: str) -> bool:
                     raise ValueError(name)
                 setattr(recording, name, value[name])
             return True
-        look, name = _KINDS[kind]
+        look, _ = _KINDS[kind]
         entry = look(**value) if isinstance(value, dict) else look(*value)
         _check(entry)
         if kind != "event" and not latest.get(kind, 0.0) <= entry.time <= _MOST_TIME:
             raise ValueError("times that do not rise")
         latest[kind] = entry.time
-        if kind == "point":
-            recording.add(entry)
-        elif kind == "event":
+        if kind == "event":
             recording.events.append(entry)
         else:
-            getattr(recording, name).add(entry)
+            recording.add(entry)
     return False
 
 
@@ -230,7 +227,7 @@ def _since(counters: Any, last: float) -> list[Event]:
     return []
 
 
-def _line(entry: Point | Detail | Event) -> str:
+def _line(entry: Look | Event) -> str:
     kind = type(entry).__name__.lower()
     value = list(entry) if kind == "point" else entry._asdict()
     return json.dumps([kind, value], separators=(",", ":"), default=dict)
@@ -243,7 +240,7 @@ def _parse(line: bytes, path: str, number: int) -> Any:
         raise FormatError(f"{path}, line {number}: not JSON; record again with `lowtide profile`") from error
 
 
-def _check(entry: Point | Detail | Event) -> None:
+def _check(entry: Look | Event) -> None:
     """Raise for a value which is not a figure; names and texts are strings."""
     for name, value in entry._asdict().items():
         figures = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]

@@ -13,11 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lowtide._memory.profile.profiler import Profiler
+from lowtide._memory.profile.recording import Recording
+from lowtide._memory.profile.series import Series
 from lowtide._memory.profile.verdict import Verdict, judge
 from lowtide._memory.samples import thin
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 
+_COLORS = {"grows": "red", "bounded": "green", "unclear": "yellow"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -54,21 +57,20 @@ def picture(watched: Profiler, width: int) -> Panel:
     table.add_column(style="dim")
     table.add_column()
     table.add_column(justify="right")
-    for name, column, style in (
-        ("heap", series.heap, "cyan"),
-        ("mapped files", series.mapped, "dark_orange"),
-        ("page cache", series.cache, "grey62"),
+    for name, size, style in (
+        ("heap", series.heap[-1], "cyan"),
+        ("mapped files", series.mapped[-1], "dark_orange"),
+        ("shared memory", series.shared[-1], "magenta"),
+        *_beside(recording, series),
     ):
-        table.add_row(name, Text(bar(column[-1] / limit, room), style=style), format_size(column[-1]))
-    for name, size in _container(watched).items():
-        table.add_row(name, Text(bar(size / limit, room), style="magenta"), format_size(size))
+        table.add_row(name, Text(bar(size / limit, room), style=style), format_size(size))
     table.add_row("", Text(f"of {format_size(limit)}, {of}", style="dim"), "")
     table.add_row(
         "curve", Text(sparkline(series.total.tolist(), room), style="green"), format_size(series.total[-1])
     )
     table.add_row("read", format_size(series.read[-1]), "")
     table.add_row("slope", _slope(verdict), "")
-    line = Text(verdict.line, style="bold red" if verdict.grows else "bold green")
+    line = Text(verdict.line, style=f"bold {_COLORS[verdict.state]}")
     words = printable(" ".join(recording.command))
     title = (f"{recording.pid}  {words}" if recording.pid else words)[: max(10, width - 12)]
     events = [Text(event.text, style="bold red") for event in recording.events[-3:]]
@@ -78,6 +80,18 @@ def picture(watched: Profiler, width: int) -> Panel:
         title_align="left",
         width=min(width, room + 32),
     )
+
+
+def _beside(recording: Recording, series: Series) -> list[tuple[str, float, str]]:
+    """What no process has: page cache; inside a limit what the container is charged for."""
+    if not recording.charges:
+        return [("page cache", series.cache[-1], "grey62")]
+    last = recording.charges[-1]
+    return [
+        ("kernel memory", last.kernel, "grey62"),
+        ("working set", last.working_set, "grey62"),
+        ("usage", last.usage, "grey62"),
+    ]
 
 
 def bar(part: float, room: int) -> str:

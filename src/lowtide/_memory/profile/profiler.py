@@ -13,47 +13,19 @@ from lowtide._memory import proc
 from lowtide._memory.cgroup import MemoryCgroup
 from lowtide._memory.profile import command as commands
 from lowtide._memory.profile.events import EventLog
+from lowtide._memory.profile.governor import Aside, Governor, Trigger
 from lowtide._memory.profile.journal import Journal
 from lowtide._memory.profile.observer import Observer
-from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.recording import Look, Point, Recording
 from lowtide._memory.snapshot import no_such_process, not_permitted
 from lowtide._memory.tree import GroupTree, Tree
 from lowtide.errors import ProcessError, UnsupportedError
 
 INTERVAL = 0.025
-_PART = 0.006  # of one core, for looking; with the loop around it, which is not measured, under 0.01
-_ADVANCE = 0.15  # seconds of processor time that a short command may cost at once
-
-
-class Governor:
-    """Spends processor time: a small advance at the start, then a fixed part of the time that passes.
-
-    A short command deserves close looks, and a long one must not pay for them. The cost of a look is
-    measured, so a tree of many processes is looked at less often, not at a higher cost.
-
-    >>> governor = Governor(part=0.01, advance=0.0)
-    >>> governor.spent += 0.5  # half a second of looking
-    >>> 49 < governor.debt() <= 50  # is paid back in fifty seconds
-    True
-    """
-
-    def __init__(self, part: float, advance: float) -> None:
-        self.part = part
-        self.advance = advance
-        self.started = time.monotonic()
-        self.spent = 0.0
-        self._before = 0.0
-
-    def __enter__(self) -> Governor:
-        self._before = time.thread_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.spent += time.thread_time() - self._before
-
-    def debt(self) -> float:
-        """Seconds to wait until the next look is paid for; 0 or less when it may be taken now."""
-        return (self.spent - self.advance) / self.part - (time.monotonic() - self.started)
+# Parts of one core: for points, for shares of processes, for files. With the loop around them, which is not
+# measured, under 0.01 in a long run.
+_POINTS, _SHARES, _FILES = 0.0035, 0.0025, 0.0015
+_CHARGES_EVERY = 0.05  # seconds between two looks at the cgroup
 
 
 class Profiler:
@@ -68,12 +40,19 @@ class Profiler:
     ) -> None:
         self.recording = recording
         self.interval = interval
-        tree = Tree(recording.pid, adopted=adopted) if group is None else GroupTree(group, [os.getpid()])
-        self.observer = Observer(tree)
+        self.observer = Observer(
+            Tree(recording.pid, adopted=adopted, pinned=True)
+            if group is None
+            else GroupTree(group, [os.getpid()])
+        )
         self.observer.group = group or self.observer.group
-        self.governor = Governor(_PART, _ADVANCE)
+        # Separate accounts: expensive looks must not make cheap ones rare, nor imports those at shares.
+        self.points = Governor(_POINTS, advance=0.05, early=0.01)
+        self.shares = Aside(Governor(_SHARES, advance=0.03, early=0.02))
+        self.files = Aside(Governor(_FILES, advance=0.04, early=0.015))
+        self._shares_due, self._files_due = Trigger(shares=True), Trigger(shares=False)
         self.journal: Journal | None = None
-        self._next_discovery = self._next_detail = self._cost = 0.0
+        self._next_discovery = self._next_charges = self._cost = 0.0
         recording.limit = self.observer.group.limit() if self.observer.group else None
         self._log = EventLog(self.observer.group, recording.started)
         recording.events = self._log.events
@@ -84,7 +63,7 @@ class Profiler:
 
     def look(self) -> bool:
         """Take the looks that are due; ``False`` when there is nothing left to look at."""
-        with self.governor:
+        with self.points:
             now = time.monotonic()
             if now >= self._next_discovery:
                 self.observer.discover()
@@ -93,47 +72,61 @@ class Profiler:
             point = self.observer.point()
             self._cost = time.thread_time() - before
             self._log.look(now - self.observer.started, self.observer.heaps)
-            if point is not None:
-                self._keep(point)
-                self.recording.true_peak = self.observer.peak
-                several = len(self.observer.tree.pids) > 1
-                if now >= self._next_detail or (self.observer.changed and several):
-                    self._detail(now)
-        return point is not None
+            if point is None:
+                return False
+            self._keep(point)
+            self.recording.true_peak = self.observer.peak
+            if self.recording.limit is not None and now >= self._next_charges:
+                self._next_charges = now + _CHARGES_EVERY
+                self._keep(self.observer.charges())
+        self._expensive(point)
+        return True
 
-    def _detail(self, now: float) -> None:
-        before = time.thread_time()
-        detail = self.observer.detail()
-        if detail is not None:
-            self._keep(detail)
-        # A short command is looked at closely, on credit; then as often as the governor allows.
-        cost = time.thread_time() - before
-        paid_for = self.governor.debt() + cost / _PART
-        self._next_detail = now + max(2 * self.interval, cost * 5, min(paid_for, 60.0))
+    def _expensive(self, point: Point) -> None:
+        self._collect()
+        shares, files = self.shares, self.files
+        if (
+            point.processes > 1
+            and not shares.busy
+            and shares.governor.credit() > 0
+            and self._shares_due.due(point, shares.governor.last)
+        ):
+            shares.start(lambda: self.observer.shares(point))
+            self._shares_due.taken(point)
+        if not files.busy and files.governor.credit() > 0 and self._files_due.due(point, files.governor.last):
+            files.start(self.observer.detail)
+            self._files_due.taken(point)
 
-    def _keep(self, look: Point | Detail) -> None:
-        if isinstance(look, Point):
+    def _collect(self, wait: float = 0.0) -> None:
+        """Keep what expensive looks have seen since the last time."""
+        self._keep(self.shares.collect(wait))
+        self._keep(self.files.collect(wait))
+        if not (self.shares.busy or self.files.busy):
+            self.observer.tree.release()
+
+    def _keep(self, look: Look | None) -> None:
+        if look is not None:
             self.recording.add(look)
-        else:
-            self.recording.details.add(look)
-        if self.journal is not None:
-            self.journal.add(look)
+            if self.journal is not None:
+                self.journal.add(look)
 
     def pause(self) -> float:
         """Seconds until the next look: fewer in the first second, more when looks are expensive."""
         age = time.monotonic() - self.observer.started
         usual = min(self.interval, max(0.002, age / 50))
-        # Expensive looks are put off for as long as it takes; cheap ones are not, or the end would be missed.
-        longest = max(5 * self.interval, self._cost / _PART)
-        return max(usual, min(self.governor.debt(), longest))
+        # Cheap looks are put off for a while only, or the end would be missed.
+        longest = max(5 * self.interval, self._cost / _POINTS)
+        return max(usual, min(self.points.debt(), longest))
 
     def rest(self, sleep: Callable[[float], None] = time.sleep, longest: float = math.inf) -> None:
         """Wait for the next look. Falling asleep and waking up is paid for as well."""
-        with self.governor:
+        with self.points:
             sleep(max(0.0, min(self.pause(), longest)))
 
     def finish(self) -> None:
         """Note what could not be seen."""
+        self._collect(wait=5.0)
+        self.observer.tree.close()
         recording = self.recording
         recording.ended = time.time()
         self._log.finish(time.monotonic() - self.observer.started, recording.pid, recording.status)

@@ -27,6 +27,13 @@ _ADVICE = {
     "is not a leak: what lowtide.memory.trim() gives back in the program was never lost.",
     "mapped": "Pages of a mapped file stay resident once touched. Read the file in chunks "
     "instead of through one kept mapping, or release pages after use.",
+    "shared memory / tmpfs": "Shared memory and files in memory file systems (/dev/shm, a tmpfs, an emptyDir "
+    "of medium Memory) are memory until they are deleted, mapped or not, and cannot be reclaimed. Unlink "
+    "them after use, or write to a disk.",
+    "written, not yet on disk": "Pages that were written through a mapping stay until they are on disk. Call "
+    "flush() now and then, or write with lowtide.create, which keeps few unwritten pages.",
+    "kernel memory": "The kernel holds memory for the command: unread socket and pipe buffers, open files, "
+    "page tables, directory entries. Look for sockets that nobody reads and files that are not closed.",
     "page cache": "Page cache that the container is charged for grows with what is read. Drop it "
     "after each read, or raise the limit.",
 }
@@ -65,12 +72,15 @@ def _command(document: Document) -> str:
 def _state(document: Document) -> str:
     """Classes of the verdict: its colour, and that of its edge."""
     killed = any(event["kind"] == "oom_kill" for event in _events(document))
-    return ("grows" if document.get("grows") else "bounded") + (" killed" if killed else "")
+    state = document.get("state") or ("grows" if document.get("grows") else "bounded")
+    return state + (" killed" if killed else "")
 
 
 def _words(document: Document) -> str:
     """The verdict for somebody who has not read the manual."""
     peak = document["peak_mib"] - document["base_mib"]
+    if document.get("state") == "unclear":
+        return "The curve does not decide it. The line above says why, and how to find out."
     if not document["grows"]:
         text = f"Memory stayed within {peak:.0f} MiB of where it was when reading started"
         was_read = document.get("mib_per_gib_read") is not None
@@ -137,9 +147,13 @@ def _size(size: int | None) -> str:
 
 def _chart_data(document: Document) -> dict[str, Any]:
     samples = thin(document["samples"], _POINTS, lambda sample: float(sample["heap"] + sample["mapped"]))
+    container = document.get("container") or []
     rows = []
     for before, now in zip([None, *samples], samples, strict=False):
         row = {name: now[name] for name in ("time", "bytes_read", "heap", "mapped", "page_cache")}
+        row["shared"] = now.get("shared", 0)
+        if container:  # the machine's page cache is not what the limit is for
+            row["page_cache"] = 0
         span = now["time"] - before["time"] if before else 0.0
         # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
         rated = before is not None and span > 1e-6
@@ -153,6 +167,10 @@ def _chart_data(document: Document) -> dict[str, Any]:
         "split": document.get("split", True),
         "started": document.get("started"),
         "events": [event for event in _events(document) if event["kind"] != "stalled"],
+        "container": [
+            {name: look[name] for name in ("time", "usage", "working_set", "shared", "kernel")}
+            for look in thin(container, _POINTS, lambda look: float(look["usage"]))
+        ],
     }
 
 

@@ -1,128 +1,105 @@
-"""Does memory grow with what is read, or is it bounded? The verdict in one line.
+"""Does memory grow, is it bounded, or can it not be decided?
 
-The curve is memory over bytes read. Its slope is the median of the slopes between all pairs of points
-(Theil and Sen), so that a step, a spike or a saw does not count as growth; and growth must be seen in both
-halves, since a program that fills its buffers and then stays is bounded.
+Two curves are judged by their shapes: memory over time and memory over bytes read. A program that reads and
+whose memory is level is bounded, and so is one that has loaded its data and computes. Inside a memory limit,
+what the container is charged for is judged as well. What cannot be decided is ``unclear``, with the reason.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lowtide._memory.profile import container, ending
+from lowtide._memory.profile.outcome import MIB, Cause, Verdict, mib, rate
 from lowtide._memory.profile.recording import Recording
 from lowtide._memory.profile.series import Curve, Series
-from lowtide._printable import printable
+from lowtide._memory.profile.shape import LEAST_POINTS, Shape, shape_of
 from lowtide._sizes import format_size
 
-MIB, GIB = 2**20, 2**30
-Cause = Literal["heap", "mapped", "page cache"]
-
+__all__ = ["Verdict", "judge", "rate"]
 _LEAST_GROWTH = 8 * MIB  # less than this over a whole run is the noise of an interpreter
-_LEAST_GROWTH_OVER_TIME = 32 * MIB  # without reads there is nothing to relate it to: ask for more
+_LEAST_GROWTH_OVER_TIME = 16 * MIB  # without reads there is nothing to relate it to: ask for more
 _LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
-_BINS = 48
+_LEAST_SECONDS = 0.1
+_LEAST_CLIMBING = 1.0  # seconds of growth without reads: an allocation takes less
+_SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
+_LEAST_HIDDEN = 16 * MIB
+_BLIND_PART = 0.25  # of the run without a look at shared pages, after which nothing is known of them
+
+_UNDECIDED = {
+    "few points": "too few looks after the program was loaded; run it longer, or on more data",
+    "few steps": "too few looks after the program was loaded; run it longer, or on more data",
+    "sudden": "memory rose by {rise} in less than a second, at the end of the run; run it longer",
+    "late step": "memory rose by {rise} at the end of the run; run it longer to see whether it stays there",
+    "two steps": "memory rose by {rise} in steps; run it longer to see whether more follow",
+    "just level": "memory rose by {rise} and is level since {level:.1f} s; run it longer",
+    "swings": "memory swings too much to see a trend (+{rise} in all); run it longer",
+    "disagree": "memory rises over time by {rise}, but not with the last bytes read; run it longer",
+}
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The verdict on a recording."""
+class _Curves:
+    """The part of the curves that is judged: after the start of the program, before it is taken down."""
 
-    grows: bool
-    cause: Cause | None
-    files: tuple[str, ...]  # the mapped or cached files that grew, the one that grew most first
-    base: int
-    peak: int
-    read: int
-    per_read: float | None  # bytes of memory per byte read; None where hardly anything was read
-    per_second: float | None  # for growth that has nothing to do with reading
-    cache_growth: int
-    read_known: bool = True  # a .dat file has no bytes read
+    time: Curve
+    read: Curve
+    total: Curve
+    parts: Mapping[Cause, Curve]
 
     @property
-    def line(self) -> str:
-        """The verdict in one line that starts with ``bounded`` or ``grows``."""
-        if not self.grows:
-            pace = (
-                f"{rate(self.per_read)} per GiB read"
-                if self.per_read is not None
-                else "hardly any read calls seen"
-            )
-            pace = pace if self.read_known else "bytes read not known"
-            line = f"bounded: peak {_mib(self.peak - self.base)} over base, {pace}"
-            if self.cache_growth >= 64 * MIB:
-                line += f"; page cache +{_mib(self.cache_growth)}"
-            return line
-        if self.per_second is not None:
-            pace = f"{format_size(self.per_second)} per second"
-        else:
-            pace = f"{rate(self.per_read or 0.0)} per GiB read"
-        names = ", ".join(printable(os.path.basename(path)) for path in self.files[:1])
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        named = f": {names}{more}" if names and self.cause == "mapped" else ""
-        cause = self.cause or "heap or mapped files: a .dat file has only their sum"
-        return f"grows: {pace}, {cause}{named}"
-
-    def as_json(self) -> dict[str, Any]:
-        """The figures under their names in the document of ``lowtide profile --save``."""
-        return {
-            "verdict": self.line,
-            "grows": self.grows,
-            "base_mib": round(self.base / MIB, 3),
-            "peak_mib": round(self.peak / MIB, 3),
-            "mib_per_gib_read": None if self.per_read is None else round(self.per_read * 1024, 3),
-            **{key: value for key, value in asdict(self).items() if key in ("cause", "files", "per_second")},
-            "bytes_read": self.read,
-            "page_cache_growth_mib": round(self.cache_growth / MIB, 3),
-        }
+    def seconds(self) -> float:
+        return float(self.time[-1] - self.time[0])
 
 
 def judge(recording: Recording) -> Verdict:
     """The verdict on a recording, complete or still under way."""
     series = recording.series()
-    if not len(series.time):
-        peak = recording.true_peak or 0
-        return Verdict(False, None, (), 0, peak, recording.read_total or 0, None, None, 0)
-    time, read, heap, mapped, code = series.time, series.read, series.heap, series.mapped, series.code
-    total = series.total
+    read = int(series.read[-1]) if len(series.read) else recording.read_total or 0
+    peak = max(int(series.total.max(initial=0.0)), recording.true_peak or 0)
+    verdict = Verdict("unclear", 0, peak, read, split=recording.split, cache_growth=_cache_growth(recording))
+    ended = float(series.time[-1]) if len(series.time) else 0.0
+    if len(series.time) < LEAST_POINTS or (ended < _LEAST_SECONDS and recording.split):
+        looks = f"{len(series.time)} looks in {ended:.2f} s"
+        return replace(verdict, reason=f"too short to see a trend ({looks}); run it longer, or on more data")
     # A program that starts reads modules, about as much as it maps of libraries, and grows by them.
-    least_read = max(_LEAST_READ, float(code.max()))
-    start = _start(read, code, least_read)
-    # The highest memory: the kernel's own mark, and what the points saw of several processes at once.
-    peak = max(int(total.max()), recording.true_peak or 0)
-    verdict = Verdict(
-        False, None, (), int(total[start]), peak, int(read[-1]), None, None,
-        _cache_growth(recording), recording.split,
-    )  # fmt: skip
-    much_read = read[-1] - read[start] >= least_read
-    if much_read:
-        grew, per_read = _trend(read[start:], total[start:], _LEAST_GROWTH)
-        verdict = replace(verdict, per_read=per_read)
-        if grew:
-            cause, files = _cause(recording, read[start:], heap[start:], mapped[start:])
-            return replace(verdict, grows=True, cause=cause, files=files)
-    # A short run without reads is a program that starts; a .dat file has nothing but time.
-    grew, per_second = _trend(time[start:], total[start:], _LEAST_GROWTH_OVER_TIME)
-    if grew and (time[-1] - time[start] >= 1.0 or not recording.split):
-        cause, files = _cause(recording, time[start:], heap[start:], mapped[start:])
-        return replace(verdict, grows=True, cause=cause, files=files, per_second=per_second)
-    if much_read and recording.limit is not None:
-        grew, slope, files = _cache_pressure(recording, series, start)
-        if grew:
-            return replace(verdict, grows=True, cause="page cache", files=files, per_read=slope)
-    return verdict
+    least_read = max(_LEAST_READ, float(series.program.max()))
+    start = _start(series.read, series.program, least_read)
+    verdict = replace(verdict, base=int(series.total[start]))
+    verdict = _of_processes(recording, series, start, ending.stop(recording, series), verdict)
+    if not verdict.grows and ending.risen_in_workers(recording, series, start):
+        kept, stop = ending.as_if_workers_stayed(recording, series)
+        if (again := _of_processes(recording, kept, start, stop, verdict)).grows:
+            return again
+    return verdict if verdict.grows else _outside_processes(recording, series, start, verdict)
 
 
-def _start(read: Curve, code: Curve, least_read: float) -> int:
+def _of_processes(recording: Recording, series: Series, start: int, stop: int, verdict: Verdict) -> Verdict:
+    """The verdict on the memory of the processes between two points."""
+    here = slice(start, max(stop, start + 1))
+    parts: dict[Cause, Curve] = {
+        "heap": series.heap[here],
+        "mapped": series.mapped[here],
+        "shared memory / tmpfs": series.shared[here],
+    }
+    curves = _Curves(series.time[here], series.read[here], series.total[here], parts)
+    # A program that starts reads modules, about as much as it maps of libraries, and grows by them.
+    least_read = max(_LEAST_READ, float(series.program.max()))
+    much_read = bool(curves.read[-1] - curves.read[0] >= least_read)
+    shape, over_reads = _shape(recording, curves, much_read)
+    return _worded(recording, curves, shape, over_reads, verdict, much_read)
+
+
+def _start(read: Curve, program: Curve, least_read: float) -> int:
     """Where reading data starts: when most of the program and its libraries has been loaded.
 
     A program that continues to load while it reads has no such point; there it is the last one before 1 %
     was read. One that reads little else but itself has, whenever that was.
     """
-    loaded = int(np.argmax(code >= 0.8 * code.max()))
+    loaded = int(np.argmax(program >= 0.8 * program.max()))
     total = read[-1] - read[0]
     if read[loaded] - read[0] <= 0.1 * total or total < least_read:
         return loaded
@@ -130,42 +107,211 @@ def _start(read: Curve, code: Curve, least_read: float) -> int:
     return max(0, int(np.searchsorted(read, early, side="right")) - 1)
 
 
-def _trend(x: Curve, y: Curve, least: float) -> tuple[bool, float]:
-    """Whether ``y`` grows along ``x`` by at least ``least`` in all, and its slope."""
-    span = float(x[-1] - x[0])
-    if span <= 0:
-        return False, 0.0
-    bins = np.minimum(((x - x[0]) / span * _BINS).astype(int), _BINS - 1)
-    used = np.unique(bins)
-    xs = np.array([x[bins == index].mean() for index in used])
-    ys = np.array([np.median(y[bins == index]) for index in used])
-    if len(used) < 6:
+def _shape(recording: Recording, curves: _Curves, much_read: bool) -> tuple[Shape, bool]:
+    """The shape that decides, and whether it is the one over bytes read."""
+    least = _LEAST_GROWTH_OVER_TIME * (2 if curves.seconds < _SHORT and recording.split else 1)
+    by_time = shape_of(curves.time, curves.total, least)
+    if not much_read:
+        if by_time.rises and by_time.level - by_time.start < _LEAST_CLIMBING and recording.split:
+            return replace(by_time, kind="undecided", reason="sudden"), False
+        return by_time, False
+    by_read = shape_of(curves.read, curves.total, _LEAST_GROWTH)
+    if by_read.reason == "few steps" and by_time.kind in ("rises", "undecided"):
         # Read in a few large calls: no curve to follow, only whether what came in stayed.
-        slope = float(np.median(y[-3:]) - y[0]) / span
-        return slope > 0.5 and slope * span >= least, slope
-    slope = _theil_sen(xs, ys)
-    half = len(xs) // 2
-    halves = (_theil_sen(xs[: half + 1], ys[: half + 1]), _theil_sen(xs[half:], ys[half:]))
-    steady = slope > 0 and min(halves) >= slope / 4
-    return steady and slope * span >= least, slope
+        span, rise = float(curves.read[-1] - curves.read[0]), float(curves.total[-1] - curves.total[0])
+        if rise >= 0.5 * span:
+            ends = float(curves.read[0]), float(curves.read[-1])
+            return Shape("rises", rise, *ends, flat_part=0.0, slope=rise / span), True
+    if by_read.rises:
+        # What was read is all in memory, and nothing was read since: loaded, if that is a while ago.
+        return (by_time, False) if by_time.kind == "levels off" else (by_read, True)
+    if by_read.kind == "levels off" and by_time.rises:
+        if _stopped(curves, by_time, by_read):
+            return by_read, True
+        return replace(by_time, kind="undecided", reason="disagree"), False
+    if by_read.reason in ("two steps", "swings", "just level") and by_time.rises:
+        return by_read, True
+    if by_read.kind in ("levels off", "flat") and by_time.kind == "undecided":
+        return by_read, True
+    if by_read.kind == "undecided" and by_time.kind == "flat" and 4 * by_read.spread <= by_read.rise < least:
+        return by_read, True  # too little for the curve over time to show
+    return by_time, False
 
 
-def _theil_sen(x: Curve, y: Curve) -> float:
-    left, right = np.triu_indices(len(x), 1)
-    return float(np.median((y[right] - y[left]) / (x[right] - x[left])))
+def _stopped(curves: _Curves, by_time: Shape, by_read: Shape) -> bool:
+    """Whether memory stopped to rise with the last bytes read, which were read in a short time."""
+    level = min(int(np.searchsorted(curves.read, by_read.level)), len(curves.read) - 1)
+    expected = by_time.slope * float(curves.time[-1] - curves.time[level])
+    return expected >= 2 * _LEAST_GROWTH and curves.total[-1] - curves.total[level] < 0.3 * expected
+
+
+def _worded(
+    recording: Recording, curves: _Curves, shape: Shape, over_reads: bool, verdict: Verdict, much_read: bool
+) -> Verdict:
+    """The verdict that a shape of the processes' memory gives."""
+    x = curves.read if over_reads else curves.time
+    first, last = (min(int(np.searchsorted(x, place)), len(x) - 1) for place in (shape.start, shape.level))
+    span = float(curves.read[-1] - curves.read[0])
+    per_read = max(0.0, shape.rise) / span if much_read and span > 0 else None
+    verdict = replace(verdict, per_read=per_read)
+    if shape.kind == "undecided":
+        level = float(curves.time[last])
+        reason = _UNDECIDED[shape.reason].format(rise=mib(shape.rise), level=level)
+        return replace(verdict, state="unclear", reason=reason)
+    if shape.kind == "flat":
+        return replace(verdict, state="bounded", shape=_flat(curves, verdict, much_read))
+    cause, files = _cause(recording, curves, first, last)
+    if not shape.rises and not (cause == "mapped" and _to_its_end(recording, files, curves, last)):
+        return replace(verdict, state="bounded", cause=cause, shape=_loaded(curves, shape, verdict, last))
+    since = float(curves.time[first])
+    late = since - curves.time[0] >= 0.15 * curves.seconds
+    late = late and x[first] - x[0] >= 0.15 * (x[-1] - x[0])
+    seconds = max(float(curves.time[last] - curves.time[first]), 1e-3)
+    grown = float(curves.total[last] - curves.total[first])
+    note = "" if shape.rises else f"level since {mib(curves.total[last] - verdict.base)}, the whole file"
+    if shape.before:
+        note = f"after a load of {mib(shape.before)}"
+    per_second = None
+    if over_reads and cause in ("heap", "mapped"):
+        per_read = shape.slope
+    elif not much_read or cause not in ("heap", "mapped") or not _read_meanwhile(curves, first, last):
+        per_second = shape.slope if not over_reads and shape.rises else grown / seconds
+    else:
+        per_read = grown / float(curves.read[last] - curves.read[first])
+    return replace(
+        verdict,
+        state="grows",
+        cause=cause,
+        files=files,
+        per_read=per_read,
+        per_second=per_second,
+        since=since if late else None,
+        shape=note,
+    )
+
+
+def _read_meanwhile(curves: _Curves, first: int, last: int) -> bool:
+    """Whether growth has to do with reading: a good part of the bytes was read while it grew."""
+    meanwhile = float(curves.read[last] - curves.read[first])
+    return meanwhile >= max(_LEAST_READ, 0.2 * float(curves.total[last] - curves.total[first]))
+
+
+def _flat(curves: _Curves, verdict: Verdict, much_read: bool) -> str:
+    span = float(curves.read[-1] - curves.read[0])
+    over = f"over {format_size(span)} read" if much_read else f"for {curves.seconds:.1f} s"
+    return f"peak {mib(verdict.peak - verdict.base)} over base, flat {over}"
+
+
+def _loaded(curves: _Curves, shape: Shape, verdict: Verdict, last: int) -> str:
+    """Words for a curve that rises and is level then."""
+    level = float(np.median(curves.total[last:]))
+    height = mib(level - verdict.base)
+    seconds = float(curves.time[-1] - curves.time[last])
+    early = float(curves.time[last] - curves.time[0]) <= 0.5 * curves.seconds
+    words = f"loads {height}, then flat for {seconds:.1f} s" if early else f"flat since {height} over base"
+    above = verdict.peak - level
+    return (
+        f"{words}, peak {mib(verdict.peak - verdict.base)}"
+        if above > max(16 * MIB, shape.rise / 4)
+        else words
+    )
 
 
 def _cause(
-    recording: Recording, x: Curve, heap: Curve, mapped: Curve
+    recording: Recording, curves: _Curves, first: int, last: int
 ) -> tuple[Cause | None, tuple[str, ...]]:
+    """What of the memory grew between two points, and the files behind it."""
     if not recording.split:
         return None, ()
-    if _trend(x, heap, 0.0)[1] >= _trend(x, mapped, 0.0)[1]:
-        return "heap", ()
-    return "mapped", _grown([detail.mapped for detail in recording.details])
+    rises = {cause: float(part[last] - part[first]) for cause, part in curves.parts.items()}
+    cause = max(rises, key=lambda name: rises[name])
+    if cause == "shared memory / tmpfs":
+        return cause, _grown([detail.memory_files for detail in recording.details])
+    if cause == "heap":
+        return cause, ()
+    files = _grown([detail.mapped for detail in recording.details])
+    resident = sum(_most(recording, "mapped", path) for path in files)
+    if files and sum(_most(recording, "dirty", path) for path in files) >= resident / 2:
+        return "written, not yet on disk", files
+    return cause, files
 
 
-def _grown(looks: list[Any]) -> tuple[str, ...]:
+def _most(recording: Recording, name: str, path: str) -> int:
+    return max((getattr(detail, name).get(path, 0) for detail in recording.details), default=0)
+
+
+def _to_its_end(recording: Recording, files: Sequence[str], curves: _Curves, last: int) -> bool:
+    """Whether mapped files are level because they are mapped to their end."""
+    if (curves.time[-1] - curves.time[last]) >= container.FILE_BOUND * curves.seconds:
+        return False
+    sizes = sum(_most(recording, "sizes", path) for path in files)
+    return bool(files) and sum(_most(recording, "mapped", path) for path in files) >= 0.9 * sizes
+
+
+def _outside_processes(recording: Recording, series: Series, start: int, verdict: Verdict) -> Verdict:
+    """The verdict after a look at what no process has, and at what could not be seen."""
+    if (charge := container.rising(recording, series, float(series.time[start]))) is not None:
+        shape, looks = charge.shape, recording.details
+        files: tuple[str, ...] = ()
+        if charge.cause == "page cache":
+            files = _grown([detail.cached for detail in looks])
+        elif charge.cause == "shared memory / tmpfs":
+            files = _grown([detail.memory_files for detail in looks])
+        late = charge.since - series.time[start] >= 0.15 * (series.time[-1] - series.time[start])
+        reading = charge.cause == "page cache"
+        return replace(
+            verdict,
+            state="grows",
+            cause=charge.cause,
+            files=files,
+            since=charge.since if late else None,
+            shape="" if shape.rises else f"+{format_size(shape.rise)} in the working set",
+            per_read=shape.slope if reading else verdict.per_read,
+            per_second=None if reading else shape.slope,
+        )
+    verdict = replace(verdict, unwritten=container.unwritten(recording))
+    if verdict.state != "bounded":
+        return verdict
+    if (rise := ending.risen_in_workers(recording, series, start)) > 0:
+        reason = f"memory rose by {mib(rise)} until processes ended; run it longer, or on more data"
+        return replace(verdict, state="unclear", reason=reason)
+    if (hidden := _hidden(recording, series)) >= _LEAST_HIDDEN:
+        reason = (
+            f"too few looks at the pages that processes share: up to {mib(hidden)} of copies may be hidden; "
+            "run it longer, or with fewer processes"
+        )
+        return replace(verdict, state="unclear", reason=reason)
+    if (unknown := _in_memory_files(recording)) >= 2 * _LEAST_GROWTH_OVER_TIME:
+        reason = (
+            f"memory file systems such as /dev/shm rose by {mib(unknown)} while the command wrote as much to "
+            "no disk; see `df -t tmpfs`, or run it where nothing else does"
+        )
+        return replace(verdict, state="unclear", reason=reason)
+    return verdict
+
+
+def _hidden(recording: Recording, series: Series) -> float:
+    """Copies of shared pages that may have been made since the last look at them, if that is long ago."""
+    if not recording.split or not series.unseen.any():
+        return 0.0
+    stop = ending.stop(recording, series) - 1
+    looks = [look.time for look in recording.shares]
+    blind = float(series.time[stop]) - (looks[-1] if looks else 0.0)
+    return float(series.unseen[stop]) if blind >= _BLIND_PART * float(series.time[stop]) else 0.0
+
+
+def _in_memory_files(recording: Recording) -> int:
+    """What may have been written to memory file systems without a file being seen."""
+    details, points = recording.details, recording.points
+    if len(details) < 2:
+        return 0
+    rose = max(detail.memory_used for detail in details) - details[0].memory_used
+    seen = max(sum(detail.memory_files.values()) for detail in details)
+    nowhere = max(point.written - point.stored for point in points) - points[0].written + points[0].stored
+    return int(min(rose - seen, nowhere))
+
+
+def _grown(looks: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     """Paths whose figure rose by a tenth of the largest rise or more, the largest first."""
     rises: dict[str, int] = {}
     for look in looks:
@@ -183,31 +329,3 @@ def _cache_growth(recording: Recording) -> int:
         for path, size in detail.cached.items():
             sizes.setdefault(path, []).append(size)
     return sum(max(rise) - rise[0] for rise in sizes.values())
-
-
-def _cache_pressure(recording: Recording, series: Series, start: int) -> tuple[bool, float, tuple[str, ...]]:
-    """Whether page cache that the system counts against the limit grows with what is read.
-
-    Inactive page cache is reclaimed at once and does not count. Active page cache is what a pod is
-    evicted for, so it counts, but only where there is a limit.
-    """
-    looks = [detail for detail in recording.details if detail.working_set is not None]
-    if len(looks) < 6:
-        return False, 0.0, ()
-    read = np.interp([look.time for look in looks], series.time, series.read)
-    kept = read >= series.read[start]
-    if kept.sum() < 6:
-        return False, 0.0, ()
-    working_set = np.array([float(look.working_set or 0) for look in looks])
-    grew, slope = _trend(read[kept], working_set[kept], 4 * _LEAST_GROWTH)
-    return grew, slope, _grown([look.cached for look in looks])
-
-
-def _mib(size: float) -> str:
-    return f"{max(0.0, size) / MIB:.0f} MiB"
-
-
-def rate(slope: float) -> str:
-    """Memory for each GiB read, in the unit that reads best."""
-    size = max(0.0, slope) * GIB
-    return f"{size / GIB:.1f} GiB" if size >= 0.95 * GIB else f"{size / MIB:.1f} MiB"

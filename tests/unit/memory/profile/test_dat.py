@@ -53,7 +53,7 @@ def test_rising_dat_file_grows_without_a_cause() -> None:
     assert verdict.cause is None
     assert verdict.line.startswith("grows: 10.0 MiB per second")
     level = judge(dat.parse(b"".join(b"MEM 5 %d\n" % index for index in range(99)), "x.dat"))
-    assert level.line == "bounded: peak 0 MiB over base, bytes read not known"
+    assert level.line == "bounded: peak 0 MiB over base, flat for 98.0 s"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from lowtide._memory.profile import document, journal
 from lowtide._memory.profile.events import Event
-from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.recording import Charges, Detail, Point, Recording, Shares
 from lowtide.errors import FormatError
 
 MIB = 2**20
@@ -24,6 +24,7 @@ def point(number: int) -> Point:
 
 def detail(number: int) -> Detail:
     values: dict[str, Any] = dict.fromkeys(Detail._fields, 0)
+    values |= Detail._field_defaults
     values |= {"resident": (0, 0, 0), "proportional": (0, 0, 0), "mapped": {NAME: 3}, "cached": {NAME: 4}}
     return Detail(**{**values, "time": number * 0.1, "usage": None, "working_set": None})
 
@@ -35,8 +36,14 @@ def journalled(path: str | None, looks: int = 100, **fields: Any) -> tuple[Recor
         recording.add(point(number))
         kept.add(recording.points[-1])
         if number % 10 == 0:
-            recording.details.add(detail(number))
-            kept.add(recording.details[-1])
+            sizes = (1.0 * number, 2.0, 3.0)
+            for look in (
+                detail(number),
+                Shares(number * 0.1, 0, number, sizes, sizes),
+                Charges(number * 0.1, number, 1, 2, 3, 4, 5),
+            ):
+                recording.add(look)
+                kept.add(look)
     return recording, kept
 
 
@@ -82,7 +89,7 @@ def test_file_stays_small_and_whole_however_long_it_takes(
     recording, kept = journalled(str(path), looks=6_000)
     finish(recording, kept)
     # What the recording keeps, and what has come since the file was written again.
-    assert path.stat().st_size < 2 * (512 * 100 + 128 * 500)
+    assert path.stat().st_size < 2 * (512 * (100 + 120 + 100) + 128 * 700)
     assert os.listdir(tmp_path) == ["a.recording"]
     result = document.load(str(path))
     assert result["samples"][0]["time"] < 10

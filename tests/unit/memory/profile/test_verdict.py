@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import pytest
 
-from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.recording import Detail, Point, Recording, Shares
 from lowtide._memory.profile.verdict import judge
 
 MIB, GIB = 2**20, 2**30
@@ -21,8 +23,21 @@ def recording(heap: list[float], *, step: float = 16 * MIB, file: list[float] | 
     return trace
 
 
+def detail(time: float, **figures: Any) -> Detail:
+    """A look at files that sees nothing but ``figures``."""
+    nothing = Detail(time, 0, (0, 0, 0), (0, 0, 0), {}, 0, 0, 2**40, 0, {}, 0, None, None)
+    return nothing._replace(**figures)
+
+
 def noise(index: int, height: float) -> float:
     return height * math.sin(index * 12.9898) * math.cos(index * 78.233)
+
+
+SHAPES = {
+    "step in the middle": "flat since 100 MiB over base",
+    "filled at the start": "loads 120 MiB, then flat for 1.4 s",
+    "levelling off": "loads 100 MiB, then flat",
+}
 
 
 @pytest.mark.parametrize("per_gib", [8, 20, 102.4, 1024, 4096])
@@ -47,8 +62,8 @@ def test_straight_line_gives_its_slope(per_gib: float) -> None:
 )
 def test_flat_and_saturating_curves_are_bounded(name: str, curve: list[float]) -> None:
     verdict = judge(recording(curve))
-    assert not verdict.grows, name
-    assert verdict.line.startswith("bounded: peak ")
+    assert verdict.state == "bounded", name
+    assert verdict.line.startswith(f"bounded: {SHAPES.get(name, 'peak ')}")
 
 
 @pytest.mark.parametrize(
@@ -140,13 +155,11 @@ def test_no_reads_have_no_slope() -> None:
     verdict = judge(recording([50.0] * 100, step=0))
     assert verdict.per_read is None
     assert verdict.as_json()["mib_per_gib_read"] is None
-    assert verdict.line.endswith("hardly any read calls seen")
+    assert verdict.line == "bounded: peak 0 MiB over base, flat for 1.0 s"
 
 
-@pytest.mark.parametrize(("read", "grows"), [(64, False), (1024, True)])
-def test_a_program_that_reads_little_but_its_own_modules_does_not_grow_by_them(
-    read: int, grows: bool
-) -> None:
+@pytest.mark.parametrize(("read", "loaded"), [(64, 68), (1024, 337)])
+def test_a_program_that_loads_modules_and_computes_is_bounded(read: int, loaded: int) -> None:
     """Modules are read and libraries loaded for the first third; what is computed then takes nothing more."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(300):
@@ -158,16 +171,159 @@ def test_a_program_that_reads_little_but_its_own_modules_does_not_grow_by_them(
         trace.details.add(
             Detail(index * 0.01, 0, (0, 0, 0), (0, 0, 0), {}, code, code, 2**40, 0, {}, 0, None, None)
         )
-    verdict = judge(trace)
-    assert verdict.grows is grows
-    if not grows:
-        assert verdict.line == "bounded: peak 68 MiB over base, hardly any read calls seen"
+    assert judge(trace).line == f"bounded: loads {loaded} MiB, then flat for 2.0 s"
 
 
-def test_recording_without_points_is_bounded() -> None:
-    verdict = judge(Recording(["true"], 1, 0.0, 0.01))
+@pytest.mark.parametrize("points", [0, 1, 7])
+def test_recording_with_too_few_points_is_unclear(points: int) -> None:
+    verdict = judge(recording([50.0] * points))
+    assert verdict.state == "unclear"
     assert not verdict.grows
-    assert verdict.peak == 0
+    assert verdict.line.startswith(f"unclear: too short to see a trend ({points} looks in ")
+    assert "run it longer" in verdict.line
+
+
+def test_growth_that_starts_late_says_since_when() -> None:
+    verdict = judge(recording([50 + 4 * max(0, index - 120) for index in range(200)]))
+    assert verdict.since == pytest.approx(1.2, abs=0.1)
+    assert verdict.line.startswith("grows since 1.2 s: ")
+    assert verdict.as_json()["since"] == pytest.approx(1.2, abs=0.1)
+
+
+def test_slow_leak_after_a_load_is_growth() -> None:
+    verdict = judge(recording([50 + 400 * min(1, index / 10) + 0.3 * index for index in range(400)]))
+    assert re.search(r"heap; after a load of 4\d\d MiB$", verdict.line)
+    assert verdict.per_read == pytest.approx(0.3 / 16, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("curve", "words"),
+    [
+        ([50.0] * 190 + [150.0] * 10, "memory rose by 100 MiB at the end of the run"),
+        ([50 + 60.0 * (index // 70) for index in range(200)], "memory rose by 120 MiB in steps"),
+        (
+            [50 + 2.0 * min(index, 168) for index in range(200)],
+            "memory rose by 332 MiB and is level since 1.6 s",
+        ),
+    ],
+    ids=["late step", "two steps", "just level"],
+)
+def test_curves_that_do_not_decide_are_unclear(curve: list[float], words: str) -> None:
+    verdict = judge(recording(curve))
+    assert verdict.line.startswith(f"unclear: {words}")
+    assert "run it longer" in verdict.line
+
+
+def test_memory_that_rises_while_the_last_bytes_change_nothing_is_unclear() -> None:
+    trace = recording([50.0 + index for index in range(200)])
+    reads = [index * MIB if index < 190 else (190 + (index - 190) * 30) * MIB for index in range(200)]
+    trace.points[:] = [
+        point._replace(requested=read, anon=min(point.anon, 240 * MIB))
+        for point, read in zip(trace.points, reads, strict=True)
+    ]
+    assert judge(trace).line.startswith("unclear: memory rises over time by 1")
+
+
+def test_file_that_is_mapped_to_its_end_grows_though_it_is_level_then() -> None:
+    file = [10.0 * min(index, 100) for index in range(200)]
+    trace = recording([10.0] * 200, step=0, file=file)
+    trace.points[:] = [point._replace(touched=point.file) for point in trace.points]
+    for size, grows in ((1000, True), (4000, False)):
+        trace.details[:] = [
+            detail(index * 0.01, mapped={"/d/a.bin": int(file[index]) * MIB}, sizes={"/d/a.bin": size * MIB})
+            for index in range(0, 200, 10)
+        ]
+        assert judge(trace).grows is grows
+    assert judge(trace).line == "bounded: loads 1000 MiB, then flat for 1.0 s"
+    trace.details[:] = [look._replace(sizes={"/d/a.bin": 1000 * MIB}) for look in trace.details]
+    assert (
+        judge(trace).line == "grows: 1.0 GiB per GiB read, mapped: a.bin; level since 980 MiB, the whole file"
+    )
+
+
+def test_shared_memory_and_unwritten_pages_are_causes_of_their_kind() -> None:
+    trace = recording([10.0] * 200, step=0)
+    trace.points[:] = [point._replace(shared=index * MIB) for index, point in enumerate(trace.points)]
+    names = {f"/dev/shm/psm_{index}": MIB * 4 for index in range(3)}
+    trace.details[:] = [detail(0.0), detail(1.99, memory_files=names, tmpfs=12 * MIB)]
+    assert judge(trace).line == "grows: 99.9 MiB per second, shared memory / tmpfs: psm_0 and 2 more"
+    trace = recording([10.0] * 200, step=0, file=[float(index) for index in range(200)])
+    pages = {"/d/out.bin": 190 * MIB}
+    trace.details[:] = [detail(0.0), detail(1.99, mapped=pages, dirty=pages, sizes={"/d/out.bin": 190 * MIB})]
+    assert judge(trace).line == "grows: 99.9 MiB per second, written, not yet on disk: out.bin"
+
+
+def test_unseen_writes_to_memory_file_systems_are_unclear() -> None:
+    trace = recording([10.0] * 200, step=0)
+    trace.points[:] = [point._replace(written=2 * index * MIB) for index, point in enumerate(trace.points)]
+    trace.details[:] = [detail(0.0), detail(1.99, memory_used=390 * MIB)]
+    assert judge(trace).line.startswith("unclear: memory file systems such as /dev/shm rose by 390 MiB")
+    trace.points[:] = [point._replace(stored=point.written) for point in trace.points]
+    assert judge(trace).state == "bounded", "it was written to a disk"
+    trace.points[:] = [point._replace(stored=0) for point in trace.points]
+    trace.details[:] = [detail(0.0, memory_files={"/dev/shm/x": 1}), detail(1.99, memory_used=390 * MIB)]
+    assert judge(trace).cause == "shared memory / tmpfs", "a file of the command was seen there"
+
+
+def test_workers_that_free_their_memory_one_after_the_other_grow() -> None:
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(200):  # two workers that end at 1.7 and 1.9 s
+        sizes = [index * MIB if index < end else 0 for end in (170, 190)]
+        processes = 1 + sum(size > 0 for size in sizes)
+        trace.add(Point(index * 0.01, 0, processes, sum(sizes), 0, 0, 0, sum(sizes), 0, 0, 0))
+        if not index % 10:
+            whole = (float(sum(sizes)), 0.0, 0.0)
+            trace.shares.add(Shares(index * 0.01, 0, 0, whole, whole))
+    assert judge(trace).grows
+
+
+def test_rise_until_workers_ended_long_before_the_end_is_unclear() -> None:
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(200):
+        size = index * 4 * MIB if index < 120 else 5 * MIB
+        trace.add(Point(index * 0.01, index // 120, 3 - 2 * (index // 120), size, 0, 0, 0, size, 0, 0, 0))
+        trace.shares.add(Shares(index * 0.01, index // 120, 0, (size, 0.0, 0.0), (size, 0.0, 0.0)))
+    assert judge(trace).line.startswith("unclear: memory rose by 476 MiB until processes ended")
+
+
+def test_copies_of_shared_pages_that_no_look_has_seen_are_unclear() -> None:
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(200):  # two processes share 100 MiB; pages are touched all the time
+        trace.add(Point(index * 0.01, 1, 2, 200 * MIB, 0, 0, 0, 0, 0, 0, index * 1000))
+    trace.shares.add(Shares(0.0, 1, 0, (200.0 * MIB, 0.0, 0.0), (100.0 * MIB, 0.0, 0.0)))
+    assert judge(trace).line.startswith(
+        "unclear: too few looks at the pages that processes share: up to 100 MiB"
+    )
+    for index in (1, 2, 199):  # the looks show that none of them is copied
+        trace.shares.add(
+            Shares(index / 100, 1, index * 1000, (200.0 * MIB, 0.0, 0.0), (100.0 * MIB, 0.0, 0.0))
+        )
+    assert judge(trace).state == "bounded"
+
+
+def test_copy_on_write_is_not_drawn_flat_after_the_last_look() -> None:
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(200):
+        trace.add(Point(index * 0.01, 1, 2, 400 * MIB, 0, 0, 0, 0, 0, 0, index * 128))
+    for time, minor, share in ((0.0, 0, 200), (0.5, 6400, 225), (1.0, 12800, 250)):
+        trace.shares.add(Shares(time, 1, minor, (400.0 * MIB, 0.0, 0.0), (share * MIB, 0.0, 0.0)))
+    heap = trace.series().heap
+    assert heap[-1] == pytest.approx(299.5 * MIB, rel=0.01)
+    assert judge(trace).line == "grows: 50.0 MiB per second, heap"
+
+
+def test_unknown_size_of_a_mapped_file_does_not_cap_the_curve() -> None:
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(100):
+        size = index * 10 * MIB
+        trace.add(Point(index * 0.01, 1, 4, 0, size, 0, size, 0, 0, 0, 0))
+        trace.shares.add(Shares(index * 0.01, 1, 0, (0.0, size, 0.0), (0.0, size, 0.0)))
+    trace.details[:] = [detail(0.1, data_size=1000 * MIB), detail(0.99, data_size=20 * MIB)]
+    assert trace.series().mapped[-1] == 990 * MIB, "the largest size that was seen"
+    trace.details[:] = [detail(0.1, data_size=20 * MIB), detail(0.99, data_size=None)]
+    assert trace.series().mapped[-1] == 990 * MIB, "no limit where one is unknown"
+    trace.details[:] = [detail(0.1, data_size=500 * MIB)]
+    assert trace.series().mapped[-1] == 500 * MIB
 
 
 def test_json_has_the_documented_names() -> None:

@@ -1,0 +1,99 @@
+"""What looks may cost, and when they are worth it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from lowtide._memory.profile import governor
+from lowtide._memory.profile.governor import Aside, Governor, Trigger
+from lowtide._memory.profile.recording import Point
+
+MIB = 2**20
+START = Point(1.0, 0, 2, 100 * MIB, 50 * MIB, 0, 0, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(governor.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    return now
+
+
+def test_credit_that_is_not_spent_is_kept(clock: list[float]) -> None:
+    account = Governor(part=0.01, advance=0.1, early=0.05)
+    clock[0] += 60
+    assert account.credit() == pytest.approx(0.1 + 10 * 0.05 + 60 * 0.01)
+    account.spent += 1.4
+    assert account.credit() < 0
+    assert account.debt() == pytest.approx(20)
+    clock[0] += 21
+    assert account.debt() < 0
+
+
+def test_an_hour_costs_its_part(clock: list[float]) -> None:
+    account = Governor(part=0.002, advance=0.03, early=0.02)
+    while clock[0] < 3700:
+        if account.credit() > 0:
+            account.spent += 0.05  # an expensive look
+        clock[0] += 0.025
+    assert account.spent <= 3600 * 0.002 + 0.03 + 0.2 + 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "due"),
+    [
+        ({}, False),
+        ({"anon": 103 * MIB}, False),
+        ({"anon": 105 * MIB}, True),
+        ({"file": 40 * MIB}, True),
+        ({"minor": 1500}, True),
+        ({"minor": 500}, False),
+        ({"epoch": 1}, True),
+        ({"written": 64 * MIB}, False),
+    ],
+)
+def test_shares_are_looked_at_when_memory_moved(change: dict[str, int], due: bool) -> None:
+    trigger = Trigger(shares=True)
+    assert trigger.due(START, 0.0), "the first look"
+    trigger.taken(START)
+    assert trigger.due(START._replace(time=1.1, **change), 0.001) is due
+    assert not trigger.due(START._replace(time=1.1, **change), 0.05), "it would cost more than it tells"
+
+
+@pytest.mark.parametrize(
+    ("change", "due"),
+    [
+        ({}, False),
+        ({"anon": 900 * MIB}, False),
+        ({"file": 60 * MIB}, True),
+        ({"shared": 9 * MIB}, True),
+        ({"written": 9 * MIB}, True),
+        ({"written": 9 * MIB, "stored": 9 * MIB}, False),
+        ({"time": 1.4}, True),
+    ],
+)
+def test_files_are_looked_at_when_more_is_mapped_or_written_to_no_disk(
+    change: dict[str, float], due: bool
+) -> None:
+    trigger = Trigger(shares=False)
+    trigger.taken(START)
+    assert trigger.due(START._replace(**{"time": 1.1, **change}), 0.001) is due  # type: ignore[arg-type]
+
+
+def test_look_aside_does_not_keep_others_waiting() -> None:
+    aside, wait = Aside(Governor(0.01, 1.0)), threading.Event()
+    aside.start(lambda: wait.wait(5) and "seen")
+    assert aside.busy
+    assert aside.collect() is None
+    wait.set()
+    assert (aside.collect(wait=5), aside.busy, aside.collect()) == ("seen", False, None)
+
+
+def test_cost_of_a_look_aside_is_its_own_processor_time() -> None:
+    aside = Aside(Governor(0.01, 1.0))
+    aside.start(lambda: time.sleep(0.05))
+    aside.collect(wait=5)
+    assert aside.governor.spent < 0.04, "waiting costs nothing"
