@@ -51,7 +51,8 @@ def test_shuffled_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None
         drop_page_cache(gib)
     _, verdict = profile(programs.SHUFFLED_LOWTIDE, gib)
     assert verdict.state == "bounded", verdict.line
-    assert verdict.peak < 64 * MIB, "the interpreter, NumPy and three chunks of 4 MiB"
+    # On a slow device it reads ahead as far as the default budget of 64 MiB allows.
+    assert verdict.peak - verdict.base < 96 * MIB
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])

@@ -270,7 +270,7 @@ PROGRAMS = [
     ),
     Program(
         "the same, 1 GiB read",
-        reads("(kept.append(bytearray(b'x') * (1 << 20)) if i % 25 == 0 else None)"),
+        reads("(kept.append(bytearray(b'x') * (1 << 20)) if i % 25 == 0 else None); time.sleep(0.001)"),
         GROWS,
         "heap",
     ),

@@ -48,6 +48,7 @@ TESTED_IN = {
     "_memory/proc.py": "memory/test_snapshot.py",
     "_memory/profile/command.py": "memory/test_profiler.py",
     "_memory/profile/document.py": "process/cli/test_profile.py",
+    "_memory/profile/ending.py": "unit/memory/profile/test_verdict.py",
     "_memory/profile/files.py": "memory/test_profiler.py",
     "_memory/profile/live.py": "process/cli/test_watch.py",
     "_memory/profile/observer.py": "memory/test_profiler.py",

@@ -116,8 +116,8 @@ class MemoryCgroup:
 
         Parameters
         ----------
-        stat
-            The counters of ``memory.stat``.
+        stat : dict
+            What ``stat`` returned.
         """
         raise NotImplementedError
 

@@ -98,8 +98,8 @@ def of(recording: Recording, verdict: Verdict | None = None) -> Document:
         "split": recording.split,
         "minor_faults": recording.points[-1].minor if recording.points else None,
         "mappings": _mappings(recording),
-        "events": [event._asdict() for event in recording.events],
         "container": [look._asdict() for look in recording.charges],
+        "events": [event._asdict() for event in recording.events],
         "not_seen": recording.blind,
         "samples": samples,
     }

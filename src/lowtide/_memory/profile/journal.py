@@ -16,7 +16,7 @@ from typing import Any
 
 from lowtide._memory import cgroup
 from lowtide._memory.profile.events import Event
-from lowtide._memory.profile.recording import Charges, Detail, Look, Point, Recording, Shares
+from lowtide._memory.profile.recording import KINDS, Look, Recording
 from lowtide._printable import brief
 from lowtide.errors import FormatError
 
@@ -31,10 +31,7 @@ _HEADER = ("command", "pid", "started", "interval", "budget", "limit", "attached
 _RESULT = ("ended", "status", "true_peak", "read_total", "most_processes", "blind")
 # Everything that a recording keeps over time: how a line calls it, its type, and where it is kept.
 _KINDS: dict[str, tuple[Any, str]] = {
-    "point": (Point, "points"),
-    "detail": (Detail, "details"),
-    "shares": (Shares, "shares"),
-    "charges": (Charges, "charges"),
+    **{look.__name__.lower(): (look, name) for look, name in KINDS.items()},
     "event": (Event, "events"),
 }
 

@@ -40,18 +40,18 @@ class Profiler:
     ) -> None:
         self.recording = recording
         self.interval = interval
-        if group is None:
-            tree = Tree(recording.pid, adopted=adopted, pinned=True)
-        else:
-            tree = GroupTree(group, [os.getpid()])
-        self.observer = Observer(tree)
+        self.observer = Observer(
+            Tree(recording.pid, adopted=adopted, pinned=True)
+            if group is None
+            else GroupTree(group, [os.getpid()])
+        )
         self.observer.group = group or self.observer.group
-        self.journal: Journal | None = None
         # Separate accounts: expensive looks must not make cheap ones rare, nor imports those at shares.
         self.points = Governor(_POINTS, advance=0.05, early=0.01)
         self.shares = Aside(Governor(_SHARES, advance=0.03, early=0.02))
         self.files = Aside(Governor(_FILES, advance=0.04, early=0.015))
         self._shares_due, self._files_due = Trigger(shares=True), Trigger(shares=False)
+        self.journal: Journal | None = None
         self._next_discovery = self._next_charges = self._cost = 0.0
         recording.limit = self.observer.group.limit() if self.observer.group else None
         self._log = EventLog(self.observer.group, recording.started)
@@ -78,8 +78,7 @@ class Profiler:
             self.recording.true_peak = self.observer.peak
             if self.recording.limit is not None and now >= self._next_charges:
                 self._next_charges = now + _CHARGES_EVERY
-                if (charges := self.observer.charges()) is not None:
-                    self._keep(charges)
+                self._keep(self.observer.charges())
         self._expensive(point)
         return True
 
@@ -100,17 +99,16 @@ class Profiler:
 
     def _collect(self, wait: float = 0.0) -> None:
         """Keep what expensive looks have seen since the last time."""
-        if (shares := self.shares.collect(wait)) is not None:
-            self._keep(shares)
-        if (detail := self.files.collect(wait)) is not None:
-            self._keep(detail)
+        self._keep(self.shares.collect(wait))
+        self._keep(self.files.collect(wait))
         if not (self.shares.busy or self.files.busy):
             self.observer.tree.release()
 
-    def _keep(self, look: Look) -> None:
-        self.recording.add(look)
-        if self.journal is not None:
-            self.journal.add(look)
+    def _keep(self, look: Look | None) -> None:
+        if look is not None:
+            self.recording.add(look)
+            if self.journal is not None:
+                self.journal.add(look)
 
     def pause(self) -> float:
         """Seconds until the next look: fewer in the first second, more when looks are expensive."""
@@ -134,6 +132,11 @@ class Profiler:
         self._log.finish(time.monotonic() - self.observer.started, recording.pid, recording.status)
         recording.blind += sorted(self.observer.tree.denied)
         recording.blind += _blind_spots(recording)
+        if recording.points:
+            recording.blind.append(
+                f"how much of the heap was freed and is kept by {self.observer.allocator()}, which is not a "
+                "leak: the program itself can tell, with lowtide.memory.heap()"
+            )
         if self.journal is not None:
             self.journal.finish()
         recording.events.sort(key=lambda event: event.time)  # throttling is noted when it has ended

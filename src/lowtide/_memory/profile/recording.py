@@ -92,7 +92,9 @@ class Detail(NamedTuple):
     sizes: Mapping[str, int] = MappingProxyType({})  # data files: path to size
 
 
-Look = Point | Detail | Shares | Charges
+Look = Point | Shares | Charges | Detail
+KINDS: dict[type, str] = {Point: "points", Shares: "shares", Charges: "charges", Detail: "details"}
+"""Where each kind of look is in a recording."""
 
 
 @dataclass
@@ -121,16 +123,10 @@ class Recording:
     events: list[Event] = field(default_factory=list)  # kills by the kernel, throttling
 
     def add(self, look: Look) -> None:
-        """Keep a look among those of its kind; thin the older ones if there are too many."""
+        """Keep a look; thin the older ones of its kind if there are too many."""
         if isinstance(look, Point):
             self.most_processes = max(self.most_processes, look.processes)
-            self.points.add(look)
-        elif isinstance(look, Detail):
-            self.details.add(look)
-        elif isinstance(look, Shares):
-            self.shares.add(look)
-        else:
-            self.charges.add(look)
+        getattr(self, KINDS[type(look)]).add(look)
 
     def series(self) -> Series:
         """The curves: heap, mapped files and page cache over time and bytes read."""

@@ -147,9 +147,13 @@ def _size(size: int | None) -> str:
 
 def _chart_data(document: Document) -> dict[str, Any]:
     samples = thin(document["samples"], _POINTS, lambda sample: float(sample["heap"] + sample["mapped"]))
+    container = document.get("container") or []
     rows = []
     for before, now in zip([None, *samples], samples, strict=False):
         row = {name: now[name] for name in ("time", "bytes_read", "heap", "mapped", "page_cache")}
+        row["shared"] = now.get("shared", 0)
+        if container:  # the machine's page cache is not what the limit is for
+            row["page_cache"] = 0
         span = now["time"] - before["time"] if before else 0.0
         # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
         rated = before is not None and span > 1e-6
@@ -162,13 +166,17 @@ def _chart_data(document: Document) -> dict[str, Any]:
         "limit": document.get("cgroup_limit"),
         "split": document.get("split", True),
         "started": document.get("started"),
-        "events": _events(document),
+        "events": [event for event in _events(document) if event["kind"] != "stalled"],
+        "container": [
+            {name: look[name] for name in ("time", "usage", "working_set", "shared", "kernel")}
+            for look in thin(container, _POINTS, lambda look: float(look["usage"]))
+        ],
     }
 
 
 def _events(document: Document) -> list[dict[str, Any]]:
-    """Kills and throttling; what else a file may call an event is neither."""
-    kinds = ("oom_kill", "throttled")
+    """Kills, throttling and waiting; what else a file may call an event is left out."""
+    kinds = ("oom_kill", "throttled", "stalled")
     return [event for event in document.get("events") or [] if event.get("kind") in kinds][:_POINTS]
 
 

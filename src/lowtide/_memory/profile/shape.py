@@ -206,6 +206,8 @@ def _ramp(x: Curve, smooth: _Smooth) -> Shape:
 
 def _few_steps(lowest: Curve, rise: float) -> bool:
     """Whether most of the rise came in four steps or fewer, with pauses between them."""
+    if len(lowest) < _BINS // 2:  # too coarse to tell a step from a ramp
+        return False
     steep = np.flatnonzero(np.diff(lowest) >= 0.03 * rise)
     groups = np.split(steep, np.flatnonzero(np.diff(steep) > 1) + 1)
     narrow = [group for group in groups if 0 < len(group) <= _STEP_PART / 2 * len(lowest) + 1]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lowtide._memory.profile import container
+from lowtide._memory.profile import container, ending
 from lowtide._memory.profile.outcome import MIB, Cause, Verdict, mib, rate
 from lowtide._memory.profile.recording import Recording
 from lowtide._memory.profile.series import Curve, Series
-from lowtide._memory.profile.shape import LEAST_POINTS, Shape, shape_of, summit_of, without_end
+from lowtide._memory.profile.shape import LEAST_POINTS, Shape, shape_of
 from lowtide._sizes import format_size
 
 __all__ = ["Verdict", "judge", "rate"]
@@ -27,7 +27,6 @@ _LEAST_SECONDS = 0.1
 _LEAST_CLIMBING = 1.0  # seconds of growth without reads: an allocation takes less
 _SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
 _LEAST_HIDDEN = 16 * MIB
-_LEAST_CLIMB = 64 * MIB  # of workers that have ended, to be mentioned
 _BLIND_PART = 0.25  # of the run without a look at shared pages, after which nothing is known of them
 
 _UNDECIDED = {
@@ -59,8 +58,8 @@ class _Curves:
 def judge(recording: Recording) -> Verdict:
     """The verdict on a recording, complete or still under way."""
     series = recording.series()
-    peak = max(int(series.total.max(initial=0.0)), recording.true_peak or 0)
     read = int(series.read[-1]) if len(series.read) else recording.read_total or 0
+    peak = max(int(series.total.max(initial=0.0)), recording.true_peak or 0)
     verdict = Verdict("unclear", 0, peak, read, split=recording.split, cache_growth=_cache_growth(recording))
     ended = float(series.time[-1]) if len(series.time) else 0.0
     if len(series.time) < LEAST_POINTS or (ended < _LEAST_SECONDS and recording.split):
@@ -70,20 +69,28 @@ def judge(recording: Recording) -> Verdict:
     least_read = max(_LEAST_READ, float(series.program.max()))
     start = _start(series.read, series.program, least_read)
     verdict = replace(verdict, base=int(series.total[start]))
-    stop = max(_stop(recording, series), start + 1)
-    here = slice(start, stop)
+    verdict = _of_processes(recording, series, start, ending.stop(recording, series), verdict)
+    if not verdict.grows and ending.risen_in_workers(recording, series, start):
+        kept, stop = ending.as_if_workers_stayed(recording, series)
+        if (again := _of_processes(recording, kept, start, stop, verdict)).grows:
+            return again
+    return verdict if verdict.grows else _outside_processes(recording, series, start, verdict)
+
+
+def _of_processes(recording: Recording, series: Series, start: int, stop: int, verdict: Verdict) -> Verdict:
+    """The verdict on the memory of the processes between two points."""
+    here = slice(start, max(stop, start + 1))
     parts: dict[Cause, Curve] = {
         "heap": series.heap[here],
         "mapped": series.mapped[here],
         "shared memory / tmpfs": series.shared[here],
     }
     curves = _Curves(series.time[here], series.read[here], series.total[here], parts)
-    much_read = series.read[stop - 1] - series.read[start] >= least_read
+    # A program that starts reads modules, about as much as it maps of libraries, and grows by them.
+    least_read = max(_LEAST_READ, float(series.program.max()))
+    much_read = bool(curves.read[-1] - curves.read[0] >= least_read)
     shape, over_reads = _shape(recording, curves, much_read)
-    verdict = _worded(recording, curves, shape, over_reads, verdict, much_read)
-    if verdict.grows:
-        return verdict
-    return _outside_processes(recording, series, curves, verdict)
+    return _worded(recording, curves, shape, over_reads, verdict, much_read)
 
 
 def _start(read: Curve, program: Curve, least_read: float) -> int:
@@ -98,26 +105,6 @@ def _start(read: Curve, program: Curve, least_read: float) -> int:
         return loaded
     early = read[0] + 0.01 * (read[-1] - read[0])
     return max(0, int(np.searchsorted(read, early, side="right")) - 1)
-
-
-def _stop(recording: Recording, series: Series) -> int:
-    """Where the program starts to end: workers end one after the other, memory is freed."""
-    total, time = series.total, series.time
-    several = recording.most_processes > 1
-    stop = without_end(time, total, several)
-    if stop < len(total) or not several:
-        return stop
-    # Workers that end after they have been level for a while.
-    span, depth = float(time[-1] - time[0]), float(total.max() - total.min())
-    processes = np.array([point.processes for point in recording.points])
-    more = np.flatnonzero(np.diff(processes) > 0)
-    fewer = np.flatnonzero(np.diff(processes) < 0)
-    fewer = fewer[fewer > (more[-1] if more.size else -1)]  # no process has started since
-    later = np.maximum.accumulate(total[::-1])[::-1]  # the highest from each point on
-    for index in fewer:
-        if total[index] >= 0.97 * later[index] and total[index] - total[-1] >= 0.05 * depth:
-            return int(index) + 1 if time[-1] - time[index] <= 0.35 * span else len(total)
-    return len(total)
 
 
 def _shape(recording: Recording, curves: _Curves, much_read: bool) -> tuple[Shape, bool]:
@@ -261,16 +248,16 @@ def _to_its_end(recording: Recording, files: Sequence[str], curves: _Curves, las
     return bool(files) and sum(_most(recording, "mapped", path) for path in files) >= 0.9 * sizes
 
 
-def _outside_processes(recording: Recording, series: Series, curves: _Curves, verdict: Verdict) -> Verdict:
+def _outside_processes(recording: Recording, series: Series, start: int, verdict: Verdict) -> Verdict:
     """The verdict after a look at what no process has, and at what could not be seen."""
-    if (charge := container.rising(recording, series, float(curves.time[0]))) is not None:
+    if (charge := container.rising(recording, series, float(series.time[start]))) is not None:
         shape, looks = charge.shape, recording.details
         files: tuple[str, ...] = ()
         if charge.cause == "page cache":
             files = _grown([detail.cached for detail in looks])
         elif charge.cause == "shared memory / tmpfs":
             files = _grown([detail.memory_files for detail in looks])
-        late = charge.since - curves.time[0] >= 0.15 * curves.seconds
+        late = charge.since - series.time[start] >= 0.15 * (series.time[-1] - series.time[start])
         reading = charge.cause == "page cache"
         return replace(
             verdict,
@@ -285,7 +272,7 @@ def _outside_processes(recording: Recording, series: Series, curves: _Curves, ve
     verdict = replace(verdict, unwritten=container.unwritten(recording))
     if verdict.state != "bounded":
         return verdict
-    if (rise := _risen_in_workers(recording, series, curves)) > 0:
+    if (rise := ending.risen_in_workers(recording, series, start)) > 0:
         reason = f"memory rose by {mib(rise)} until processes ended; run it longer, or on more data"
         return replace(verdict, state="unclear", reason=reason)
     if (hidden := _hidden(recording, series)) >= _LEAST_HIDDEN:
@@ -303,28 +290,11 @@ def _outside_processes(recording: Recording, series: Series, curves: _Curves, ve
     return verdict
 
 
-def _risen_in_workers(recording: Recording, series: Series, curves: _Curves) -> float:
-    """The rise up to the highest point, if processes ended after it and the rest of the run is short."""
-    summit = summit_of(series.total)
-    rest = float(series.time[-1] - series.time[summit])
-    if recording.most_processes < 2 or rest > 0.6 * float(series.time[-1] - series.time[0]):
-        return 0.0
-    start = int(np.searchsorted(series.time, curves.time[0]))
-    here = slice(start, summit + 1)
-    depth = float(series.total.max() - series.total[start])
-    if series.total[summit] - series.total[-1] < 0.3 * depth or depth < _LEAST_CLIMB:
-        return 0.0
-    shapes = [shape_of(x[here], series.total[here], _LEAST_CLIMB) for x in (series.time, series.read)]
-    few = summit + 1 - start < 2 * LEAST_POINTS
-    climbs = [shape for shape in shapes if shape.rises or (few and shape.kind != "flat")]
-    return depth if climbs else 0.0
-
-
 def _hidden(recording: Recording, series: Series) -> float:
     """Copies of shared pages that may have been made since the last look at them, if that is long ago."""
     if not recording.split or not series.unseen.any():
         return 0.0
-    stop = _stop(recording, series) - 1
+    stop = ending.stop(recording, series) - 1
     looks = [look.time for look in recording.shares]
     blind = float(series.time[stop]) - (looks[-1] if looks else 0.0)
     return float(series.unseen[stop]) if blind >= _BLIND_PART * float(series.time[stop]) else 0.0

@@ -23,7 +23,8 @@ def point(number: int) -> Point:
 
 
 def detail(number: int) -> Detail:
-    values: dict[str, Any] = {name: 0 for name in Detail._fields if name not in Detail._field_defaults}
+    values: dict[str, Any] = dict.fromkeys(Detail._fields, 0)
+    values |= Detail._field_defaults
     values |= {"resident": (0, 0, 0), "proportional": (0, 0, 0), "mapped": {NAME: 3}, "cached": {NAME: 4}}
     return Detail(**{**values, "time": number * 0.1, "usage": None, "working_set": None})
 
@@ -35,13 +36,12 @@ def journalled(path: str | None, looks: int = 100, **fields: Any) -> tuple[Recor
         recording.add(point(number))
         kept.add(recording.points[-1])
         if number % 10 == 0:
-            whole = (float(number), 0.0, 0.0)
-            looks_of_kinds = (
+            sizes = (1.0 * number, 2.0, 3.0)
+            for look in (
                 detail(number),
-                Shares(number * 0.1, 0, number, whole, whole),
-                Charges(number * 0.1, 50 * MIB, 45 * MIB, 40 * MIB, 0, MIB, 0),
-            )
-            for look in looks_of_kinds:
+                Shares(number * 0.1, 0, number, sizes, sizes),
+                Charges(number * 0.1, number, 1, 2, 3, 4, 5),
+            ):
                 recording.add(look)
                 kept.add(look)
     return recording, kept
@@ -88,12 +88,27 @@ def test_file_stays_small_and_whole_however_long_it_takes(
     path = tmp_path / "a.recording"
     recording, kept = journalled(str(path), looks=6_000)
     finish(recording, kept)
-    # Points, shares, charges and details that it keeps, and what has come since the file was written again.
-    assert path.stat().st_size < 2 * (512 * (100 + 150 + 120) + 128 * 500)
+    # What the recording keeps, and what has come since the file was written again.
+    assert path.stat().st_size < 2 * (512 * (100 + 120 + 100) + 128 * 700)
     assert os.listdir(tmp_path) == ["a.recording"]
     result = document.load(str(path))
     assert result["samples"][0]["time"] < 10
     assert result["samples"][-1]["time"] == pytest.approx(599.9)
+
+
+def test_file_is_not_written_again_for_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what the recording keeps is larger than the limit."""
+    monkeypatch.setattr(journal, "_MAX_SIZE", 1000)
+    replaced: list[str] = []
+    replace = os.replace
+
+    def count(old: str, new: str) -> None:
+        replaced.append(new)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", count)
+    journalled(str(tmp_path / "a.recording"), looks=1000)
+    assert 3 <= len(replaced) <= 10, "each time the file has doubled"
 
 
 def test_full_disk_ends_the_journal_and_not_the_recording() -> None:
