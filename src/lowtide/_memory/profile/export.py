@@ -32,7 +32,8 @@ class Gauge(NamedTuple):
 GAUGES = (
     Gauge("heap", "Anonymous memory of the processes, shared pages counted once."),
     Gauge("mapped", "Resident pages of mapped files, shared pages counted once."),
-    Gauge("memory", "Memory of the processes: heap and mapped files."),
+    Gauge("shared", "Shared memory and files in memory file systems, mapped or not."),
+    Gauge("memory", "Memory of the processes: heap, mapped files and shared memory."),
     Gauge("memory_peak", "Highest memory: the kernel's mark of the largest process, and the highest sample."),
     Gauge("page_cache", "Page cache of the data files, without what is mapped."),
     Gauge("read", "Bytes read, by calls and through mappings.", counter=True),
@@ -64,6 +65,7 @@ def gauges(watched: Profiler) -> dict[str, float | None]:
         figures |= {
             "heap": int(series.heap[-1]),
             "mapped": int(series.mapped[-1]),
+            "shared": int(series.shared[-1]),
             "memory": int(total[-1]),
             "memory_peak": max(int(total.max()), recording.true_peak or 0),
             "page_cache": int(series.cache[-1]),
