@@ -77,7 +77,9 @@ def risen_in_workers(recording: Recording, series: Series, start: int) -> float:
     depth = float(series.total.max() - series.total[start])
     if series.total[summit] - series.total[-1] < 0.3 * depth or depth < _LEAST_CLIMB:
         return 0.0
-    shapes = [shape_of(x[here], series.total[here], _LEAST_CLIMB) for x in (series.time, series.read)]
-    few = summit + 1 - start < 2 * LEAST_POINTS
-    climbs = [shape for shape in shapes if shape.rises or (few and shape.kind != "flat")]
-    return depth if climbs else 0.0
+    for x in (series.time[here], series.read[here]):
+        shape = shape_of(x, series.total[here], _LEAST_CLIMB)
+        few = np.count_nonzero(x >= shape.level) < LEAST_POINTS  # too few to say that it was level
+        if shape.kind in ("rises", "undecided") or (shape.kind == "levels off" and few):
+            return depth
+    return 0.0

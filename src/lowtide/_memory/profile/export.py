@@ -32,7 +32,7 @@ class Gauge(NamedTuple):
 GAUGES = (
     Gauge("heap", "Anonymous memory of the processes, shared pages counted once."),
     Gauge("mapped", "Resident pages of mapped files, shared pages counted once."),
-    Gauge("shared", "Shared memory and mapped files of memory file systems."),
+    Gauge("shared", "Shared memory and files in memory file systems, mapped or not."),
     Gauge("memory", "Memory of the processes: heap, mapped files and shared memory."),
     Gauge("memory_peak", "Highest memory: the kernel's mark of the largest process, and the highest sample."),
     Gauge("page_cache", "Page cache of the data files, without what is mapped."),

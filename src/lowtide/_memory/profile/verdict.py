@@ -27,6 +27,7 @@ _LEAST_SECONDS = 0.1
 _LEAST_CLIMBING = 1.0  # seconds of growth without reads: an allocation takes less
 _SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
 _LEAST_HIDDEN = 16 * MIB
+_LATE = 0.25  # of the run: growth that starts later says since when
 _BLIND_PART = 0.25  # of the run without a look at shared pages, after which nothing is known of them
 
 _UNDECIDED = {
@@ -133,8 +134,10 @@ def _shape(recording: Recording, curves: _Curves, much_read: bool) -> tuple[Shap
         return by_read, True
     if by_read.kind in ("levels off", "flat") and by_time.kind == "undecided":
         return by_read, True
-    if by_read.kind == "undecided" and by_time.kind == "flat" and 4 * by_read.spread <= by_read.rise < least:
-        return by_read, True  # too little for the curve over time to show
+    span = float(curves.read[-1] - curves.read[0])
+    little = 4 * by_read.spread <= by_read.rise < min(least, span / 8)  # for the curve over time to show
+    if by_read.kind == "undecided" and by_time.kind == "flat" and little:
+        return by_read, True
     return by_time, False
 
 
@@ -164,8 +167,8 @@ def _worded(
     if not shape.rises and not (cause == "mapped" and _to_its_end(recording, files, curves, last)):
         return replace(verdict, state="bounded", cause=cause, shape=_loaded(curves, shape, verdict, last))
     since = float(curves.time[first])
-    late = since - curves.time[0] >= 0.15 * curves.seconds
-    late = late and x[first] - x[0] >= 0.15 * (x[-1] - x[0])
+    late = since - curves.time[0] >= _LATE * curves.seconds
+    late = late and x[first] - x[0] >= _LATE * (x[-1] - x[0])
     seconds = max(float(curves.time[last] - curves.time[first]), 1e-3)
     grown = float(curves.total[last] - curves.total[first])
     note = "" if shape.rises else f"level since {mib(curves.total[last] - verdict.base)}, the whole file"
@@ -257,7 +260,7 @@ def _outside_processes(recording: Recording, series: Series, start: int, verdict
             files = _grown([detail.cached for detail in looks])
         elif charge.cause == "shared memory / tmpfs":
             files = _grown([detail.memory_files for detail in looks])
-        late = charge.since - series.time[start] >= 0.15 * (series.time[-1] - series.time[start])
+        late = charge.since - series.time[start] >= _LATE * (series.time[-1] - series.time[start])
         reading = charge.cause == "page cache"
         return replace(
             verdict,
