@@ -31,7 +31,7 @@ _LEAK = "import time; kept = []\nwhile True: kept.append(b'x' * 2**20); time.sle
 _WORKER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_LEAK!r}])"
 _TMPFS = (
     "import tempfile, time\nwith tempfile.TemporaryFile(dir='/dev/shm') as file:\n"
-    "    for _ in range(300): file.write(b'x' * 2**20); file.flush(); time.sleep(0.02)"
+    "    for _ in range(300): file.write(b'x' * 2**20); file.flush(); time.sleep(0.1)"
 )
 _HIGH = (
     "import time; kept = []\nfor _ in range(60): kept.append(b'x' * 2**20); time.sleep(0.02)\ntime.sleep(3)"

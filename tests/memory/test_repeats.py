@@ -55,6 +55,24 @@ async def test_async(): held.append(take(0.5))
     ])  # fmt: skip
 
 
+def test_isolated_repeats_run_in_a_fresh_process(pytester: pytest.Pytester) -> None:
+    tests = """
+here = os.environ.setdefault("HERE", str(os.getpid()))
+@pytest.mark.leak_free(isolate=True)
+def test_leak(): held.append(take(0.5))
+@pytest.mark.bounded(repeats=4, isolate=True)
+def test_elsewhere(): assert here != str(os.getpid())
+@pytest.mark.leak_free(isolate="yes")
+def test_wrong(): pass
+"""
+    result = run(pytester, tests)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines([
+        "*leak_free: heap grew by *",
+        "*leak_free: isolate must be True or False (got 'yes')*",
+    ])  # fmt: skip
+
+
 def test_bounded_repeats_until_enough_is_read(pytester: pytest.Pytester) -> None:
     tests = """
 calls = []

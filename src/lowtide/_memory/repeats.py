@@ -30,6 +30,11 @@ def check(
     call: Callable[[], object], mark: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
     """Call a test, which has run once, again and again; the problem, if its memory grows."""
+    kwargs = dict(kwargs)
+    if not isinstance(
+        isolate := kwargs.pop("isolate", False), bool
+    ):  # done by the plugin, around all of this
+        return f"{mark}: isolate must be True or False (got {isolate!r})"
     try:
         if mark == "bounded":
             return _bounded(call, *args, **kwargs)

@@ -24,12 +24,12 @@ _MARK = (
     "process; children=True counts the processes that it starts"
 )
 _BOUNDED = (
-    'bounded(reads=None, repeats=5, limit="8 MiB"): repeat the test, until it has read `reads` bytes if '
-    "given, and fail it if memory grows by more than `limit` after the first two repeats"
+    'bounded(reads=None, repeats=5, limit="8 MiB", isolate=False): repeat the test, until it has read `reads`'
+    " bytes if given, and fail it if memory grows by more than `limit` after the first two repeats"
 )
 _LEAK_FREE = (
-    'leak_free(repeats=10, limit="1 MiB"): repeat the test and fail it if heap grows by more than `limit` '
-    "after the first two repeats"
+    'leak_free(repeats=10, limit="1 MiB", isolate=False): repeat the test and fail it if heap grows by more '
+    "than `limit` after the first two repeats; isolate=True runs it in a fresh process"
 )
 _OPTION = "--lowtide-isolated"
 _REPORT = "--memory-report"
@@ -147,11 +147,13 @@ def _limited(item: pytest.Item, limit: Limit | None) -> Generator[None, object, 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Run a test that is to be isolated in a fresh process, its fixtures with it."""
-    if item.get_closest_marker("max_memory") is None or item.config.getoption(_OPTION):
+    if item.config.getoption(_OPTION):
         return None
     with contextlib.suppress(pytest.fail.Exception):  # a wrong mark is reported when the test runs
-        limit = _limit(item)
-        if limit is not None and limit.isolate:
+        limit = _limit(item) if item.get_closest_marker("max_memory") is not None else None
+        marks = (item.get_closest_marker(name) for name in ("bounded", "leak_free"))
+        isolated = any(mark is not None and mark.kwargs.get("isolate") is True for mark in marks)
+        if isolated or (limit is not None and limit.isolate):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             for report in _run_isolated(item):
                 item.ihook.pytest_runtest_logreport(report=report)
