@@ -21,6 +21,7 @@ CREATED_BY = {
     "lowtide.WritableArray": "lowtide.create",
     "lowtide.Writer": "lowtide.create",
     "lowtide.Zip": "lowtide.zip",
+    "lowtide.memory.Heap": "lowtide.memory.heap",
     "lowtide.memory.Snapshot": "lowtide.memory.snapshot",
     "lowtide.torch.TorchDocumentBatches": "lowtide.Batches.torch",
 }

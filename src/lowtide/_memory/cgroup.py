@@ -112,7 +112,13 @@ class MemoryCgroup:
         return Charged(stat.get(self._parts[0], 0), stat.get("shmem", 0), self.kernel(stat))
 
     def kernel(self, stat: dict[str, int]) -> int:
-        """Bytes of kernel memory charged to the group: sockets, page tables, directory entries."""
+        """Bytes of kernel memory charged to the group: sockets, page tables, directory entries.
+
+        Parameters
+        ----------
+        stat : dict
+            What ``stat`` returned.
+        """
         raise NotImplementedError
 
     def pressure(self) -> int | None:

@@ -63,8 +63,8 @@ class Watch:
     Parameters
     ----------
     budget : int or str, optional
-        What the block may add at its highest, such as ``"512 MiB"``. Without one nothing is raised and
-        the numbers can be read from the watch.
+        What the block may add at its highest, such as ``"512 MiB"``, or ``"25%"`` of what is available.
+        Without one nothing is raised and the numbers can be read from the watch.
     kind : str
         ``"rss"`` resident memory, with a true peak from the kernel; ``"heap"`` anonymous memory;
         ``"mapped"`` resident pages of mapped files; ``"cache"`` page cache of ``files`` (or of all files that

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes.util
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +81,24 @@ def test_other_allocators_are_named_and_trimmed(allocator: str) -> None:
     assert name == allocator
     assert int(fell) > 50 * MIB, "freed, by itself or by trim"
     assert (kept == "None") == (allocator == "mimalloc")
+
+
+def test_profile_names_the_allocator_of_the_command(tmp_path: Path) -> None:
+    library = ctypes.util.find_library("jemalloc")
+    if library is None:
+        pytest.skip("no jemalloc: apt-get install libjemalloc2")
+    job = ["env", f"LD_PRELOAD={library}", sys.executable, "-c", "import time; time.sleep(0.5)"]
+    command = [
+        sys.executable,
+        "-c",
+        "from lowtide.cli import main; main()",
+        "profile",
+        "--save",
+        "a.json",
+        "--",
+    ]
+    subprocess.run([*command, *job], cwd=tmp_path, check=True, capture_output=True)
+    assert "freed and is kept by jemalloc" in json.loads((tmp_path / "a.json").read_text())["not_seen"][-1]
 
 
 def test_loaded_allocator_that_does_not_serve_malloc_comes_second() -> None:

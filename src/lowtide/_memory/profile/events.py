@@ -20,13 +20,15 @@ from lowtide._printable import printable
 MIB = 2**20
 _EVERY = 0.25  # seconds between two looks at the counters, if no process ended
 _SEARCH = 1.0  # seconds in which the process that was killed must have ended
+_OLD = 0.5  # seconds after which figures may be far from those of the kill
+_STALL, _STALL_SHARE = 1.0, 0.02  # waiting for memory that is worth a line: seconds, and part of the time
 _PAUSE = 2.0  # seconds without throttling between two events
 
 
 class Event(NamedTuple):
     """Something that happened at ``time``, in seconds from the start, or from then ``until``."""
 
-    kind: str  # "oom_kill" or "throttled"
+    kind: str  # "oom_kill", "throttled" or "stalled"
     time: float
     until: float
     text: str
@@ -50,10 +52,12 @@ class EventLog:
         self._levels = list(group.upwards()) if group else []
         self._started = started  # seconds since the epoch
         self._counters = self.counters()
+        self._stalled = self._levels[0].pressure() if self._levels else None
         self._met: set[str] = set()  # levels whose limit could not be met since the last event
         self._usage = Charged()
         self._step = (group.limit() or 2**40) / 20 if group else 0.0
         self._charged = 0  # usage when that was read
+        self._looked = 0.0  # when all were alive
         self._next = 0.0
         self._kills = 0  # that are not explained yet
         self._noticed = 0.0
@@ -81,6 +85,7 @@ class EventLog:
             self._explain(time, patient=True)
         elif self._levels:
             self._charge()
+            self._looked = time
         self._ended = [ended for ended in self._ended if time - ended.time <= _SEARCH]
         self._heaps = dict(heaps)
 
@@ -97,6 +102,7 @@ class EventLog:
         self._explain(time, patient=False)
         for path in list(self._throttled):
             self._close(path)
+        self._stall(time)
 
     def _charge(self) -> None:
         """Keep what the group consists of before a kill, as it fills: afterwards it is gone."""
@@ -146,7 +152,12 @@ class EventLog:
             who = f"process {victim.pid}" + (f" ({victim.command})" if victim.command else "")
         when = clock.strftime("%H:%M:%S", clock.localtime(self._started + time))
         heap = max(self._usage.heap, sum(self._heaps.values()), victim.heap if victim else 0)
-        return f"the kernel OOM-killed {who} of this container at {when}: {self._why(heap)}"
+        return f"the kernel OOM-killed {who} of this container at {when}: {self._why(heap)}{self._age(time)}"
+
+    def _age(self, time: float) -> str:
+        """How old the figures are, if looks were rare: memory may have risen since."""
+        age = time - self._looked
+        return f", at the last look {age:.1f} s before" if age >= _OLD else ""
 
     def _why(self, heap: int) -> str:
         level, limit = self._level()
@@ -197,6 +208,14 @@ class EventLog:
             f"over memory.high of {path} ({count:,} times)"
         )
         self.events.append(Event("throttled", start, until, text))
+
+    def _stall(self, time: float) -> None:
+        """Report it if the container spent much time on waiting for memory: reclaim, swap, faults."""
+        now = self._levels[0].pressure() if self._levels else None
+        waited = (now - self._stalled) / 1e6 if now is not None and self._stalled is not None else 0.0
+        if waited >= max(_STALL, _STALL_SHARE * time):
+            text = f"processes of this container waited {waited:.1f} s of {time:.1f} s for memory (PSI)"
+            self.events.append(Event("stalled", 0.0, time, text))
 
 
 def _lives(pid: int) -> bool:

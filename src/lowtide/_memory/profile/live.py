@@ -27,13 +27,13 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def lines(watched: Profiler, every: float, stop_at: float, each: Callable[[], object] = bool) -> None:
     """Print one plain line per interval, for pipes and logs; ``each`` is called before it."""
-    sys.stdout.write("seconds\theap\tmapped\tpage cache\tread\tslope\n")
+    names = ["seconds", "heap", "mapped", "page cache", *_container(watched), "read", "slope"]
+    sys.stdout.write("\t".join(names) + "\n")
     while follow(watched, every, stop_at):
         each()
         series, verdict = watched.recording.series(), judge(watched.recording)
-        sizes = [
-            format_size(column[-1]) for column in (series.heap, series.mapped, series.cache, series.read)
-        ]
+        columns = (series.heap[-1], series.mapped[-1], series.cache[-1], *_container(watched).values())
+        sizes = [format_size(size) for size in (*columns, series.read[-1])]
         sys.stdout.write("\t".join([f"{series.time[-1]:.1f}", *sizes, _slope(verdict)]) + "\n")
         sys.stdout.flush()
 
@@ -130,6 +130,15 @@ def follow(watched: Profiler, seconds: float, stop_at: float) -> bool:
         if now >= until:
             return True
         watched.rest(longest=until - now)
+
+
+def _container(watched: Profiler) -> dict[str, int]:
+    """For a whole container, what it is charged for: parts of it belong to no process."""
+    group = watched.observer.group
+    if watched.recording.pid or group is None:
+        return {}
+    charged = group.charged()
+    return {"shared, tmpfs": charged.shared, "kernel": charged.kernel, "usage": group.usage() or 0}
 
 
 def _scale(watched: Profiler) -> tuple[float, str]:

@@ -7,6 +7,7 @@ until its parent is seen to have them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -109,6 +110,12 @@ class Observer:
         ended = time.monotonic() - self.started
         parts = tuple(resident), tuple(proportional)
         return Shares((started + ended) / 2, point.epoch, point.minor, *parts)  # type: ignore[arg-type]
+
+    def allocator(self) -> str:
+        """What serves ``malloc``, as far as it can be seen from outside."""
+        names = [os.path.basename(path) for path in self._code]
+        known = ("jemalloc", "mimalloc", "tcmalloc")
+        return next((name for name in known if any(f"lib{name}" in file for file in names)), "malloc")
 
     def detail(self) -> Detail | None:
         """The look at files: mapped, open, cached, in memory file systems."""

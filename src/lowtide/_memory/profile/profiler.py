@@ -132,6 +132,11 @@ class Profiler:
         self._log.finish(time.monotonic() - self.observer.started, recording.pid, recording.status)
         recording.blind += sorted(self.observer.tree.denied)
         recording.blind += _blind_spots(recording)
+        if recording.points:
+            recording.blind.append(
+                f"how much of the heap was freed and is kept by {self.observer.allocator()}, which is not a "
+                "leak: the program itself can tell, with lowtide.memory.heap()"
+            )
         if self.journal is not None:
             self.journal.finish()
         recording.events.sort(key=lambda event: event.time)  # throttling is noted when it has ended

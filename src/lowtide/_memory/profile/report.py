@@ -166,7 +166,7 @@ def _chart_data(document: Document) -> dict[str, Any]:
         "limit": document.get("cgroup_limit"),
         "split": document.get("split", True),
         "started": document.get("started"),
-        "events": _events(document),
+        "events": [event for event in _events(document) if event["kind"] != "stalled"],
         "container": [
             {name: look[name] for name in ("time", "usage", "working_set", "shared", "kernel")}
             for look in thin(container, _POINTS, lambda look: float(look["usage"]))
@@ -175,8 +175,8 @@ def _chart_data(document: Document) -> dict[str, Any]:
 
 
 def _events(document: Document) -> list[dict[str, Any]]:
-    """Kills and throttling; what else a file may call an event is neither."""
-    kinds = ("oom_kill", "throttled")
+    """Kills, throttling and waiting; what else a file may call an event is left out."""
+    kinds = ("oom_kill", "throttled", "stalled")
     return [event for event in document.get("events") or [] if event.get("kind") in kinds][:_POINTS]
 
 

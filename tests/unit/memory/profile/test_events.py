@@ -50,6 +50,7 @@ def end(tree: FakeTree, pid: int, signal: int) -> None:
 
 def test_killed_process_is_named_with_heap_and_limit(tree: FakeTree) -> None:
     seen = log(tree)
+    seen.look(66.9, {123: 100 * MIB, 124: 3 * MIB})
     end(tree, 123, 9)
     end(tree, 124, 0)  # the worker ends by itself
     for path in ("pod", "pod/c"):
@@ -67,15 +68,23 @@ def test_limit_of_a_parent_is_reported_as_such(tree: FakeTree) -> None:
     end(tree, 124, 9)
     tree.group("pod", events="high 0\noom 2\noom_kill 2")
     tree.group("pod/c", events="high 0\noom 1\noom_kill 2")
-    seen.look(2.0, {123: 100 * MIB})
+    seen.look(1.2, {123: 100 * MIB})
     assert seen.events[0].text.endswith(f"heap 118 of 256 MiB, the limit of {tree.mount}/pod")
+
+
+def test_figures_that_are_old_have_their_age(tree: FakeTree) -> None:
+    seen = log(tree)
+    end(tree, 123, 9)
+    tree.group("pod/c", events="oom 2\noom_kill 2")
+    seen.look(4.5, {124: MIB})
+    assert seen.events[0].text.endswith("heap 118 of 128 MiB, at the last look 3.5 s before")
 
 
 def test_kill_without_a_limit_reached_is_the_machine_s(tree: FakeTree) -> None:
     seen = log(tree)
     end(tree, 123, 9)
     tree.group("pod/c", events="high 0\noom 1\noom_kill 2")
-    seen.look(2.0, {124: MIB})
+    seen.look(1.2, {124: MIB})
     assert seen.events[0].text.endswith("so the machine was out of memory")
 
 
@@ -102,7 +111,7 @@ def test_shared_memory_and_kernel_memory_are_named_if_they_fill_the_limit(tree: 
     seen = EventLog(cgroup.find(), 0.0)
     seen.look(0.0, {123: 9 * MIB})
     tree.group("pod/c", events="oom 2\noom_kill 2")
-    seen.finish(1.0, 123, -9)
+    seen.finish(0.2, 123, -9)
     assert seen.events[0].text.endswith(": heap 9, shared memory and tmpfs 94, kernel memory 22 of 128 MiB")
 
 
@@ -146,6 +155,16 @@ def test_throttling_is_one_event_with_its_length(tree: FakeTree) -> None:
         "the kernel throttled this container from 12:00:01 for 7.4 s: "
         f"over memory.high of {tree.mount}/pod (290 times)"
     )
+
+
+@pytest.mark.parametrize(("microseconds", "lines"), [(900_000, 0), (4_000_000, 1)])
+def test_much_waiting_for_memory_is_an_event(microseconds: int, lines: int, tree: FakeTree) -> None:
+    tree.group("pod/c", pressure="some avg10=0.00 total=100")
+    seen = log(tree)
+    tree.group("pod/c", pressure=f"some avg10=9.00 total={microseconds}")
+    seen.finish(20.0, 123, 0)
+    texts = ["processes of this container waited 4.0 s of 20.0 s for memory (PSI)"]
+    assert [event.text for event in seen.events] == texts[:lines]
 
 
 def test_renamed_process_has_its_last_name(tree: FakeTree) -> None:

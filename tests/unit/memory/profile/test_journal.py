@@ -96,6 +96,21 @@ def test_file_stays_small_and_whole_however_long_it_takes(
     assert result["samples"][-1]["time"] == pytest.approx(599.9)
 
 
+def test_file_is_not_written_again_for_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what the recording keeps is larger than the limit."""
+    monkeypatch.setattr(journal, "_MAX_SIZE", 1000)
+    replaced: list[str] = []
+    replace = os.replace
+
+    def count(old: str, new: str) -> None:
+        replaced.append(new)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", count)
+    journalled(str(tmp_path / "a.recording"), looks=1000)
+    assert 3 <= len(replaced) <= 10, "each time the file has doubled"
+
+
 def test_full_disk_ends_the_journal_and_not_the_recording() -> None:
     recording, kept = journalled("/dev/full")
     finish(recording, kept)
