@@ -12,7 +12,7 @@ import pytest
 
 from lowtide._memory.profile import document, report
 from lowtide._memory.profile.events import Event
-from lowtide._memory.profile.recording import Detail, Point, Recording
+from lowtide._memory.profile.recording import Charges, Detail, Point, Recording
 from lowtide.errors import FormatError, WriteError
 from tests.support.browser import Browser
 
@@ -160,6 +160,32 @@ def test_the_theme_follows_a_change_of_mind(page: Path) -> None:
         assert HEAP in _colors(browser)
         browser.theme("dark")
         assert HEAP_DARK in _colors(browser)
+
+
+def test_inside_a_limit_the_container_is_drawn_and_not_the_page_cache(tmp_path: Path) -> None:
+    trace = recording()
+    trace.limit = 2**31
+    for index in range(100):
+        trace.add(Charges(index * 0.03, (200 + index) * MIB, (100 + index) * MIB, MIB, 0, 60 * MIB, 0))
+    path = tmp_path / "container.html"
+    report.save(str(path), document.of(trace))
+    with Browser() as browser:
+        browser.open(path.as_uri())
+        legend = browser.run("[...document.querySelectorAll('#legend li')].map(item => item.textContent)")
+        assert "usage of the container" in legend
+        assert "its kernel memory" in legend
+        assert not any("page cache" in label for label in legend)
+        heights = browser.run(
+            "['usage', 'working_set'].map(name => document.querySelector(`polyline.${name}`).getBBox().y)"
+        )
+        assert heights[0] < heights[1], "usage is above the working set"
+        assert browser.errors == []
+
+
+def test_unclear_verdict_has_its_own_words_and_edge(tmp_path: Path) -> None:
+    text = report.render(document.of(Recording(["true"], 1, 0.0, 0.01)))
+    assert 'class="card verdict unclear"' in text
+    assert "The curve does not decide it." in text
 
 
 EVENTS = [
