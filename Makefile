@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE =
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
-.PHONY: demo docs quick unit test lint types tests browser-deps bench-deps bench dist clean
+.PHONY: demo docs quick unit test lint types tests system-deps bench-deps bench dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/lowtide demo --out demo
@@ -24,9 +24,9 @@ quick: $(VENV)/.quick
 unit: $(VENV)/.quick
 	EXAMPLES=$${EXAMPLES:-5} $(BIN)/pytest tests/unit --numprocesses auto --dist worksteal
 
-# The browser is installed while the packages are. Lint and types beside the tests: they are done long before those.
+# Debian's packages are installed while Python's are. Lint and types beside the tests: they are done long before those.
 test:
-	$(MAKE) --no-print-directory --jobs 2 $(VENV)/.test browser-deps
+	$(MAKE) --no-print-directory --jobs 2 $(VENV)/.test system-deps
 	$(MAKE) --no-print-directory --jobs 3 lint types tests
 
 lint: $(VENV)/.lint
@@ -41,14 +41,17 @@ types: $(VENV)/.test
 # Memory is measured alone on the machine, everything else side by side. One worker more than there are cores, up to
 # four: many tests wait for processes and disks.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); test $$n -lt 4 && echo $$((n + 1)) || echo 4)
-tests: $(VENV)/.test browser-deps
+tests: $(VENV)/.test system-deps
 	$(BIN)/pytest --ignore tests/memory --numprocesses $(WORKERS) --dist worksteal
 	$(BIN)/pytest tests/memory
 
-# The report is tested in a real browser. Where this is not root the test says what is missing.
-browser-deps:
-	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
-		(apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null)
+# The report is tested in a real browser, the meter with other allocators. Where this is not root the tests say what is
+# missing.
+system-deps:
+	@(command -v chromium && ldconfig -p | grep -q jemalloc && ldconfig -p | grep -q mimalloc) >/dev/null || \
+		test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		(apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium libjemalloc2 libmimalloc2.0 \
+		>/dev/null)
 
 # fio tells what the device itself can do; without it the benchmarks leave that row out and say so.
 bench-deps:

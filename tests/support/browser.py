@@ -20,7 +20,7 @@ import tempfile
 import time
 from typing import Any
 
-import pytest
+from tests.support.missing import missing
 
 # Nothing that talks to anybody, and nothing of the person whose machine this is.
 _FLAGS = (
@@ -32,13 +32,9 @@ _FLAGS = (
 
 def find() -> str:
     """Chromium's path; without one the test is skipped, and fails in CI."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    reason = "no Chromium: apt-get install chromium"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    names = ("chromium", "chromium-browser", "google-chrome")
+    paths = filter(None, map(shutil.which, names))
+    return next(paths, None) or missing("no Chromium: apt-get install chromium")
 
 
 class Browser:

@@ -14,6 +14,7 @@ import pytest
 
 import lowtide
 from lowtide.errors import WriteError
+from tests.support.missing import missing
 from tests.support.process import in_child
 
 MIB = 2**20
@@ -41,7 +42,7 @@ def image(tmp_path: Path) -> Path:
     try:
         subprocess.run(["mkfs.ext4", "-q", str(path)], check=True, capture_output=True)
     except FileNotFoundError:
-        pytest.skip("mkfs.ext4 is not installed")
+        missing("no mkfs.ext4: apt-get install e2fsprogs")
     return path
 
 

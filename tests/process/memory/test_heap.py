@@ -15,6 +15,7 @@ import pytest
 from lowtide._memory import heap as module
 from lowtide._memory import proc
 from lowtide.errors import UnsupportedError
+from tests.support.missing import missing
 from tests.support.process import output
 
 MIB = 2**20
@@ -52,7 +53,7 @@ def test_what_malloc_keeps_is_not_live_and_comes_back(run: str) -> None:
 def preloaded(name: str, code: str) -> list[str]:
     library = ctypes.util.find_library(name)
     if library is None:
-        pytest.skip(f"no {name}: apt-get install lib{name}*")
+        missing(f"no {name}: apt-get install lib{name}*")
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "LD_PRELOAD": library},
@@ -86,7 +87,7 @@ def test_other_allocators_are_named_and_trimmed(allocator: str) -> None:
 def test_profile_names_the_allocator_of_the_command(tmp_path: Path) -> None:
     library = ctypes.util.find_library("jemalloc")
     if library is None:
-        pytest.skip("no jemalloc: apt-get install libjemalloc2")
+        missing("no jemalloc: apt-get install libjemalloc2")
     job = ["env", f"LD_PRELOAD={library}", sys.executable, "-c", "import time; time.sleep(0.5)"]
     command = [
         sys.executable,
@@ -104,7 +105,7 @@ def test_profile_names_the_allocator_of_the_command(tmp_path: Path) -> None:
 def test_loaded_allocator_that_does_not_serve_malloc_comes_second() -> None:
     library = ctypes.util.find_library("mimalloc")
     if library is None:
-        pytest.skip("no mimalloc: apt-get install libmimalloc2.0")
+        missing("no mimalloc: apt-get install libmimalloc2.0")
     code = """
     import ctypes, sys
     ctypes.CDLL(sys.argv[1])
