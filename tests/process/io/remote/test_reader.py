@@ -118,7 +118,7 @@ def test_blocks_read_the_next_window_meanwhile(
     assert proxy.sent <= 1.1 * (tokens.nbytes + 2**18)
     seen = np.concatenate([chunk.ravel() for chunk in epoch])
     assert len(np.unique(seen)) == len(seen)
-    samples: Any = batches._steps.samples
+    samples: Any = batches._steps.at(0).samples
     assert samples._next is not None
 
 
