@@ -65,11 +65,16 @@ def load_model(run: str | os.PathLike[str], which: Which | None = None) -> GPT:
     Traceback (most recent call last):
     lowtide.errors.NotFoundError: no-such-run/checkpoint.pt: no checkpoint there; pass the folder of a run ...
     """
+    return load_weights(run, which)[0]
+
+
+def load_weights(run: str | os.PathLike[str], which: Which | None = None) -> tuple[GPT, str, int]:
+    """As ``load_model``; also the path of the checkpoint, and its step."""
     path = checkpoint_path(run, which)
     saved = checkpoint.load(path)
     model = GPT(saved.config)
     checkpoint.fill(model, saved, path)
-    return model.eval()
+    return model.eval(), path, saved.step
 
 
 def checkpoint_path(run: str | os.PathLike[str], which: Which | None = None) -> str:

@@ -246,7 +246,8 @@ class Writer:
         checkpoint: Which | None = None,
     ) -> None:
         home, where = folder.folder_of(run), usable(device)
-        self.model = folder.load_model(run, checkpoint).to(where)
+        model, path, step = folder.load_weights(run, checkpoint)
+        self.model, self.source = model.to(where), f"{path}, step {step}"
         if tokenizer is None and not os.path.exists(os.path.join(home, folder.TOKENIZER)):
             raise ArgumentError(f"{home}: has no {folder.TOKENIZER}; pass the tokenizer with --tokenizer")
         self.tokenizer = folder.load_tokenizer(home) if tokenizer is None else tokenizers.make(tokenizer)

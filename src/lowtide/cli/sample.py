@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 
 from lowtide._printable import printable
-from lowtide.cli.output import waiting
+from lowtide.cli.output import say, waiting
 
 _SEPARATOR = "-" * 15 + "\n"  # as nanoGPT's sample.py
 
@@ -70,6 +70,8 @@ def command(
         from lowtide._gpt.generate import Writer
 
         writer = Writer(run, device=device, tokenizer=tokenizer, checkpoint=checkpoint)
+    if sys.stderr.isatty():  # not where only the text is wanted
+        say(writer.source, err=True)
     terminal = sys.stdout.isatty()  # which would obey the control characters that a model can generate
     for number in range(num_samples):
         if number:

@@ -118,6 +118,8 @@ def test_text_of_a_model_does_not_command_a_terminal(tmp_path: Path) -> None:
                 break
     os.close(ours)
     assert ended.returncode == 0
+    before, text = text.split(b", step 0\r\n", 1)
+    assert before.count(b"\x1b") == 1, "lowtide's own, which removes the line that it showed while loading"
     assert text.startswith(rb"\x1b[a")
     assert b"\x1b" not in text
     assert "\x9b" not in text.decode()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -142,3 +144,20 @@ def test_checkpoint_is_the_best_or_the_last(run: Path) -> None:
     best = text(run)
     assert best == text(run, "--checkpoint", "best") == text(run / BEST)
     assert last == text(run, "--checkpoint", "last") == text(run / LAST) != best
+
+
+def test_terminal_shows_the_checkpoint_and_its_step(run: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = ["sample", str(run), "--prompt", "sea", "--max-new-tokens", "4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lowtide.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        check=True,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert shown == f"loading the model …\r\x1b[K{run / LAST}, step 0\r\n"
+    assert done.stdout.startswith("sea")
