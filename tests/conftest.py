@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support import servers
 from tests.support.proxy import FaultProxy
-from tests.support.servers import ObjectServer, shared
+from tests.support.servers import ObjectServer
 
 # No deadline: a shared machine may stall any example. In CI the same examples each time, so that a change
 # which breaks something can be distinguished from an unlucky run.
@@ -41,13 +42,13 @@ def servers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def object_server(servers_folder: Path) -> ObjectServer:
     """A real S3 server on loopback."""
-    return ObjectServer(shared("s3", servers_folder))
+    return servers.object_server(servers_folder)
 
 
 @pytest.fixture
 def web_server(servers_folder: Path) -> tuple[str, Path]:
     """The address of a real web server on loopback, and the folder that it serves."""
-    port = shared("http", servers_folder)
+    port = servers.shared("http", servers_folder)
     return f"http://127.0.0.1:{port}", servers_folder / "http-data"
 
 

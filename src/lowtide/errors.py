@@ -219,6 +219,3 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 class _DeniedWriteError(WriteError, PermissionError):
     """Writing is not allowed there."""
-
-
-denied_write = _DeniedWriteError

@@ -23,7 +23,10 @@ import pytest
 
 KEY, SECRET = "key", "hidden"
 READER = {"access_key_id": "reader", "secret_access_key": SECRET}
-BUCKET = "bucket"
+GUIDE = "bucket"
+"""The bucket of which the guide speaks."""
+BUCKET = f"bucket-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+"""That of this worker, so that tests beside each other do not write the same keys."""
 _IDENTITIES = {
     "identities": [
         {
@@ -74,6 +77,13 @@ class ObjectServer:
         from obstore.store import S3Store
 
         return S3Store(bucket, **self.options, client_options={"allow_http": True})
+
+
+def object_server(folder: Path) -> ObjectServer:
+    """The S3 server of this test run, with a bucket for this worker."""
+    server = ObjectServer(shared("s3", folder))
+    _make_buckets(server.port, BUCKET)
+    return server
 
 
 def program(name: str) -> str:
@@ -129,13 +139,13 @@ def _seaweed(weed: str, data: Path) -> tuple[list[str], int]:
                for name, port in ports.items()]  # fmt: skip
     command = [
         weed, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
-        "-master.volumeSizeLimitMB=64", "-volume.max=40", "-filer", "-s3", f"-s3.config={data / 's3.json'}",
+        "-master.volumeSizeLimitMB=64", "-volume.max=200", "-filer", "-s3", f"-s3.config={data / 's3.json'}",
         "-s3.port.iceberg=0", "-s3.port.lance=0", *options,
     ]  # fmt: skip
     return command, ports["s3"]
 
 
-def _make_buckets(port: int) -> None:
+def _make_buckets(port: int, *buckets: str) -> None:
     import boto3
     from botocore.config import Config
 
@@ -150,12 +160,12 @@ def _make_buckets(port: int) -> None:
     deadline = time.monotonic() + 50
     while True:
         try:
-            for bucket in (BUCKET, "public"):
+            for bucket in buckets:
                 with suppress(
                     client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou
                 ):
                     client.create_bucket(Bucket=bucket)
-            for bucket in (BUCKET, "public"):  # the first write waits for volumes
+            for bucket in buckets:  # the first write waits for volumes
                 client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
             return
         except Exception:
@@ -185,7 +195,7 @@ def main(kind: str, server: str, folder: str, watched: str) -> None:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=data)
     try:
         if kind == "s3":
-            _make_buckets(port)
+            _make_buckets(port, GUIDE, "public")
         else:
             _wait_for(port)
         (place / "ready").write_text(json.dumps({"port": port}))

@@ -19,7 +19,7 @@ from lowtide._io import store
 from lowtide._io.reader import Cache, Reader, ReaderName
 from lowtide._ranks import Rank
 from lowtide._sizes import format_size
-from lowtide.errors import ArgumentError, BudgetError, IndexingError
+from lowtide.errors import ArgumentError, BudgetError, IndexingError, UnsupportedError
 
 if TYPE_CHECKING:
     from lowtide._arrays.chunks import Chunks, Plan
@@ -148,6 +148,11 @@ def open(
     from lowtide._arrays.stored import StoredArray  # which is an Array
 
     is_read = mode in ("r", "readonly")
+    if not is_read and store.is_address(path):
+        raise UnsupportedError(
+            f"{path}: an object cannot be changed in place, got mode={mode!r}; copy it with lowtide.copy, or "
+            "write a new one with lowtide.create"
+        )
     raw: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset, "order": order, "name": name}
     with store.using(path, storage_options, cache_dir, cache):
         policy: Any = "keep" if cache_dir is not None else cache

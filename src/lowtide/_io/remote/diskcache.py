@@ -279,7 +279,7 @@ def _size(nbytes: int) -> int:
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for first, last in ranges:
-        if joined and joined[-1][1] == first and last - joined[-1][0] <= BLOCK:
+        if joined and joined[-1][1] == first and last - joined[-1][0] <= BLOCK + SHORTEST:
             joined[-1] = joined[-1][0], last
         else:
             joined.append((first, last))

@@ -273,7 +273,7 @@ def translated(address: str, what: str, error: Exception, *, writing: bool = Fal
         problem = "access denied"
         if _is_expired(text):
             problem, remedy = "the credentials have expired", "renew them, and resume"
-        denied = errors.denied_write if writing else errors.AccessError
+        denied = errors._DeniedWriteError if writing else errors.AccessError
         return denied(errno.EACCES, f"{problem} {detail}; {remedy}", address)
     if name == "PreconditionError" or code == 412:
         return errors.FileChangedError(

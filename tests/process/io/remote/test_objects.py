@@ -26,7 +26,7 @@ from tests.fuzz.arrays import TARGETS
 from tests.support.buckets import CORPORA, npy, some_batches, upload
 from tests.support.formats import refused
 from tests.support.proxy import FaultProxy
-from tests.support.servers import BUCKET, READER, ObjectServer
+from tests.support.servers import BUCKET, KEY, READER, SECRET, ObjectServer
 
 ORDERS = ("shuffle", "random", "blocks", "sequential", "documents", "packed")
 
@@ -150,7 +150,7 @@ def test_passes_give_every_row_once(order: Any, matrix: tuple[str, np.ndarray], 
     assert sorted(seen.tolist()) == list(range(3000))
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("environment", "matrix")
 def test_errors_say_what_is_missing(object_server: ObjectServer) -> None:
     import obstore
 
@@ -165,6 +165,8 @@ def test_errors_say_what_is_missing(object_server: ObjectServer) -> None:
             pass
     with refused(UnsupportedError, "reader='memmap' reads local files"):
         lowtide.open(f"s3://{BUCKET}/matrix.npy", reader="memmap")
+    with refused(UnsupportedError, "cannot be changed in place", "lowtide.copy"):
+        lowtide.open(f"s3://{BUCKET}/matrix.npy", mode="r+")
     with refused(ArgumentError, "pathlib removes a slash"):
         lowtide.open(Path(f"s3://{BUCKET}/x.npy"))
     with refused(ArgumentError, "storage_options are for addresses"):
@@ -193,6 +195,27 @@ def test_options_take_the_place_of_the_environment(
     obstore.put(object_server.store("public"), "x.npy", npy(rows))
     assert lowtide.open("s3://public/x.npy", storage_options=anonymous).shape == rows.shape
     assert "hidden" not in repr(array._layout)
+
+
+def test_profiles_are_read_by_boto3(
+    object_server: ObjectServer,
+    matrix: tuple[str, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address, rows = matrix
+    (tmp_path / "credentials").write_text(
+        f"[bench]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    options = {"endpoint": object_server.endpoint, "region": "us-east-1"}
+    array = lowtide.open(address, storage_options=options | {"profile": "bench"})
+    np.testing.assert_array_equal(array[3], rows[3])
+    monkeypatch.setenv("AWS_PROFILE", "bench")
+    assert lowtide.open(address, storage_options=options | {"timeout": "20s"}).shape == rows.shape
+    with refused(ArgumentError, "the store cannot be opened", "other"):
+        lowtide.open(address, storage_options=options | {"profile": "other"})
 
 
 def test_web_server_with_ranges(web_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
