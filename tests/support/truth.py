@@ -416,7 +416,7 @@ PROGRAMS = [
         "heap",
     ),
     Program("pipeline", 'cat "$1" | tr a b | head -c 500000000 | wc -c', BOUNDED, needs="sh"),
-    Program("20 ms", "pass", ("unclear",)),
+    Program("20 ms", "pass", ("unclear", "bounded"), r"peak \d MiB over base"),
     Program("300 MiB at once", "b = bytearray(b'x') * (300 << 20)", ("bounded", "unclear")),
     Program(
         "file written, 1 GiB",
