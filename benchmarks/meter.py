@@ -64,7 +64,9 @@ def measure(seconds: float, resident: int) -> dict[str, dict[str, Any]]:
     note("sampler: part of one core", 100 * _sampler_load(seconds), "%", 1)
     note("sampler: resident", _sampler_size() / MIB, "MiB")
     note("profiler: part of one core, steady", 100 * _profiler_load(seconds), "%", 1)
-    note("profiler: slows a program of 8 s by", 100 * _slowdown(), "%", 1)
+    processor, wall = _slowdown()
+    note("profiler: processor time of a program, more by", 100 * processor, "%", 1)
+    note("profiler: wall time of a program, more by", 100 * wall, "%")
     note("one look: status", _each(lambda: proc.status()), "us")
     note("one look: smaps_rollup", _each(lambda: proc.rollup(), 30), "us")
     note("one look: smaps by file", _each(lambda: proc.mappings(), 30), "us")
@@ -148,23 +150,28 @@ def _profiler_load(seconds: float) -> float:
     return float(done.stdout)
 
 
-def _slowdown(rounds: int = 5) -> float:
-    """How much longer a program takes under ``lowtide profile``: the median of pairs, one after the other."""
+def _slowdown(rounds: int = 5) -> tuple[float, float]:
+    """How much more processor time and wall time a program takes under ``lowtide profile``: medians of pairs.
+
+    On a machine that does other things as well, wall time says nothing.
+    """
     work = (
-        "import time, numpy as np\na = np.ones(2**25, 'u1'); started = time.perf_counter(); total = 0\n"
-        "for i in range(1200): total += int(a.sum()) + len(bytes(2**22)) + sum(range(60_000))\n"
-        "print(time.perf_counter() - started)"
+        "import time, numpy as np\na = np.ones(2**25, 'u1'); total = 0\n"
+        "started = time.process_time(), time.perf_counter()\n"
+        "for i in range(600): total += int(a.sum()) + len(bytes(2**22)) + sum(range(60_000))\n"
+        "print(time.process_time() - started[0], time.perf_counter() - started[1])"
     )
     plain = [sys.executable, "-c", work]
     profiled = [sys.executable, "-c", "from lowtide.cli import main; main()", "profile", "--", *plain]
     ratios = []
     for _ in range(rounds):
-        times = [
-            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        before, after = (
+            map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
             for command in (plain, profiled)
-        ]
-        ratios.append(times[1] / times[0])
-    return statistics.median(ratios) - 1
+        )
+        ratios.append([b / a - 1 for a, b in zip(before, after, strict=True)])
+    processor, wall = (statistics.median(column) for column in zip(*ratios, strict=True))
+    return processor, wall
 
 
 def _cpu(pid: int) -> float:

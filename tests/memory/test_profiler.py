@@ -195,7 +195,7 @@ def test_killed_command_is_recorded() -> None:
 
 
 def test_growing_heap_without_reads_grows_over_time() -> None:
-    body = "import time\nkept = []\nfor _ in range(60): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
+    body = "import time\nkept = []\nfor _ in range(85): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
     recording = profiler.record([sys.executable, "-c", body])
     verdict = judge(recording)
     assert verdict.grows
@@ -311,7 +311,7 @@ def test_program_that_changes_its_name_is_followed() -> None:
     """Brackets, spaces and newlines in a name are not fields of its status."""
     body = (
         "import ctypes, time\nctypes.CDLL(None).prctl(15, b') R 1 (x\\n', 0, 0, 0)\nkept = []\n"
-        "for _ in range(40): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
+        "for _ in range(85): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
     )
     recording = profiler.record([sys.executable, "-c", body])
     assert judge(recording).grows

@@ -64,7 +64,7 @@ def test_status_of_the_command_is_kept_within_the_budget(data: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("bounded: peak ")
 
 
-LEAK = "import time\nkept = []\nfor _ in range(50): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
+LEAK = "import time\nkept = []\nfor _ in range(85): kept.append(b'x' * 2**21); time.sleep(0.03)\n"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ _LEAST_GROWTH = 8 * MIB  # less than this over a whole run is the noise of an in
 _LEAST_GROWTH_OVER_TIME = 16 * MIB  # without reads there is nothing to relate it to: ask for more
 _LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
 _LEAST_SECONDS = 0.1
-_LEAST_CLIMBING = 1.0  # seconds of growth without reads: an allocation takes less
+_LEAST_CLIMBING = 1.75  # seconds of growth without reads: an allocation takes less
 _SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
 _LEAST_HIDDEN = 16 * MIB
 _LATE = 0.25  # of the run: growth that starts later says since when
@@ -33,7 +33,7 @@ _BLIND_PART = 0.25  # of the run without a look at shared pages, after which not
 _UNDECIDED = {
     "few points": "too few looks after the program was loaded; run it longer, or on more data",
     "few steps": "too few looks after the program was loaded; run it longer, or on more data",
-    "sudden": "memory rose by {rise} in less than a second, at the end of the run; run it longer",
+    "sudden": "memory rose by {rise} in less than two seconds, at the end of the run; run it longer",
     "late step": "memory rose by {rise} at the end of the run; run it longer to see whether it stays there",
     "two steps": "memory rose by {rise} in steps; run it longer to see whether more follow",
     "just level": "memory rose by {rise} and is level since {level:.1f} s; run it longer",

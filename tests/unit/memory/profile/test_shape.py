@@ -37,6 +37,7 @@ CURVES: dict[str, tuple[Function, str]] = {
     "stairs": (lambda t: 50 + 60 * np.floor(t * 8), "rises"),
     "step": (lambda t: 50 + 100.0 * (t > 0.5), "levels off"),
     "step at the end": (lambda t: 50 + 100.0 * (t > 0.95), "undecided"),
+    "two ramps": (lambda t: 50 + 400 * np.clip(t, 0, 0.2) + 400 * np.clip(t - 0.45, 0, 0.25), "undecided"),
     "leak after a load": (lambda t: 50 + 4000 * np.minimum(t, 0.1) + 60 * t, "rises"),
     "saturating": (lambda t: 50 + 100 * (1 - np.exp(-10 * t)), "levels off"),
     "falling": (lambda t: 500 - 300 * t, "flat"),

@@ -286,6 +286,17 @@ def test_rise_until_workers_ended_long_before_the_end_is_unclear() -> None:
     assert judge(trace).line.startswith("unclear: memory rose by 476 MiB until processes ended")
 
 
+def test_processes_that_come_and_go_are_not_added_up() -> None:
+    """Two pools, one after the other: what the first released is not missed."""
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(234):
+        wave, place = min(index // 70, 2), index % 70
+        size = place * (4, 8)[wave] * MIB if wave < 2 else 5 * MIB
+        trace.add(Point(index * 0.01, wave, (3, 3, 1)[wave] if place else 1, size, 0, 0, 0, 0, 0, 0, 0))
+        trace.shares.add(Shares(index * 0.01, wave, 0, (size, 0.0, 0.0), (size, 0.0, 0.0)))
+    assert not judge(trace).grows
+
+
 def test_copies_of_shared_pages_that_no_look_has_seen_are_unclear() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(200):  # two processes share 100 MiB; pages are touched all the time
@@ -294,7 +305,7 @@ def test_copies_of_shared_pages_that_no_look_has_seen_are_unclear() -> None:
     assert judge(trace).line.startswith(
         "unclear: too few looks at the pages that processes share: up to 100 MiB"
     )
-    for index in (1, 2, 199):  # the looks show that none of them is copied
+    for index in (1, 2, 3, 100):  # the looks show that none of them is copied
         trace.shares.add(
             Shares(index / 100, 1, index * 1000, (200.0 * MIB, 0.0, 0.0), (100.0 * MIB, 0.0, 0.0))
         )
