@@ -161,7 +161,9 @@ def open(
                 raise ArgumentError(
                     f"many files are one array to read, got mode={mode!r}; open them one by one"
                 )
-            title = paths[0] if isinstance(path, list | tuple) else store.absolute(cast("str", path))
+            title = (
+                "".join(paths[:1]) if isinstance(path, list | tuple) else store.absolute(cast("str", path))
+            )
             return files.concatenated(paths, title, reader, policy, raw)
         layout = formats.inspect(cast("str", path), **raw)
         if is_read:

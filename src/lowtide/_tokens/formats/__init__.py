@@ -53,7 +53,6 @@ FORMATS: list[TokenFormat] = [
 ]
 """The formats; the first that recognises a file gets it, and the last recognises every file but an index."""
 
-_GLOB = re.compile(r"[*?\[]")
 _WORD = re.compile(r"(?:^|[^a-z])(train|training|val|valid|validation|test|dev|eval)(?![a-z])")
 _SAME = {"training": "train", "valid": "val", "validation": "val"}
 _LISTED = 5  # names that an error shows
@@ -80,7 +79,7 @@ def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeL
         name = absolute(path)
         if store.is_folder(name):
             tokens = _folder(name, split, dtype)
-        elif not store.exists(name) and _GLOB.search(os.fspath(path)):
+        elif store.is_pattern(os.fspath(path)) and not store.exists(name):
             tokens = _find(_matches(name, split), split, dtype)
         else:
             tokens = _find([name], split, dtype)
