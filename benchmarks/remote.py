@@ -55,8 +55,8 @@ def disk():
             except FileNotFoundError:  # evicted or renamed meanwhile
                 pass
     return total
-count, most, since = 0, disk(), time.perf_counter()
-while time.perf_counter() - since < o["seconds"]:
+count, most, measured = 0, disk(), time.perf_counter()
+while time.perf_counter() - measured < o["seconds"]:
     try:
         next(source)
     except StopIteration:
@@ -64,7 +64,7 @@ while time.perf_counter() - since < o["seconds"]:
     count += 1
     if count % 50 == 0:
         most = max(most, disk())
-seconds = time.perf_counter() - since
+seconds = time.perf_counter() - measured
 print(json.dumps({{"batches": count, "seconds": seconds, "first": first, "disk": max(most, disk()),
     "peak": int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024}}), flush=True)
 os._exit(0)
@@ -371,14 +371,10 @@ def _training(folder: Path, server: ObjectServer) -> Report:
     with _proxied(server.port, 0.02) as proxy:
         environment = os.environ | server.environment()
         environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxy.port}"
-        words = (
-            f"train --data s3://{BUCKET}/bench/train.bin --token-dtype uint16 --vocab-size 50304 --device cpu"
-        )
-        sizes = (
-            "--n-layer 2 --n-head 4 --n-embd 128 --length 256 --batch-size 8 --max-iters 40 --eval-interval 0"
-        )
-        code = "from lowtide.cli import main; main()"
-        command = [sys.executable, "-c", code, *words.split(), *sizes.split(), "--out", str(folder / "run")]
+        words = f"train --data s3://{BUCKET}/bench/train.bin --token-dtype uint16 --vocab-size 50304"
+        words += " --device cpu --preset nanogpt --n-layer 2 --n-head 4 --n-embd 128 --length 256"
+        words += f" --batch-size 8 --max-iters 20 --eval-interval 0 --out {folder / 'run'}"
+        command = [sys.executable, "-c", "from lowtide.cli import main; main()", *words.split()]
         subprocess.run(command, check=True, capture_output=True, env=environment)
     records = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
     steps = [

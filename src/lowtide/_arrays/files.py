@@ -55,7 +55,7 @@ def paths_of(path: Any) -> list[str] | None:
     if not isinstance(path, str | os.PathLike):
         return None
     name = store.absolute(path)
-    if any(character in name for character in "*?[") and not store.exists(name):
+    if store.is_pattern(name) and not store.exists(name):
         paths = sorted(store.glob(name))
         # Without any it is the path of a file that is not there.
         return [store.absolute(each) for each in paths] or None

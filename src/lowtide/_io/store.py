@@ -48,6 +48,17 @@ def is_address(path: object) -> bool:
     return isinstance(path, str) and address.recognises(path)
 
 
+def is_pattern(path: str) -> bool:
+    """Whether ``path`` may be a pattern; a web address with a query, such as a presigned one, is not.
+
+    >>> is_pattern("part-*.npy"), is_pattern("https://host/x.npy?sig=1")
+    (True, False)
+    """
+    if not any(character in path for character in "*?["):
+        return False
+    return not (is_address(path) and address.parse(path).query)
+
+
 def absolute(path: Path) -> str:
     """``path`` as an absolute string, or an error for what cannot be the path of a file.
 

@@ -173,7 +173,7 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
         ("lowtide._arrays.shuffling:shuffle", "shuffle a.npy out.npy"),
         ("lowtide._gpt.train:Data", "train --data books --out new"),
         ("lowtide._gpt.checkpoint:load", "train --out run --resume"),
-        ("lowtide._gpt.folder:load_model", "sample run"),
+        ("lowtide._gpt.folder:load_weights", "sample run"),
         ("lowtide._gpt.generate:generate", "sample run"),
         ("lowtide._gpt.folder:load_model", "export run new"),
         ("lowtide._memory.profile.document:load", "report profile.json"),

@@ -57,7 +57,6 @@ FORMATS: list[TokenFormat] = [
 ]
 """The formats; the first that recognises a file gets it, and the last recognises every file but an index."""
 
-_GLOB = re.compile(r"[*?\[]")
 _WORD = re.compile(r"(?:^|[^a-z])(train|training|val|valid|validation|test|dev|eval)(?![a-z])")
 _LISTED = 5  # names that an error shows
 
@@ -86,7 +85,7 @@ def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeL
         name = absolute(path)
         if store.is_folder(name):
             tokens = _folder(name, split, dtype)
-        elif not store.exists(name) and _GLOB.search(os.fspath(path)):
+        elif store.is_pattern(os.fspath(path)) and not store.exists(name):
             names = in_order(store.glob(name)) or _folders(name)
             if names and store.is_folder(names[0]):
                 return join([find(folder, split=split, dtype=dtype) for folder in names])

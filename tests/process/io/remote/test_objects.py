@@ -25,7 +25,7 @@ from lowtide.errors import (
 from tests.fuzz.arrays import TARGETS
 from tests.support.buckets import CORPORA, npy, some_batches, upload
 from tests.support.formats import refused
-from tests.support.proxy import FaultProxy
+from tests.support.proxy import Exchange, FaultProxy
 from tests.support.servers import BUCKET, KEY, READER, SECRET, ObjectServer
 
 ORDERS = ("shuffle", "random", "blocks", "sequential", "documents", "packed")
@@ -230,6 +230,25 @@ def test_web_server_with_ranges(web_server: tuple[str, Path], monkeypatch: pytes
     np.testing.assert_array_equal(corpus[:], rows.view(np.uint16).ravel())
     with refused(UnsupportedError, "a web server does not list its files"):
         lowtide.corpus(f"{address}/*.bin", dtype="uint16")
+
+
+def test_presigned_address_allows_nothing_but_get(web_server: tuple[str, Path]) -> None:
+    address, folder = web_server
+    rows = np.arange(600, dtype="<u2")
+    np.save(folder / "signed.npy", rows)
+
+    def refuse(exchange: Exchange) -> None:
+        if not exchange.status and exchange.method != "GET":
+            exchange.status = 403
+
+    proxy = FaultProxy(int(address.rpartition(":")[2]))
+    proxy.faults.append(refuse)
+    try:
+        signed = f"{proxy.endpoint}/signed.npy?X-Amz-Signature=0123"
+        np.testing.assert_array_equal(lowtide.open(signed)[:], rows)
+        np.testing.assert_array_equal(lowtide.corpus(signed)[:], rows)
+    finally:
+        proxy.close()
 
 
 def test_corpus_json_opens_with_few_requests(
