@@ -31,6 +31,7 @@ Progress = Callable[[int], object] | bool | None
 Numbers = npt.NDArray[Any]
 T = TypeVar("T")
 _BUDGET = 16 * 2**20  # of a pass
+_LONG_ROW = 512  # elements of a row that NumPy adds to another one at full speed
 _PIECE = 2**18  # elements that are converted at once: in float64 they stay in the processor's cache
 
 
@@ -291,9 +292,25 @@ def _reporting(progress: Progress, name: str, total: int) -> Iterator[Callable[[
 
 def _total(job: _Job, wide: np.dtype[Any]) -> Numbers:
     total = np.zeros(job.shape, wide)
-    for some in job.reduced(lambda piece: piece.astype(wide, copy=False).sum(axis=job.axes)):
+    for some in job.reduced(lambda piece: _sum(piece.astype(wide, copy=False), job.axes)):
         total += some
     return total
+
+
+def _sum(values: Numbers, axes: tuple[int, ...]) -> Numbers:
+    """``values.sum(axis=axes)``. Of short rows several are taken as one: NumPy adds long rows faster."""
+    width = values[:1].size
+    together = 1 << (_LONG_ROW // max(1, width)).bit_length() >> 1
+    if (
+        axes != (0,)
+        or values.ndim < 2
+        or together < 2
+        or len(values) % together
+        or not values.flags.c_contiguous
+    ):
+        return np.asarray(values.sum(axis=axes))
+    sums: Numbers = values.reshape(-1, together * width).sum(axis=0)
+    return np.asarray(sums.reshape(together, *values.shape[1:]).sum(axis=0))
 
 
 def _squares(job: _Job) -> Numbers:
@@ -309,9 +326,9 @@ def _squares(job: _Job) -> Numbers:
         with np.errstate(invalid="ignore", over="ignore"):  # of infinities
             shifted = piece.astype(wide)
             shifted -= shift
-            total = shifted.sum(axis=job.axes)
+            total = _sum(shifted, job.axes)
             shifted *= shifted.conj() if wide.kind == "c" else shifted
-            return piece.size // width, total, shifted.real.sum(axis=job.axes)
+            return piece.size // width, total, _sum(shifted.real, job.axes)
 
     mean, squares, count = np.zeros(job.shape, wide), np.zeros(job.shape, _real(wide)), 0
     for chunk in job.chunks():

@@ -186,3 +186,14 @@ def test_records_and_text_have_no_mean(tmp_path: Path) -> None:
         a.mean()
     with lowtide.open(tmp_path / "s.npy") as a, pytest.raises(ArgumentError, match="not defined"):
         a.max()
+
+
+@pytest.mark.parametrize("shape", [(1024, 3), (1000, 64), (4096, 64), (4097, 8, 2), (512, 600), (64, 1)])
+def test_rows_of_any_width_are_added_alike(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Short rows are added several at a time, if their number allows it."""
+    data = np.random.default_rng(1).normal(3, 2, shape).astype(np.float32)
+    np.save(tmp_path / "x.npy", data)
+    array = lowtide.open(tmp_path / "x.npy")
+    for name in ("sum", "mean", "var"):
+        expected = getattr(data.astype(np.float64), name)(axis=0)
+        np.testing.assert_allclose(getattr(array, name)(axis=0), expected, rtol=1e-6)
