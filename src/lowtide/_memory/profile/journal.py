@@ -182,6 +182,8 @@ def _header_of(header: dict[str, Any]) -> dict[str, Any]:
     known = isinstance(words, list) and all(isinstance(word, str) for word in words)
     if not known or not all(_is_figure(number) for number in numbers if number is not None):
         raise ValueError("the first line")
+    if not fields["started"] <= _MOST_TIME:  # no calendar has a later date
+        raise ValueError("started")
     return fields
 
 

@@ -44,7 +44,8 @@ def token_dtype(dtype: npt.DTypeLike, where: str) -> TokenDtype:
     try:
         parsed: np.dtype[np.generic] = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError, OverflowError) as error:
-        raise ArgumentError(f"{where}: dtype {dtype!r} is not understood by NumPy: {error}") from None
+        reason = str(error)[:200]  # it repeats the value
+        raise ArgumentError(f"{where}: dtype {brief(dtype)} is not understood by NumPy: {reason}") from None
     if parsed.kind not in "iu":
         raise ArgumentError(
             f"{where}: tokens are integers, got dtype {brief(parsed)[6:-1].strip(chr(39)) or parsed}; pass "

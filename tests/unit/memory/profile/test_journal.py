@@ -136,6 +136,11 @@ def test_temporary_file_is_found_and_then_removed(tmp_path: Path, monkeypatch: p
     [
         (1, '{"lowtide_recording":9}'),
         (1, '{"lowtide_recording":1,"command":[7]}'),
+        (
+            1,
+            '{"lowtide_recording":1,"command":["x"],"pid":1,"started":1e17,"interval":1,"budget":null,'
+            '"limit":null,"attached":false}',
+        ),
         (5, "what?"),
         (5, '["point",[1,2]]'),
         (5, '["point",[0,0,"x",0,0,0,0,0,0,0,0]]'),

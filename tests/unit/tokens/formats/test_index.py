@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._tokens.formats import index
-from lowtide._tokens.formats.index import Inside, in_order, read_json
-from lowtide.errors import FormatError, LowtideError, NotAFileError, NotFoundError
+from lowtide._tokens.formats.index import Inside, in_order, read_json, token_dtype
+from lowtide.errors import ArgumentError, FormatError, LowtideError, NotAFileError, NotFoundError
 from tests.support.examples import examples
 from tests.support.formats import refused, write
 
@@ -155,3 +155,10 @@ def test_invalid_json_raises(tmp_path: Path, data: bytes) -> None:
     path = write(tmp_path / "index.json", data)
     with refused(FormatError, path, "invalid JSON"):
         read_json(str(path))
+
+
+def test_message_about_a_long_dtype_is_short() -> None:
+    """An index of a stranger may have anything as its dtype."""
+    with pytest.raises(ArgumentError, match="not understood by NumPy") as caught:
+        token_dtype("a" * 100_000, "corpus.json")
+    assert len(str(caught.value)) < 1000
