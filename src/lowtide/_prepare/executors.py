@@ -67,9 +67,13 @@ class Processes(Executor):
 
     def _start(self) -> None:
         import multiprocessing
+        from multiprocessing import resource_tracker
 
         # Spawned, not forked: a fork inherits locks that other threads hold, and not every system has it.
         context = multiprocessing.get_context("spawn")
+        if hasattr(signal, "pthread_sigmask"):
+            # It would otherwise start with the first worker, and unblock SIGINT before that one is there.
+            resource_tracker.ensure_running()
         # Nothing is ever sent. Workers see the end of the pipe when this process closes it, and when it dies.
         self._receiver, self._alive = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
@@ -77,7 +81,7 @@ class Processes(Executor):
         )
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        with _no_main():
+        with _no_main(), _no_interrupt():
             return self._pool.submit(function, *arguments)
 
     def slots(self) -> int:
@@ -156,8 +160,26 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold SIGINT back from a new process until it ignores it; this process gets it afterwards.
+
+    A terminal sends Ctrl-C to all processes. One that is still importing would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _start_worker(alive: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops the workers
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Each process has a core; threads of the tokenizer would only compete with the other processes.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with, args=(alive,), name="lowtide-alive", daemon=True).start()
