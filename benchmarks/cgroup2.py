@@ -5,9 +5,10 @@
     python -m benchmarks.cgroup2 --kernel kernel/boot/vmlinuz-6.1.0-56-cloud-amd64
 
 Claims: `lowtide profile` names who was killed and at whose limit (that of the container, of a parent, of the
-machine), the worker and not its parent; tmpfs is named; throttling is noticed; where all processes of a
-container are killed at once, `lowtide report` finishes the recording. The machine is emulated: figures mean
-little; the lines are compared with what they must say. It takes some minutes.
+machine; `lowtide watch` that of a group below), the worker and not its parent; tmpfs is named; throttling is
+noticed; where all processes of a container are killed at once, `lowtide report` finishes the recording. The
+machine is emulated: figures mean little; the lines are compared with what they must say. It takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -53,8 +54,13 @@ CASES = {
         _HIGH,
         r"the kernel throttled this container from [\d:]+ for [\d.]+ s: over memory.high of \S+/pod/c \(.*",
     ),
+    "below": (
+        {"pod/c/memory.high": "max"},
+        _LEAK,
+        _KILLED + r"heap \d+ of 128 MiB, the limit of /sys/fs/cgroup/pod/c.*",
+    ),
     "together": (
-        {"pod/c/memory.high": "max", "pod/c/memory.oom.group": "1"},
+        {"pod/c/memory.oom.group": "1"},
         _LEAK,
         r"since the recording started, the kernel OOM-killed processes of its container: \d+",
     ),
@@ -70,6 +76,7 @@ def main() -> None:
     """Boot, run the cases inside, and compare what they print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernel", required=True, help="a vmlinuz with CONFIG_MEMCG")
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), help="these cases")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         disk, log = os.path.join(folder, "initrd.gz"), os.path.join(folder, "log")
@@ -86,12 +93,13 @@ def main() -> None:
             "2",
         ]
         command += ["-display", "none", "-monitor", "none", "-serial", f"file:{log}", "-no-reboot"]
-        command += ["-kernel", options.kernel, "-initrd", disk, "-append", "console=ttyS0 quiet panic=1"]
+        append = f"console=ttyS0 quiet panic=1 lowtide_cases={','.join(options.only)}"
+        command += ["-kernel", options.kernel, "-initrd", disk, "-append", append]
         subprocess.run(command, check=True, timeout=900)
         printed = Path(log).read_text(errors="replace").replace("\r", "")
     parts = dict(re.findall(r"=== (\w+)\n(.*?)(?==== )", printed, re.DOTALL))
     wrong = 0
-    for name, (_, _, expected) in CASES.items():
+    for name, (_, _, expected) in ((name, CASES[name]) for name in options.only):
         lines = parts.get(name, "").splitlines()
         line = next((line for line in lines if re.fullmatch(expected, line)), None)
         wrong += line is None
@@ -116,13 +124,23 @@ def inside() -> None:
         os.makedirs(f"{groups}/{group}", exist_ok=True)
         if group != "pod/c":
             Path(f"{groups}/{group}/cgroup.subtree_control").write_text("+memory")
+    line = Path("/proc/cmdline").read_text().rpartition("lowtide_cases=")[2]
+    chosen = line.split()[0].split(",")
     for name, (settings, program, _) in CASES.items():
         print(f"=== {name}", flush=True)
-        for file, value in settings.items():
+        for file, value in settings.items():  # which stay for those after it
             Path(f"{groups}/{file}").write_text(value)
+        if name not in chosen:
+            continue
         tool = [sys.executable, "-c", "from lowtide.cli import main; main()"]
         enter = f'echo $$ > {groups}/pod/c/cgroup.procs && exec "$@"'
         profile = [*tool, "profile", "--save", "/tmp/a.json", "--", sys.executable, "-c", program]
+        if name == "below":  # the pod is watched from outside, the group in it is killed
+            leak = [sys.executable, "-c", f"import time; time.sleep(60)\n{program}"]
+            with subprocess.Popen(["/bin/sh", "-c", enter, "sh", *leak]):
+                watch = [*tool, "watch", f"{groups}/pod", "--every", "5", "--for", "120"]
+                print(subprocess.run(watch, stdout=-1, text=True, check=False).stdout)
+            continue
         subprocess.run(["/bin/sh", "-c", enter, "sh", *profile], check=False)
         if name == "together":
             subprocess.run([*tool, "report", "/tmp/a.json"], check=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 
 def printable(text: object, keep: str = "") -> str:
     r"""``str(text)`` with every character that is not printable written as its escape.
@@ -33,6 +36,40 @@ def printable(text: object, keep: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in shown
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "shard"), counted(2000, "document")
+    ('1 shard', '2,000 documents')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first names of a list, and how many follow.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b, … 1 more'
+    """
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+) -> list[str]:
+    """What differs between two mappings, in words; of ``names``, or of all.
+
+    >>> changes({"rows": 2, "seed": 0}, {"rows": 3, "seed": 0})
+    ['rows was 2 and is 3']
+    """
+    return [
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        for name in names or sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
 
 
 def brief(value: object, limit: int = 200) -> str:

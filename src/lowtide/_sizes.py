@@ -7,22 +7,9 @@ import re
 
 from lowtide.errors import ArgumentError
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 2**10,
-    "kib": 2**10,
-    "kb": 10**3,
-    "m": 2**20,
-    "mib": 2**20,
-    "mb": 10**6,
-    "g": 2**30,
-    "gib": 2**30,
-    "gb": 10**9,
-    "t": 2**40,
-    "tib": 2**40,
-    "tb": 10**12,
-}
+_UNITS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgt", 1):
+    _UNITS |= {_prefix: 1024**_power, f"{_prefix}ib": 1024**_power, f"{_prefix}b": 1000**_power}
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
@@ -40,19 +27,24 @@ def parse_size(size: int | str) -> int:
     if isinstance(size, str):
         if size.rstrip().endswith("%"):
             return _parse_percentage(size)
-        match = _SIZE.fullmatch(size)
-        unit = _UNITS.get(match[2].lower()) if match else None
-        if match is None or unit is None:
+        number = _scaled(size, _UNITS)
+        if number is None:
             raise ArgumentError(
                 f"size {size!r} is not understood; write bytes, or a number with KiB, MiB, GiB, TiB or %"
             )
-        whole, _, part = match[1].partition(".")
-        number = int(whole + part) * unit // int(10 ** len(part))  # exact, however large
-    else:
-        number = int(size)
-    if number < 0:
+        return number
+    if int(size) < 0:
         raise ArgumentError(f"size must not be negative, got {size!r}")
-    return number
+    return int(size)
+
+
+def _scaled(text: str, units: dict[str, int]) -> int | None:
+    """The value of a number with a unit, exact however large; None if it is not one."""
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        return None
+    digits, _, part = match[1].partition(".")
+    return int(digits + part) * units[match[2].lower()] // int(10 ** len(part))
 
 
 def _parse_percentage(size: str) -> int:
@@ -73,16 +65,12 @@ def parse_count(count: int | str) -> int:
     >>> parse_count("100M"), parse_count("1.5B"), parse_count("20_000"), parse_count(7)
     (100000000, 1500000000, 20000, 7)
     """
-    if isinstance(count, str):
-        match = _SIZE.fullmatch(count.replace("_", "").replace(",", ""))
-        factor = _FACTORS.get(match[2].lower()) if match else None
-        if match is None or factor is None:
-            raise ArgumentError(
-                f"count {count!r} is not understood; write a number, or one with k, M, G or T"
-            )
-        digits, _, part = match[1].partition(".")
-        return int(digits + part) * factor // int(10 ** len(part))
-    return whole("count", count)
+    if not isinstance(count, str):
+        return whole("count", count)
+    number = _scaled(count.replace("_", "").replace(",", ""), _FACTORS)
+    if number is None:
+        raise ArgumentError(f"count {count!r} is not understood; write a number, or one with k, M, G or T")
+    return number
 
 
 def format_size(size: float) -> str:

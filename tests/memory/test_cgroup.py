@@ -61,6 +61,22 @@ def test_hybrid_machine_uses_version_1(tree: Tree) -> None:
     assert current.parts() == (20 * MIB, 60 * MIB)
 
 
+def test_version_1_adds_up_kills_of_groups_below_but_not_of_the_machine(tree: Tree) -> None:
+    def control(kills: int) -> str:
+        return f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}"
+
+    root = tree.group("memory", oom_control=control(1), failcnt=0)
+    (tree.mount / "memory/release_agent").touch()
+    tree.group("memory/other", oom_control=control(8), failcnt=0)
+    path = tree.group("memory/job", oom_control=control(2), failcnt=0)
+    tree.group("memory/job/idle", oom_control=control(0), failcnt=0)
+    worker = tree.group("memory/job/a/worker", oom_control=control(4), failcnt=0)
+    job = cgroup.CgroupV1(path, root)
+    assert job.kills() == {path: 2, worker: 4}
+    assert (job.killed(), job.events()["oom_kill"]) == (6, 2)
+    assert cgroup.CgroupV1(root, root).killed() == 1
+
+
 def test_version_1_reports_limits_of_hidden_parents(tree: Tree) -> None:
     tree.process(
         "4:memory:/docker/abc\n", f"35 31 0:32 /docker/abc {tree.mount} rw - cgroup cgroup rw,memory"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,10 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lowtide._memory.profile import document
+from tests.support.cgroup import LimitedGroup
 
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
 LEAK = "import time\nkept = []\nwhile True: kept.append(b'x' * 2**20); time.sleep(0.003)\n"
@@ -55,6 +60,75 @@ def test_killed_worker_is_mentioned_though_the_command_succeeds(limited: Any) ->
     assert done.returncode == 0
     assert done.stderr.count("the kernel OOM-killed process ") == 1
     assert "import time" in done.stderr, "the worker's command, not that of its parent"
+
+
+WORKER = """
+import os, sys
+with open(f"{sys.argv[1]}/cgroup.procs", "w") as file: file.write(str(os.getpid()))
+exec(sys.argv[2])
+"""
+
+
+@pytest.fixture
+def inner(limited: Any) -> Iterator[tuple[LimitedGroup, str]]:
+    """A container of 256 MiB with a group of 96 MiB in it, as supervisors make them for their workers."""
+    with limited("256 MiB") as group:
+        if group.version != 1:
+            pytest.skip("in version 2 a parent's counters have those of its groups: benchmarks.cgroup2")
+        folder = f"{group.path}/worker"
+        os.mkdir(folder)
+        Path(folder, "memory.limit_in_bytes").write_text(str(96 * 2**20))
+        try:
+            yield group, folder
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(folder)
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["group stays", "another group is removed meanwhile"])
+def test_kill_in_a_group_below_is_seen(inner: tuple[LimitedGroup, str], removed: bool) -> None:
+    group, folder = inner
+    script = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {WORKER!r}, *sys.argv[1:3]])"
+    if removed:  # which had a kill before the profiler started
+        os.mkdir(other := f"{group.path}/other")
+        Path(other, "memory.limit_in_bytes").write_text(str(64 * 2**20))
+        subprocess.run([sys.executable, "-c", WORKER, other, LEAK], check=False)
+        script += "; os.rmdir(sys.argv[3])"
+    command = [sys.executable, "-c", script, folder, LEAK, *([other] if removed else [])]
+    done = group.run([*LOWTIDE, "profile", "--", *command])
+    assert done.returncode == 0
+    assert group.oom_kills() == 0, "the group itself counts nothing"
+    (event,) = (line for line in done.stderr.splitlines() if "OOM-killed" in line)
+    pattern = (
+        rf".* process \d+ \(.*\) of this container at .*: heap \d+ of 96 MiB, the limit of {folder}(,.*)?"
+    )
+    assert re.fullmatch(pattern, event), event
+
+
+def test_doctor_counts_kills_in_groups_below(inner: tuple[LimitedGroup, str]) -> None:
+    group, folder = inner
+    subprocess.run([sys.executable, "-c", WORKER, folder, LEAK], check=False)
+    done = group.run([*LOWTIDE, "doctor"])
+    assert re.search(r"OOM kills +\S* *1 since this container was started", done.stdout), done.stdout
+
+
+def test_unfinished_recording_finds_a_kill_in_a_group_below(
+    inner: tuple[LimitedGroup, str], tmp_path: Path
+) -> None:
+    group, folder = inner
+    saved = tmp_path / "a.json"
+    command = group.command([*LOWTIDE, "profile", "--save", str(saved), "--", "sleep", "30"])
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
+        deadline = time.monotonic() + 20
+        while not (saved.exists() and saved.read_text().count("point") > 10):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (job,) = map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split())
+        run.kill()
+    subprocess.run([sys.executable, "-c", WORKER, folder, LEAK], check=False)
+    os.kill(job, signal.SIGKILL)
+    done = subprocess.run([*LOWTIDE, "report", str(saved)], capture_output=True, text=True, check=False)
+    assert "the kernel OOM-killed processes of its container: 1" in done.stdout + done.stderr
 
 
 def test_memory_file_system_that_fills_the_limit_is_the_reason(limited: Any) -> None:

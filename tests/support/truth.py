@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +31,16 @@ class Program:
     cold: bool = False  # the file is not in the page cache
     needs: str = ""  # a module or a command
     unclear: bool = True  # whether `unclear` may happen: it is short, or hard for a person too
+    before: str = ""  # Python that writes what it reads, once for a folder
 
     def command(self, path: str, folder: str) -> list[str]:
         """The command that runs it on the file at ``path``, with ``folder`` for what it writes."""
+        done = os.path.join(folder, f"{self.name}.done")
+        if self.before and not os.path.exists(done):
+            subprocess.run(
+                [sys.executable, "-c", HEAD + self.before, path, folder], capture_output=True, check=True
+            )
+            open(done, "w").close()
         if self.needs in ("node", "java"):
             name = os.path.join(folder, "Main.java" if self.needs == "java" else "main.js")
             with open(name, "w") as file:
@@ -154,11 +162,15 @@ with open(name, 'w') as file:
 del block, rows
 """
 ARROW = """
-import numpy as np, datasets
-name = os.path.join(sys.argv[2], 'arrow')
-if not os.path.isdir(name): raise SystemExit('no dataset')
-d = datasets.load_from_disk(name).with_format('numpy')
-for i in range(0, len(d), 64): d[i : i + 64]
+import datasets, pyarrow as pa
+with open(path, 'rb') as file: data = pa.py_buffer(file.read(512 << 20))
+rows = pa.FixedSizeListArray.from_arrays(pa.Array.from_buffers(pa.uint8(), 512 << 20, [None, data]), 1 << 16)
+datasets.Dataset(pa.table({'x': rows})).save_to_disk(os.path.join(sys.argv[2], 'arrow'))
+"""
+ARROW_READ = """
+import datasets
+rows = datasets.load_from_disk(os.path.join(sys.argv[2], 'arrow')).with_format('numpy')
+for i in range(0, len(rows), 64): rows[i : i + 64]['x'].sum()
 """
 SOCKETS = """
 import resource, socket
@@ -376,6 +388,14 @@ PROGRAMS = [
         "heap",
         needs="pandas",
     ),
+    Program(
+        "Hugging Face data set, Arrow",
+        ARROW_READ,
+        GROWS,
+        r"mapped: data-.*\.arrow",
+        needs="datasets",
+        before=ARROW,
+    ),
     Program("plain reads", reads("time.sleep(0.001)"), BOUNDED, quick=True, unclear=False),
     Program(
         "plain reads, 3 epochs, inside 1500 MiB",
@@ -416,7 +436,7 @@ PROGRAMS = [
         "heap",
     ),
     Program("pipeline", 'cat "$1" | tr a b | head -c 500000000 | wc -c', BOUNDED, needs="sh"),
-    Program("20 ms", "pass", ("unclear", "bounded"), r"peak \d MiB over base"),
+    Program("20 ms", "pass", ("unclear",)),
     Program("300 MiB at once", "b = bytearray(b'x') * (300 << 20)", ("bounded", "unclear")),
     Program(
         "file written, 1 GiB",
@@ -481,7 +501,7 @@ PROGRAMS = [
         "f = open(path, 'rb', buffering=0)\nd = [f.read(4 << 20) for _ in range(100)]\n"
         "end = time.time() + 3\nwhile time.time() < end: sum(range(10000))\n",
         BOUNDED,
-        "loads (3[5-9]|4[0-9])[0-9] MiB, then flat",
+        "loads (3[89]|4[012])[0-9] MiB, then flat",
         quick=True,
     ),
     Program(

@@ -102,9 +102,35 @@ class MemoryCgroup:
 
         Version 2 also has ``oom`` (the limit could not be met), ``max`` (the limit was met, and something
         was reclaimed) and ``high`` (throttled), of this group and those below. Version 1 has ``max``, and
-        counts kills of this group alone.
+        counts kills of this group alone: see ``kills``.
         """
         raise NotImplementedError
+
+    def kills(self) -> dict[str, int]:
+        """How many processes the kernel killed, by the folder of their group: this one or one below.
+
+        A group that was removed has no count any more.
+        """
+        return {group.path: count for group in self._below() if (count := group._own_kills())}
+
+    def killed(self) -> int:
+        """How many processes of this group and of those below the kernel killed."""
+        return self.events().get("oom_kill", 0)
+
+    def _own_kills(self) -> int:
+        raise NotImplementedError
+
+    def _below(self) -> Iterator[Self]:
+        """This group and those below it."""
+        yield self
+        try:
+            if os.stat(self.path).st_nlink == 2:  # no folders: the usual case, and it is asked often
+                return
+        except OSError:
+            return
+        for folder, names, _ in os.walk(self.path):
+            for name in names:
+                yield type(self)(os.path.join(folder, name), self.mount)
 
     def charged(self) -> Charged:
         """What the group is charged for besides page cache."""
@@ -178,6 +204,16 @@ class CgroupV1(MemoryCgroup):
         hits = _number(self.path, "memory.failcnt") or 0
         return {"oom_kill": counts.get("oom_kill", 0), "max": hits}
 
+    def killed(self) -> int:
+        return sum(self.kills().values())
+
+    def _own_kills(self) -> int:
+        return self.events()["oom_kill"]
+
+    def _below(self) -> Iterator[Self]:
+        # Below the root of the tree is the whole machine. Only the root has this file; a container does not.
+        return iter((self,)) if os.path.exists(f"{self.path}/release_agent") else super()._below()
+
     def kernel(self, stat: dict[str, int]) -> int:
         return _number(self.path, "memory.kmem.usage_in_bytes") or 0
 
@@ -203,6 +239,10 @@ class CgroupV2(MemoryCgroup):
 
     def events(self) -> dict[str, int]:
         return _counts(f"{self.path}/memory.events")
+
+    def _own_kills(self) -> int:
+        # Before Linux 5.2 it is not known which of the groups below it was.
+        return _counts(f"{self.path}/memory.events.local").get("oom_kill", 0)
 
     def kernel(self, stat: dict[str, int]) -> int:
         parts = ("kernel_stack", "pagetables", "percpu", "slab")  # before Linux 5.18 there is no sum

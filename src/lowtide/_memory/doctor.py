@@ -153,10 +153,9 @@ def _history() -> Iterator[Finding]:
         return
     levels = list(group.upwards())
     counters = [level.events() for level in levels]
-    kills = counters[0].get("oom_kill", 0)
+    kills = group.killed()
     value = f"{kills} since this container was started" if kills else "none"
-    # In version 2 a parent's count has those of its groups.
-    elsewhere = max(count.get("oom_kill", 0) for count in counters) - kills
+    elsewhere = max(level.killed() for level in levels) - kills  # a parent's count has those of its groups
     if elsewhere:
         value += f", {elsewhere} in groups beside it"
     advice = "it was memory: `lowtide profile` shows which process is killed, when and at which limit"

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from lowtide._memory import mprof
 from lowtide._printable import printable
 from lowtide.cli.output import say
 
@@ -53,8 +54,6 @@ def run(
     words: tuple[str, ...],
 ) -> None:
     """Run COMMAND and record its memory. A script that ends in .py is run with Python."""
-    from lowtide._memory import mprof
-
     del nopython
     say(f"mprof: Sampling memory every {interval}s", err=True)
     if python and not words[0].endswith(".py") and not os.path.basename(words[0]).startswith("python"):
@@ -67,8 +66,6 @@ def run(
 @command.command("list")
 def list_() -> None:
     """List the recordings in this folder, with their numbers."""
-    from lowtide._memory import mprof
-
     for number, path in enumerate(mprof.paths()):
         moment = re.sub(r"mprofile_(....)(..)(..)(..)(..)(..)\.dat", r"\4:\5:\6 \3/\2/\1", path)
         say(f"{number} {path} {moment}")
@@ -78,8 +75,6 @@ def list_() -> None:
 @click.argument("recordings", nargs=-1)
 def peak(recordings: tuple[str, ...]) -> None:
     """Print the peak of RECORDINGS, by path or number. [default: the newest]"""
-    from lowtide._memory import mprof
-
     for path in mprof.paths(recordings or ("-1",)):
         recorded = mprof.read(path)
         click.echo(f"{printable(path)}\t{max(recorded.curve.sizes):.3f} MiB")
@@ -93,8 +88,6 @@ def peak(recordings: tuple[str, ...]) -> None:
 @click.argument("recordings", nargs=-1)
 def plot(title: str | None, output: str | None, recordings: tuple[str, ...]) -> None:
     """Plot RECORDINGS, by path or number, with matplotlib. [default: the newest]"""
-    from lowtide._memory import mprof
-
     mprof.plot(mprof.paths(recordings or ("-1",)), title, output)
 
 
@@ -103,8 +96,6 @@ def plot(title: str | None, output: str | None, recordings: tuple[str, ...]) -> 
 @click.argument("recordings", nargs=-1, required=True)
 def rm(dry_run: bool, recordings: tuple[str, ...]) -> None:
     """Remove RECORDINGS, by path or number."""
-    from lowtide._memory import mprof
-
     _remove(mprof.paths(recordings), dry_run)
 
 
@@ -112,8 +103,6 @@ def rm(dry_run: bool, recordings: tuple[str, ...]) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be removed.")
 def clean(dry_run: bool) -> None:
     """Remove all recordings in this folder."""
-    from lowtide._memory import mprof
-
     _remove(mprof.paths(), dry_run)
 
 

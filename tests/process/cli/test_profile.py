@@ -72,7 +72,7 @@ LEAK = "import time\nkept = []\nfor _ in range(85): kept.append(b'x' * 2**21); t
     [
         (["--fail-on-growth"], LEAK, 4),
         ([], LEAK, 0),
-        (["--fail-on-growth"], "import time; time.sleep(0.5)", 0),
+        (["--fail-on-growth"], "import time; time.sleep(0.8)", 0),
         (["--fail-on-growth", "--budget", "32MiB"], LEAK, 3),
         (["--fail-on-growth"], f"{LEAK}raise SystemExit(7)", 7),
         (["--budget", "32MiB"], f"{LEAK}raise SystemExit(7)", 7),
@@ -194,7 +194,7 @@ def test_interrupt_reaches_the_command_and_keeps_the_report(number: int, tmp_pat
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as run:
         assert run.stdout
         child = int(run.stdout.readline())
-        time.sleep(0.3)
+        time.sleep(0.8)  # long enough for a verdict
         os.kill(run.pid, number)
         _, printed = run.communicate(timeout=20)
     assert run.returncode == 128 + number
@@ -208,7 +208,7 @@ def test_ctrl_c_from_a_terminal_reaches_the_command_once(tmp_path: Path) -> None
     script = (
         "import time\ntry: print('ready', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt:\n"
-        "    time.sleep(0.1); print('cleaned up', flush=True); raise SystemExit(5)\n"
+        "    time.sleep(0.8); print('cleaned up', flush=True); raise SystemExit(5)\n"
     )
     command = [*LOWTIDE, "profile", "--", sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True) as run:

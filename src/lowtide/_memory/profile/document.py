@@ -106,12 +106,19 @@ def of(recording: Recording, verdict: Verdict | None = None) -> Document:
 
 
 def _mappings(recording: Recording) -> list[dict[str, Any]]:
-    """The data files, mapped or read, with the highest that was seen of each."""
+    """The data files, mapped or read, with the highest that was seen of each, and when.
+
+    Looks at files are rarer than points: the curve may have risen since.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for detail in recording.details:
         for name, figures in (("resident", detail.mapped), ("page_cache", detail.cached)):
             for path, size in figures.items():
-                row = rows.setdefault(path, {"path": path, "resident": 0, "page_cache": None})
+                row = rows.setdefault(
+                    path, {"path": path, "resident": 0, "resident_at": None, "page_cache": None}
+                )
+                if name == "resident" and size > row[name]:
+                    row["resident_at"] = round(detail.time, 2)
                 row[name] = max(row[name] or 0, size)
     ranked = sorted(rows.values(), key=lambda row: -max(row["resident"], row["page_cache"] or 0))
     for row in ranked[:20]:
@@ -209,7 +216,7 @@ def _check(path: str, document: Document) -> None:
     for index, row in enumerate(document["mappings"]):
         if not isinstance(row, dict) or not isinstance(row.get("path"), str):
             raise _wrong(path, f"mappings[{index}]", "an object with a path", row)
-        for name in ("resident", "page_cache", "size"):
+        for name in ("resident", "resident_at", "page_cache", "size"):
             if row.get(name) is not None and not (_is_number(row[name]) and row[name] >= 0):
                 raise _wrong(path, f"mappings[{index}].{name}", "a number >= 0", row[name])
     for name in ("base_mib", "peak_mib", "bytes_read", *_NUMBERS):

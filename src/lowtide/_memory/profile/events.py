@@ -52,6 +52,8 @@ class EventLog:
         self._levels = list(group.upwards()) if group else []
         self._started = started  # seconds since the epoch
         self._counters = self.counters()
+        self._by_group = self._levels[0].kills() if self._levels else {}
+        self._killed_in: MemoryCgroup | None = None  # the group of the last one, if it is below this
         self._stalled = self._levels[0].pressure() if self._levels else None
         self._met: set[str] = set()  # levels whose limit could not be met since the last event
         self._usage = Charged()
@@ -67,8 +69,11 @@ class EventLog:
         self._throttled: dict[str, tuple[float, float, int]] = {}  # by level: from, until, how often
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """The counters of each level, by its folder."""
-        return {level.path: level.events() for level in self._levels}
+        """The counters of each level, by its folder; kills include those of groups below."""
+        counters = {level.path: level.events() for level in self._levels}
+        if self._levels:
+            counters[self._levels[0].path]["oom_kill"] = self._levels[0].killed()
+        return counters
 
     def look(self, time: float, heaps: dict[int, int]) -> None:
         """Note which processes have ended (``heaps`` is of the living), and what the counters say."""
@@ -116,14 +121,27 @@ class EventLog:
         for place, level in enumerate(self._levels):
             old, new = before[level.path], self._counters[level.path]
             rise = {name: count - old.get(name, 0) for name, count in new.items()}
-            if place == 0 and rise.get("oom_kill", 0) > 0:  # kills of a parent's other groups are not ours
+            if place == 0 and (kills := self._killed_since(rise["oom_kill"])):
                 self._noticed = self._noticed if self._kills else time
-                self._kills += rise["oom_kill"]
+                self._kills += kills
             if rise.get("oom", 0) > 0:
                 self._met.add(level.path)
             # A parent's counters have those of its groups.
             self._throttle(level.path, time, rise.get("high", 0) - throttled_below)
             throttled_below = rise.get("high", 0)
+
+    def _killed_since(self, rise: int) -> int:
+        """Kills since the last look; those of a parent's other groups are not ours."""
+        group = self._levels[0]
+        if rise == 0 and group.version == 2:
+            return 0
+        # In version 1 the sum may stay the same: a group below was removed, with its count.
+        before, self._by_group = self._by_group, group.kills()
+        rises = {path: count - before.get(path, 0) for path, count in self._by_group.items()}
+        rises = {path: count for path, count in rises.items() if count > 0}
+        below = [path for path in rises if path != group.path]
+        self._killed_in = type(group)(below[-1], group.mount) if below else None
+        return max(rise, sum(rises.values()))
 
     def _explain(self, time: float, patient: bool) -> None:
         """Turn kills into events; those without a process in sight wait a little."""
@@ -167,18 +185,20 @@ class EventLog:
         used = ", ".join(parts or [f"heap {heap / MIB:.0f}"])
         if level is None or limit is None:
             return f"{used} MiB; no limit of the container was reached, so the machine was out of memory"
-        where = "" if level is self._levels[0] else f", the limit of {level.path}"
+        where = "" if level == self._levels[0] else f", the limit of {level.path}"
         return f"{used} of {limit / MIB:.0f} MiB{where}"
 
     def _level(self) -> tuple[MemoryCgroup | None, int | None]:
         """The innermost group whose limit could not be met, and the limit."""
-        for level in self._levels:
+        inner = self._killed_in
+        for level in inner.upwards() if inner else self._levels:
             limit = level.own_limit()
             if limit is None:
                 continue
             # Version 1 does not count it: there, a group that was at its limit.
             near = level.version == 1 and (level.peak() or 0) >= limit - MIB
-            if level.path in self._met or near:
+            below = level not in self._levels and level.events().get("oom", 0) > 0
+            if level.path in self._met or near or below:
                 return level, limit
         return None, None
 

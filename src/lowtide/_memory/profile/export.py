@@ -84,7 +84,7 @@ def gauges(watched: Profiler) -> dict[str, float | None]:
             "container_heap": charged.heap,
             "container_shared": charged.shared,
             "container_kernel": charged.kernel,
-            "container_oom_kills": events.get("oom_kill"),
+            "container_oom_kills": group.killed() if "oom_kill" in events else None,
             "container_throttled": events.get("high"),
         }
         own = group.pressure()

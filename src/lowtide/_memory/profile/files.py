@@ -83,11 +83,13 @@ class Files:
         total = 0
         seen = set()
         for device, point in self._mounts(self._tree.root):
+            place = f"{proc.ROOT}/{self._tree.at(self._tree.root)}/root{point}"
             try:
-                about = os.statvfs(f"{proc.ROOT}/{self._tree.at(self._tree.root)}/root{point}")
+                visible, about = os.stat(place).st_dev, os.statvfs(place)
             except OSError:
                 continue
-            if device not in seen:
+            # Mounted again at the same place, as /dev/shm often is in containers: only the last one is seen.
+            if device == visible and device not in seen:
                 seen.add(device)
                 total += (about.f_blocks - about.f_bfree) * about.f_frsize
         return total

@@ -222,7 +222,7 @@ def _since(counters: Any, last: float) -> list[Event]:
         # The file may be a stranger's: look nowhere but among cgroups.
         if here is None or os.path.commonpath([here.mount, os.path.normpath(path)]) != here.mount:
             break
-        count = type(here)(path, here.mount).events().get("oom_kill", 0) - int(before.get("oom_kill", 0))
+        count = type(here)(path, here.mount).killed() - int(before.get("oom_kill", 0))
         if count > 0:
             text = f"since the recording started, the kernel OOM-killed processes of its container: {count}"
             return [Event("oom_kill", last, last, text)]

@@ -131,11 +131,13 @@ def _table(document: Document) -> str:
     for row in rows:
         path, resident = str(row["path"]), row.get("resident") or 0
         folder, name = os.path.split(path)
+        at = row.get("resident_at")
+        when = f"<small>at {_duration(at)}</small>" if resident and at is not None else ""
         cells.append(
             f'<tr><td class="path" title="{escape(path)}"><b>{escape(name)}</b>'
             f"<span>{escape(folder)}</span></td>"
             f'<td class="bar"><i style="width:{100 * resident / largest:.1f}%"></i>'
-            f"<em>{format_size(resident) if resident else '–'}</em></td>"
+            f"<em>{format_size(resident) if resident else '–'}{when}</em></td>"
             f"<td>{_size(row.get('page_cache'))}</td><td>{_size(row.get('size'))}</td></tr>"
         )
     return "".join(cells)

@@ -78,8 +78,25 @@ def series_of(recording: Recording) -> Series:
     mapped_then = _between(now.time, details, mapped[np.maximum(0, looks - 1)])
     unmapped = np.maximum(0.0, column(lambda detail: detail.unmapped) + mapped_then - mapped)
     cache = np.minimum(column(lambda detail: sum(detail.cached.values())), unmapped)
-    program = column(lambda detail: detail.program or detail.code)
+    program = _loaded(now.time, mapped, details)
     return Series(now.time, read, anon, mapped, shared, cache, now.major, now.device, program, unseen)
+
+
+def _loaded(times: Curve, mapped: Curve, details: Sequence[Detail]) -> Curve:
+    """Bytes of programs and libraries at each point.
+
+    The looks at files are rare, and a program is loaded in a few milliseconds. What was mapped between two of
+    them was the program first, up to what the later one has.
+    """
+    sizes = [float(detail.program or detail.code) for detail in details]
+    if not sizes:
+        return np.zeros(len(times))
+    sizes = [0.0, *itertools.accumulate(sizes, max)]
+    data = np.array([0.0, *(float(sum(detail.mapped.values())) for detail in details)])
+    last = np.searchsorted([detail.time for detail in details], times, side="right")
+    before, after = np.array(sizes)[last], np.array([*sizes[1:], sizes[-1]])[last]
+    loaded: Curve = np.maximum.accumulate(np.clip(mapped - data[last], before, after))
+    return loaded
 
 
 def _unmapped_memory(
@@ -88,15 +105,26 @@ def _unmapped_memory(
     """Bytes of files in memory file systems that are not mapped.
 
     Files that are closed at once are missed by most looks. If one was seen, then what the file systems have
-    risen by is the command's, as far as it wrote as much to no device.
+    risen by is the command's, as far as it wrote as much to no device. So it is if they rise in step.
     """
     seen = column(lambda detail: max(0, sum(detail.memory_files.values()) - detail.tmpfs))
-    if not any(detail.memory_files for detail in details):
-        return seen
     risen = column(lambda detail: detail.memory_used - details[0].memory_used - detail.tmpfs)
-    nowhere = now.written - now.stored
-    unmapped: Curve = np.maximum(seen, np.minimum(risen, nowhere - nowhere[0]))
+    nowhere = now.written - now.stored - now.written[0] + now.stored[0]
+    known = any(detail.memory_files for detail in details)
+    if not details or not (known or _in_step(now.time, risen, nowhere, details)):
+        return seen
+    unmapped: Curve = np.maximum(seen, np.minimum(risen, nowhere))
     return unmapped
+
+
+def _in_step(times: Curve, risen: Curve, nowhere: Curve, details: Sequence[Detail]) -> bool:
+    """Whether memory file systems rose in step with what was written to no device: at each look, as much."""
+    looks = np.searchsorted(times, [detail.time for detail in details]).clip(max=len(times) - 1)
+    looks = looks[: int(np.argmax(risen[looks])) + 1]  # in the end files may be removed
+    largest = float(nowhere[looks].max(initial=0.0))
+    apart = np.abs(risen[looks] - nowhere[looks])
+    moves = np.count_nonzero(np.diff(nowhere[looks]) >= 0.01 * largest)
+    return bool(moves >= 8 and (apart <= 0.1 * largest).all())
 
 
 def _all_shares(recording: Recording, now: Any) -> list[Shares]:
@@ -127,8 +155,10 @@ def _counted_once(points: Curve, looks: Sequence[Shares]) -> tuple[Curve, Curve]
     sizes = np.array([now.anon, now.file, now.shared])
     several = now.processes > 1
     unseen = np.zeros(len(now.time))
+    per_fault = _per_fault(now)
     start = 0
     for epoch, group in itertools.groupby(now.epoch):
+        first = start
         here = slice(start, start := start + len(list(group)))
         if not several[here].any():
             continue
@@ -144,10 +174,23 @@ def _counted_once(points: Curve, looks: Sequence[Shares]) -> tuple[Curve, Curve]
             share = _ratios(nearest)[:, None] if nearest else np.ones((3, 1))
             counted = sizes[:, here] * share
             since = np.full(len(times), np.inf)
+        if first and now.processes[first] >= now.processes[first - 1]:
+            # A process that was just forked has all that its parent has, and nothing more.
+            faults = np.maximum(0.0, now.minor[here] - now.minor[first - 1])
+            most = sizes[0, first - 1] + per_fault * faults + _LEAST_MOVE
+            early = times < (own[0].time if own else np.inf)
+            counted[0] = np.where(early, np.minimum(counted[0], most), counted[0])
         hidden = np.maximum(0.0, sizes[0, here] - counted[0])
         unseen[here] = np.where(several[here], np.minimum(since, hidden), 0.0)
         sizes[:, here] = np.where(several[here], counted, sizes[:, here])
     return sizes, unseen
+
+
+def _per_fault(now: Any) -> float:
+    """The most that one fault brought while no process came or went: a page, or a huge one."""
+    same = (np.diff(now.epoch) == 0) & (np.diff(now.minor) > 0) & (np.diff(now.anon) >= _LEAST_MOVE)
+    grown = np.diff(now.anon)[same] / np.diff(now.minor)[same]
+    return max(float(_PAGE), float(grown.max(initial=0.0)))
 
 
 def _between_looks(times: Curve, sizes: Curve, minor: Curve, looks: Sequence[Shares]) -> Curve:
@@ -156,16 +199,44 @@ def _between_looks(times: Curve, sizes: Curve, minor: Curve, looks: Sequence[Sha
     part = np.array([np.interp(times, at, [look.proportional[kind] for look in looks]) for kind in range(3)])
     share = np.divide(part, whole, out=np.ones_like(part), where=whole != 0)
     moved = sizes - whole
+    counted: Curve = part + share * moved
+    place = np.clip(np.searchsorted(at, times, side="right"), 1, max(1, len(at) - 1))
+    for kind in range(3 if len(at) > 1 else 0):
+        ends = np.array([(look.resident[kind], look.proportional[kind]) for look in looks], np.float64)
+        known, along = _along(sizes[kind], place, *ends.T)
+        counted[kind] = np.where(known, along, counted[kind])
     after = times > at[-1]
     if after.any():
-        share[:, after] = _beyond(looks)[:, None]
+        rest = _beyond(looks)[:, None]
         # Copies of shared pages: resident memory stays, faults tell of them.
         if len(looks) > 1 and (faults := looks[-1].minor - looks[-2].minor) > 0:
             grown = looks[-1].proportional[0] - looks[-2].proportional[0]
             grown -= looks[-1].resident[0] - looks[-2].resident[0]
             part[0, after] += np.clip(grown / faults, 0.0, _PAGE) * (minor[after] - looks[-1].minor)
-    counted: Curve = np.minimum(np.maximum(0.0, part + share * moved), sizes)
-    return counted
+        counted[:, after] = part[:, after] + rest * moved[:, after]
+    limited: Curve = np.minimum(np.maximum(0.0, counted), sizes)
+    return limited
+
+
+def _along(sizes: Curve, place: NDArray[np.intp], resident: Curve, part: Curve) -> tuple[Curve, Curve]:
+    """Where what is counted follows the resident memory from look ``place - 1`` to the next, and to what.
+
+    As far as resident memory goes from that of one look to that of the next, so does what is counted. If it
+    rises and falls in between, it rises as it did before: workers that map a file and end.
+    """
+    before, after = place - 1, place
+    span, rise = resident[after] - resident[before], part[after] - part[before]
+    slope = np.divide(rise, span, out=np.full_like(rise, -1.0), where=np.abs(span) >= _LEAST_MOVE)
+    known = (slope >= 0) & (slope <= 1) & (sizes >= np.minimum(resident[before], resident[after]))
+    known &= sizes - np.maximum(resident[before], resident[after]) <= np.maximum(0.0, span)
+    # The rise up to each look, from the lowest one before it.
+    lowest = np.array([int(np.argmin(resident[: index + 1])) for index in range(len(resident))])
+    length, height = resident - resident[lowest], part - part[lowest]
+    usual = np.clip(height / np.maximum(length, 1.0), 0.0, 1.0)[before]
+    above = (span < 0) & (sizes > resident[before]) & (length[before] >= _LEAST_MOVE)
+    above &= sizes - resident[before] <= 2 * length[before]
+    along: Curve = part[before] + np.where(above, usual, slope) * (sizes - resident[before])
+    return known | above, along
 
 
 def _copied(looks: Sequence[Shares]) -> float:

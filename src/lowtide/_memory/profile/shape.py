@@ -28,6 +28,7 @@ _FLAT_PART = 0.2  # of the curve: a level end of this length means something
 _END_PART = 0.12  # a level end that is shorter is the end of the program, not of the rise
 _STEP_PART = 0.1  # of the curve: half of the rise in so short a time is a step
 _RAMP_PART = 0.15  # of the curve: a rise to the end that is shorter may be a step
+_RAMP_REST = 0.2  # of a rise: so much between steps, if it is steady, is a ramp
 _STEPS = 0.6  # of a rise: a pause of this length means two steps, not a ramp
 
 
@@ -208,11 +209,17 @@ def _few_steps(lowest: Curve, rise: float) -> bool:
     """Whether most of the rise came in four steps or fewer, with pauses between them."""
     if len(lowest) < _BINS // 2:  # too coarse to tell a step from a ramp
         return False
-    steep = np.flatnonzero(np.diff(lowest) >= 0.03 * rise)
+    moves = np.diff(lowest)
+    steep = np.flatnonzero(moves >= 0.03 * rise)
     groups = np.split(steep, np.flatnonzero(np.diff(steep) > 1) + 1)
     narrow = [group for group in groups if 0 < len(group) <= _STEP_PART / 2 * len(lowest) + 1]
     height = sum(float(lowest[group[-1] + 1] - lowest[group[0]]) for group in narrow)
-    return 0 < len(narrow) <= 4 and height >= 0.6 * rise
+    if not 0 < len(narrow) <= 4 or height < 0.6 * rise:
+        return False
+    # A ramp that has a step at its start and another at its end is still a ramp.
+    between = np.delete(moves, np.concatenate(narrow))
+    steady = np.count_nonzero(between >= between.mean() / 3) >= 0.6 * len(between)
+    return not (steady and rise - height >= _RAMP_REST * rise)
 
 
 def _step(smooth: _Smooth) -> tuple[int, int] | None:

@@ -24,13 +24,16 @@ _LEAST_GROWTH = 8 * MIB  # less than this over a whole run is the noise of an in
 _LEAST_GROWTH_OVER_TIME = 16 * MIB  # without reads there is nothing to relate it to: ask for more
 _LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
 _LEAST_SECONDS = 0.1
+_LEAST_LEVEL = 0.25  # seconds in which memory must be level to be bounded, if little is read and written
 _LEAST_CLIMBING = 1.75  # seconds of growth without reads: an allocation takes less
 _SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
 _LEAST_HIDDEN = 16 * MIB
+_SECOND_CAUSE = 0.2  # of the growth, from which on the heap is named beside a file that grows more
 _LATE = 0.25  # of the run: growth that starts later says since when
 _BLIND_PART = 0.25  # of the run without a look at shared pages, after which nothing is known of them
 
 _UNDECIDED = {
+    "short": "too short to see a trend ({seconds:.2f} s after it was loaded); run it longer, or on more data",
     "few points": "too few looks after the program was loaded; run it longer, or on more data",
     "few steps": "too few looks after the program was loaded; run it longer, or on more data",
     "sudden": "memory rose by {rise} in less than two seconds, at the end of the run; run it longer",
@@ -50,6 +53,7 @@ class _Curves:
     read: Curve
     total: Curve
     parts: Mapping[Cause, Curve]
+    program: float  # bytes of programs and libraries
 
     @property
     def seconds(self) -> float:
@@ -86,11 +90,13 @@ def _of_processes(recording: Recording, series: Series, start: int, stop: int, v
         "mapped": series.mapped[here],
         "shared memory / tmpfs": series.shared[here],
     }
-    curves = _Curves(series.time[here], series.read[here], series.total[here], parts)
+    program = float(series.program.max())
+    curves = _Curves(series.time[here], series.read[here], series.total[here], parts, program)
     # A program that starts reads modules, about as much as it maps of libraries, and grows by them.
-    least_read = max(_LEAST_READ, float(series.program.max()))
+    least_read = max(_LEAST_READ, program)
     much_read = bool(curves.read[-1] - curves.read[0] >= least_read)
-    shape, over_reads = _shape(recording, curves, much_read)
+    written = recording.points[here.stop - 1].written - recording.points[start].written
+    shape, over_reads = _shape(recording, curves, much_read, worked=written >= least_read)
     return _worded(recording, curves, shape, over_reads, verdict, much_read)
 
 
@@ -108,13 +114,15 @@ def _start(read: Curve, program: Curve, least_read: float) -> int:
     return max(0, int(np.searchsorted(read, early, side="right")) - 1)
 
 
-def _shape(recording: Recording, curves: _Curves, much_read: bool) -> tuple[Shape, bool]:
+def _shape(recording: Recording, curves: _Curves, much_read: bool, worked: bool) -> tuple[Shape, bool]:
     """The shape that decides, and whether it is the one over bytes read."""
     least = _LEAST_GROWTH_OVER_TIME * (2 if curves.seconds < _SHORT and recording.split else 1)
     by_time = shape_of(curves.time, curves.total, least)
     if not much_read:
         if by_time.rises and by_time.level - by_time.start < _LEAST_CLIMBING and recording.split:
             return replace(by_time, kind="undecided", reason="sudden"), False
+        if by_time.kind == "flat" and curves.seconds < _LEAST_LEVEL and recording.split and not worked:
+            return replace(by_time, kind="undecided", reason="short"), False
         return by_time, False
     by_read = shape_of(curves.read, curves.total, _LEAST_GROWTH)
     if by_read.reason == "few steps" and by_time.kind in ("rises", "undecided"):
@@ -159,7 +167,7 @@ def _worded(
     verdict = replace(verdict, per_read=per_read)
     if shape.kind == "undecided":
         level = float(curves.time[last])
-        reason = _UNDECIDED[shape.reason].format(rise=mib(shape.rise), level=level)
+        reason = _UNDECIDED[shape.reason].format(rise=mib(shape.rise), level=level, seconds=curves.seconds)
         return replace(verdict, state="unclear", reason=reason)
     if shape.kind == "flat":
         return replace(verdict, state="bounded", shape=_flat(curves, verdict, much_read))
@@ -171,9 +179,12 @@ def _worded(
     late = late and x[first] - x[0] >= _LATE * (x[-1] - x[0])
     seconds = max(float(curves.time[last] - curves.time[first]), 1e-3)
     grown = float(curves.total[last] - curves.total[first])
-    note = "" if shape.rises else f"level since {mib(curves.total[last] - verdict.base)}, the whole file"
+    notes = [] if shape.rises else [f"level since {mib(curves.total[last] - verdict.base)}, the whole file"]
     if shape.before:
-        note = f"after a load of {mib(shape.before)}"
+        notes = [f"after a load of {mib(shape.before)}"]
+    heap = float(curves.parts["heap"][last] - curves.parts["heap"][first])
+    if cause == "mapped" and heap >= max(2 * _LEAST_GROWTH_OVER_TIME, _SECOND_CAUSE * grown):
+        notes.append(f"heap too, by {mib(heap)}")  # inside a limit it is the heap that cannot be taken back
     per_second = None
     if over_reads and cause in ("heap", "mapped"):
         per_read = shape.slope
@@ -189,7 +200,7 @@ def _worded(
         per_read=per_read,
         per_second=per_second,
         since=since if late else None,
-        shape=note,
+        shape="; ".join(notes),
     )
 
 
@@ -248,7 +259,10 @@ def _to_its_end(recording: Recording, files: Sequence[str], curves: _Curves, las
     if (curves.time[-1] - curves.time[last]) >= container.FILE_BOUND * curves.seconds:
         return False
     sizes = sum(_most(recording, "sizes", path) for path in files)
-    return bool(files) and sum(_most(recording, "mapped", path) for path in files) >= 0.9 * sizes
+    # The last look at files may have been before their end.
+    mapped = float(curves.parts["mapped"][last]) - curves.program
+    seen = sum(_most(recording, "mapped", path) for path in files)
+    return bool(files) and max(seen, mapped) >= 0.9 * sizes
 
 
 def _outside_processes(recording: Recording, series: Series, start: int, verdict: Verdict) -> Verdict:

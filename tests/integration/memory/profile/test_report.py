@@ -86,6 +86,19 @@ def test_the_verdict_stands_on_top_in_words(page: Path) -> None:
     assert "Pages of a mapped file stay resident once touched" in text
 
 
+def test_table_says_when_it_was_looked_at_a_file() -> None:
+    """The last look at files may be long before the end of the curve."""
+    trace = recording()
+    trace.details[:] = trace.details[:2]
+    figures = document.of(trace)
+    (row,) = figures["mappings"]
+    assert (row["resident"], row["resident_at"]) == (240 * MIB, 1.5)
+    assert figures["samples"][-1]["mapped"] > 470 * MIB
+    assert "240.0 MiB<small>at 1.5 s</small>" in report.render(figures)
+    del row["resident_at"]  # a file of an earlier version
+    assert "<em>240.0 MiB</em>" in report.render(figures)
+
+
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(WriteError):
         report.save(str(tmp_path / "no" / "x.html"), document.of(recording()))

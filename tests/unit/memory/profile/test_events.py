@@ -72,6 +72,21 @@ def test_limit_of_a_parent_is_reported_as_such(tree: FakeTree) -> None:
     assert seen.events[0].text.endswith(f"heap 118 of 256 MiB, the limit of {tree.mount}/pod")
 
 
+def test_limit_of_a_group_below_is_reported_as_such(tree: FakeTree) -> None:
+    """The counters of the container have those of the group that a supervisor made for its worker."""
+    worker = tree.group("pod/c/worker", max=96 * MIB, current=MIB, stat=STAT, events="oom 0\noom_kill 0")
+    (tree.mount / "pod/c/worker/memory.events.local").write_text("oom 0\noom_kill 0\n")
+    seen = log(tree)
+    end(tree, 124, 9)
+    for path in ("pod", "pod/c"):
+        tree.group(path, events="high 0\noom 2\noom_kill 2")
+    tree.group("pod/c/worker", events="oom 1\noom_kill 1")
+    (tree.mount / "pod/c/worker/memory.events.local").write_text("oom 1\noom_kill 1\n")
+    seen.look(1.2, {123: 100 * MIB})
+    (event,) = seen.events
+    assert event.text.endswith(f"heap 118 of 96 MiB, the limit of {worker}")
+
+
 def test_figures_that_are_old_have_their_age(tree: FakeTree) -> None:
     seen = log(tree)
     end(tree, 123, 9)

@@ -15,6 +15,12 @@ Function = Callable[[Curve], Any]
 RANDOM = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Each test draws the same numbers, whichever ran before it."""
+    RANDOM.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 def saw(place: Curve, teeth: float, height: float) -> Curve:
     return height * (place * teeth % 1)
 
@@ -39,6 +45,16 @@ CURVES: dict[str, tuple[Function, str]] = {
     "step at the end": (lambda t: 50 + 100.0 * (t > 0.95), "undecided"),
     "two ramps": (lambda t: 50 + 400 * np.clip(t, 0, 0.2) + 400 * np.clip(t - 0.45, 0, 0.25), "undecided"),
     "leak after a load": (lambda t: 50 + 4000 * np.minimum(t, 0.1) + 60 * t, "rises"),
+    "ramp between two steps": (lambda t: 50 + 100 * t + 80.0 * (t > 0.04) + 90.0 * (t > 0.96), "rises"),
+    "two steps": (lambda t: 50 + 80.0 * (t > 0.04) + 90.0 * (t > 0.96), "undecided"),
+    "three steps with a slight rise": (
+        lambda t: 50 + 20 * t + 70.0 * (t > 0.04) + 60.0 * (t > 0.5) + 70.0 * (t > 0.96),
+        "undecided",
+    ),
+    "two steps and a slow one": (
+        lambda t: 50 + 80.0 * (t > 0.04) + 100 * np.clip((t - 0.4) / 0.15, 0, 1) + 90.0 * (t > 0.96),
+        "undecided",
+    ),
     "saturating": (lambda t: 50 + 100 * (1 - np.exp(-10 * t)), "levels off"),
     "falling": (lambda t: 500 - 300 * t, "flat"),
     "hump": (lambda t: 50 + 400 * np.minimum(t, 1 - t), "flat"),

@@ -111,6 +111,17 @@ def test_larger_slope_is_the_cause() -> None:
     assert verdict.line.endswith("mapped: big.bin and 1 more")
 
 
+@pytest.mark.parametrize(("heap", "named"), [(100, True), (60, False), (20, False), (0, False)])
+def test_a_heap_that_grows_beside_a_larger_mapping_is_named(heap: int, named: bool) -> None:
+    """The kernel takes pages of files back before it kills: a killed pod had the heap."""
+    trace = recording([heap * i / 64 for i in range(65)], file=[5.0 * i for i in range(65)])
+    line = judge(trace).line
+    assert line.startswith("grows: ")
+    assert ", mapped" in line
+    assert ("; heap too, by " in line) is named
+    assert not named or 95 <= int(line.split()[-2]) <= 100
+
+
 def test_memory_of_several_processes_is_counted_once() -> None:
     trace = recording([400.0] * 50, file=[4000.0] * 50)
     trace.points[:] = [point._replace(processes=4) for point in trace.points]
@@ -183,6 +194,14 @@ def test_recording_with_too_few_points_is_unclear(points: int) -> None:
     assert "run it longer" in verdict.line
 
 
+def test_program_that_ends_at_once_is_unclear_unless_it_worked() -> None:
+    trace = recording([10.0] * 20, step=0)
+    assert judge(trace).line.startswith("unclear: too short to see a trend (0.19 s after it was loaded)")
+    assert judge(recording([10.0] * 30, step=0)).state == "bounded"
+    trace.points[:] = [point._replace(written=index * MIB) for index, point in enumerate(trace.points)]
+    assert judge(trace).line.startswith("bounded: peak 0 MiB over base, flat for 0.2 s")
+
+
 def test_growth_that_starts_late_says_since_when() -> None:
     verdict = judge(recording([50 + 4 * max(0, index - 120) for index in range(200)]))
     assert verdict.since == pytest.approx(1.2, abs=0.1)
@@ -239,6 +258,19 @@ def test_file_that_is_mapped_to_its_end_grows_though_it_is_level_then() -> None:
     assert (
         judge(trace).line == "grows: 1.0 GiB per GiB read, mapped: a.bin; level since 980 MiB, the whole file"
     )
+
+
+@pytest.mark.parametrize(("program", "grows"), [(5, True), (200, False)])
+def test_file_that_was_looked_at_before_its_end_is_mapped_to_its_end(program: int, grows: bool) -> None:
+    """The curve tells what the last look at files did not see; libraries are not part of the file."""
+    file = [program + min(900.0, 10.0 * index) for index in range(200)]
+    trace = recording([10.0] * 200, step=0, file=file)
+    trace.points[:] = [point._replace(touched=point.file) for point in trace.points]
+    size = 900 if grows else 1100
+    for index in (0, 50):
+        looked = detail(index * 0.01, mapped={"/d/a.bin": 10 * index * MIB}, sizes={"/d/a.bin": size * MIB})
+        trace.details.add(looked._replace(program=program * MIB, code=program * MIB))
+    assert judge(trace).grows is grows
 
 
 def test_shared_memory_and_unwritten_pages_are_causes_of_their_kind() -> None:
