@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE =
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt
 
-.PHONY: demo docs quick unit test lint types tests system-deps bench-deps bench dist clean
+.PHONY: demo docs quick unit test lint types tests system-deps azurite bench-deps bench dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/lowtide demo --out demo
@@ -52,6 +52,14 @@ system-deps:
 		test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		(apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium libjemalloc2 libmimalloc2.0 \
 		>/dev/null)
+	@command -v npm >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		(apt-get -qq update && apt-get -qq install -y --no-install-recommends npm >/dev/null)
+	@$(MAKE) --no-print-directory azurite
+
+# Microsoft's own emulator of Azure's blobs, for the tests of az:// addresses. It comes from npm.
+azurite:
+	@test -e $(VENV)/azurite/node_modules/.bin/azurite-blob || ! command -v npm >/dev/null || \
+		npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3.37.0 || true
 
 # fio tells what the device itself can do; without it the benchmarks leave that row out and say so.
 bench-deps:

@@ -5,9 +5,10 @@ same bytes in flight, and ahead of every peer; at most 1.1 bytes fetched per byt
 corpus of 10,000 shards within 1 s. Every loader runs in its own process; loaders take turns, figures are
 medians.
 
-The server is SeaweedFS; a proxy in front of it, below, adds the latency and counts requests and bytes. Peers
-that are not installed are listed in a note: s3fs asks for another botocore than boto3 does, and MosaicML
-Streaming for another NumPy.
+The server is SeaweedFS; a proxy in front of it, below, adds the latency and counts requests and bytes. How
+each loader is used is in `remote_loaders`. MosaicML Streaming runs in a separate environment, which
+`make bench` or `make .venv-mosaicml/.done` makes; a peer that is not installed or fails is listed with the
+reason.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -30,140 +32,10 @@ import numpy as np
 from tests.support.servers import BUCKET, ObjectServer, object_server, shared
 
 from benchmarks.harness import MIB, Report, run
+from benchmarks.remote_loaders import BATCH, BLOCKS, KEY, LENGTH, LOADERS, OBSTORE, PEERS, Loader
 
-BATCH, LENGTH = 64, 1024
 IN_FLIGHT = 16
-OBSTORE, BLOCKS = "obstore, gets of 1 MiB", "lowtide, order=blocks"
 USED = BATCH * LENGTH * 2  # bytes of tokens per batch
-
-START = """
-import json, os, sys, time
-import numpy as np
-o = json.loads(sys.argv[1])
-started = time.perf_counter()
-def batches():
-{body}
-source = batches()
-next(source)
-first = time.perf_counter() - started
-def disk():
-    total = 0
-    for place, _, names in os.walk(o["disk"]):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(place, name)).st_blocks * 512
-            except FileNotFoundError:  # evicted or renamed meanwhile
-                pass
-    return total
-count, most, measured = 0, disk(), time.perf_counter()
-while time.perf_counter() - measured < o["seconds"]:
-    try:
-        next(source)
-    except StopIteration:
-        break
-    count += 1
-    if count % 50 == 0:
-        most = max(most, disk())
-seconds = time.perf_counter() - measured
-print(json.dumps({{"batches": count, "seconds": seconds, "first": first, "disk": max(most, disk()),
-    "peak": int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024}}), flush=True)
-os._exit(0)
-"""
-
-LOADERS = {
-    OBSTORE: """
-    import obstore
-    from concurrent.futures import ThreadPoolExecutor
-    from obstore.store import S3Store
-    store = S3Store(o["bucket"], client_options={"allow_http": True})
-    size = obstore.head(store, "bench/train.bin")["size"]
-    starts = np.random.default_rng(0).permutation(size // 2**20) * 2**20
-    def get(start):
-        data = obstore.get_range(store, "bench/train.bin", start=int(start), length=2**20)
-        return np.frombuffer(data, "<u2")
-    with ThreadPoolExecutor(o["in_flight"]) as pool:
-        while True:
-            pending, at = [], 0
-            for start in starts:
-                pending.append(pool.submit(get, start))
-                if len(pending) == o["in_flight"]:
-                    tokens = pending.pop(0).result()
-                    for _ in range(8):  # batches in a MiB
-                        yield tokens
-    """,
-    BLOCKS: """
-    import lowtide
-    corpus = lowtide.corpus(f"s3://{o['bucket']}/bench/train.bin", dtype="uint16")
-    yield from corpus.batches(64, 1024, order="blocks", seed=1)
-    """,
-    "lowtide, blocks, cached": """
-    import lowtide
-    path = f"s3://{o['bucket']}/bench/train.bin"
-    corpus = lowtide.corpus(path, dtype="uint16", cache_dir=o["disk"], cache="1 GiB")
-    yield from corpus.batches(64, 1024, order="blocks", seed=1)
-    """,
-    "lowtide, order=shuffle": """
-    import lowtide
-    corpus = lowtide.corpus(f"s3://{o['bucket']}/bench/train.bin", dtype="uint16")
-    yield from corpus.batches(64, 1024, order="shuffle", seed=1)
-    """,
-    "boto3, 32 threads": """
-    import boto3
-    from botocore.config import Config
-    from concurrent.futures import ThreadPoolExecutor
-    client = boto3.client("s3", config=Config(max_pool_connections=32))
-    size = client.head_object(Bucket=o["bucket"], Key="bench/train.bin")["ContentLength"]
-    random = np.random.default_rng(0)
-    def get(start):
-        where = {"Bucket": o["bucket"], "Key": "bench/train.bin", "Range": f"bytes={start}-{start + 2049}"}
-        return np.frombuffer(client.get_object(**where)["Body"].read(), "<u2")
-    with ThreadPoolExecutor(32) as pool:
-        while True:
-            yield np.stack(list(pool.map(get, (random.integers(0, size // 2 - 1025, 64) * 2).tolist())))
-    """,
-    "s3fs, cat_ranges": """
-    import s3fs
-    fs = s3fs.S3FileSystem(endpoint_url=os.environ["AWS_ENDPOINT_URL"])
-    path = f"{o['bucket']}/bench/train.bin"
-    size, random = fs.size(path), np.random.default_rng(0)
-    while True:
-        starts = (random.integers(0, size // 2 - 1025, 64) * 2).tolist()
-        parts = fs.cat_ranges([path] * 64, starts, [start + 2050 for start in starts])
-        yield np.stack([np.frombuffer(part, "<u2") for part in parts])
-    """,
-    "LitData, converted": """
-    from litdata import StreamingDataLoader, StreamingDataset
-    from litdata.streaming import downloader
-    from litdata.streaming.item_loader import TokensLoader
-    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # the server has no TLS
-    data = StreamingDataset(f"s3://{o['bucket']}/litdata", cache_dir=o["disk"], shuffle=True,
-        item_loader=TokensLoader(block_size=1025), max_cache_size="1GB")
-    while True:
-        yield from StreamingDataLoader(data, batch_size=64, num_workers=1)
-    """,
-    "MosaicML Streaming": """
-    from streaming import StreamingDataset
-    raise ImportError("its environment is another one")
-    yield None
-    """,
-}
-PEERS = [name for name in LOADERS if not name.startswith(("lowtide", "obstore"))]
-
-LITDATA = """
-import sys
-import numpy as np, torch
-from litdata import optimize
-from litdata.streaming.item_loader import TokensLoader
-
-def items(start):
-    tokens = np.fromfile(sys.argv[1], "<u2", count=2**22, offset=start * 2)
-    yield torch.from_numpy(tokens.astype(np.int32))
-
-if __name__ == "__main__":
-    count = int(sys.argv[3])
-    optimize(items, list(range(0, count - 2**22 + 1, 2**22)), sys.argv[2], chunk_bytes="32MB", num_workers=1,
-        item_loader=TokensLoader(block_size=1025))
-"""
 
 
 class Proxy:
@@ -233,8 +105,12 @@ def _proxied(port: int, latency: float) -> Iterator[Proxy]:
         proxy.close()
 
 
-def _fill(server: ObjectServer, folder: Path, mib: int) -> str | None:
-    """Put the corpora into the bucket; why there is none of LitData, if so."""
+def _chosen(only: list[str]) -> dict[str, Loader]:
+    return {name: loader for name, loader in LOADERS.items() if any(fnmatchcase(name, one) for one in only)}
+
+
+def _fill(server: ObjectServer, folder: Path, mib: int, only: list[str]) -> dict[str, str]:
+    """Put the corpora into the bucket; why some peers have none, if so."""
     import lowtide
 
     path = folder / "train.bin"
@@ -242,41 +118,51 @@ def _fill(server: ObjectServer, folder: Path, mib: int) -> str | None:
     with open(path, "wb") as file:
         for _ in range(mib // 8):
             random.integers(0, 50257, 4 * MIB).astype("<u2").tofile(file)
-    lowtide.copy(path, f"s3://{BUCKET}/bench/train.bin", storage_options=server.options, verify=False)
-    script = folder / "convert.py"
-    script.write_text(LITDATA)
-    command = [sys.executable, str(script), str(path), str(folder / "litdata"), str(mib * MIB // 2)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["it failed"])[-1]
-    lowtide.copy(folder / "litdata", f"s3://{BUCKET}/litdata", storage_options=server.options, verify=False)
-    return None
+    lowtide.copy(path, f"s3://{BUCKET}/{KEY}", storage_options=server.options, verify=False)
+    missing = {}
+    for name, loader in _chosen(only).items():
+        if not Path(loader.python).exists():
+            missing[name] = "is not installed: make .venv-mosaicml/.done"
+        elif loader.converted:
+            words = ["-W", "ignore", "-m", "benchmarks.loaders", loader.converted, f"convert:{folder}"]
+            done = subprocess.run([loader.python, *words], capture_output=True, text=True, check=False)
+            if done.returncode:
+                missing[name] = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+                continue
+            source, target = folder / loader.folder, f"s3://{BUCKET}/{loader.folder}"
+            lowtide.copy(source, target, storage_options=server.options, verify=False)
+    return missing
 
 
 def _measure(name: str, server: ObjectServer, proxy: Proxy, seconds: float) -> dict[str, Any] | str:
     environment = os.environ | server.environment()
-    environment |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment["AWS_ALLOW_HTTP"] = "true"
-    code = START.format(body=textwrap.indent(textwrap.dedent(LOADERS[name]), "    "))
+    endpoint = f"http://127.0.0.1:{proxy.port}"
+    environment |= {"AWS_ENDPOINT_URL": endpoint, "S3_ENDPOINT_URL": endpoint}
+    environment |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
     with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as disk:
         task = {"bucket": BUCKET, "seconds": seconds, "disk": disk, "in_flight": IN_FLIGHT}
-        command = [sys.executable, "-W", "ignore", "-c", code, json.dumps(task)]
+        words = ["-W", "ignore", "-m", "benchmarks.remote_loaders", name, json.dumps(task)]
         proxy.counts()
+        process = subprocess.Popen(
+            [LOADERS[name].python, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
-                env=environment,
-                timeout=20 * seconds + 60,
-            )
+            printed, complaints = process.communicate(timeout=2 * seconds + 30)
         except subprocess.TimeoutExpired:
             return "took too long"
+        finally:  # and the workers that it left
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         requests, nbytes = proxy.counts()
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        reasons = [line for line in done.stderr.splitlines() if "Error" in line]
+    lines = [line for line in printed.splitlines() if line.startswith("{")]
+    if process.returncode or not lines:
+        reasons = [line for line in complaints.splitlines() if "Error" in line]
         return (reasons or ["it failed"])[-1][:200]
     figures: dict[str, Any] = json.loads(lines[-1])
     used = (figures["batches"] + 1) * USED
@@ -285,18 +171,24 @@ def _measure(name: str, server: ObjectServer, proxy: Proxy, seconds: float) -> d
 
 def _at(latency: float, server: ObjectServer, options: argparse.Namespace, missing: dict[str, str]) -> Report:
     report = Report(f"From a bucket at {latency * 1000:.0f} ms: 64 x 1,024 tokens, {options.mib} MiB")
-    figures: dict[str, list[dict[str, Any]]] = {name: [] for name in LOADERS if name not in missing}
+    figures: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in _chosen(options.only) if name not in missing
+    }
+    failures: dict[str, list[str]] = {}
     with _proxied(server.port, latency) as proxy:
         for _ in range(options.rounds):
-            for name in list(figures):
+            for name in figures:
                 result = _measure(name, server, proxy, options.seconds)
                 if isinstance(result, str):
-                    missing[name] = result
-                    del figures[name]
+                    failures.setdefault(name, []).append(result)
                 else:
                     figures[name].append(result)
     speeds = {}
+    for name, reasons in failures.items():
+        report.notes.append(f"{name}: failed in {len(reasons)} of {options.rounds} rounds: {reasons[0]}")
     for name, results in figures.items():
+        if not results:
+            continue
         middle = {key: statistics.median(one[key] for one in results) for key in results[0]}
         speeds[name] = statistics.median(one["batches"] / one["seconds"] for one in results)
         report.row(
@@ -371,7 +263,7 @@ def _training(folder: Path, server: ObjectServer) -> Report:
     with _proxied(server.port, 0.02) as proxy:
         environment = os.environ | server.environment()
         environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxy.port}"
-        words = f"train --data s3://{BUCKET}/bench/train.bin --token-dtype uint16 --vocab-size 50304"
+        words = f"train --data s3://{BUCKET}/{KEY} --token-dtype uint16 --vocab-size 50304"
         words += " --device cpu --preset nanogpt --n-layer 2 --n-head 4 --n-embd 128 --length 256"
         words += f" --batch-size 8 --max-iters 20 --eval-interval 0 --out {folder / 'run'}"
         command = [sys.executable, "-c", "from lowtide.cli import main; main()", *words.split()]
@@ -391,20 +283,20 @@ def _training(folder: Path, server: ObjectServer) -> Report:
 
 def build(options: argparse.Namespace) -> list[Report]:
     """Loaders from a bucket, with and without latency, and many shards."""
-    missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="lowtide-bench-", dir=options.folder) as where:
         folder = Path(where)
         server = object_server(folder)
-        reason = _fill(server, folder, options.mib)
-        if reason is not None:
-            missing["LitData, converted"] = reason
+        missing = _fill(server, folder, options.mib, options.only)
         reports = [_at(latency, server, options, missing) for latency in (0.0, 0.02)]
-        return [*reports, _training(folder, server), _many(folder, options)]
+        if options.only == ["*"]:
+            reports += [_training(folder, server), _many(folder, options)]
+        return reports
 
 
 def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=512, help="size of the corpus")
-    parser.add_argument("--seconds", type=float, default=5, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
+    parser.add_argument("--only", nargs="+", default=["*"], help="loaders by patterns: 'lowtide*' 's3fs*'")
     parser.add_argument("--proxy", help=argparse.SUPPRESS)
 
 

@@ -7,14 +7,17 @@ cold at least 0.95 of dd.
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import subprocess
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 import lowtide
 from benchmarks.harness import Report, fio, make_cold, make_warm, matrix, ratio, rounds, run
+from lowtide._io.threads import in_threads
 
 ROWS = 4096
 
@@ -36,6 +39,15 @@ def _preadv(path: str) -> None:
         held = chunk
     os.close(fd)
     del held
+
+
+def _preadv_halves(path: str) -> None:
+    """The same into one buffer, half of each chunk by another thread: the most that ``reuse=True`` can do."""
+    fd, buffer, half = os.open(path, os.O_RDONLY), memoryview(mmap.mmap(-1, ROWS * 1024)), ROWS * 512
+    for start in range(128, os.stat(path).st_size, ROWS * 1024):
+        second = partial(os.preadv, fd, [buffer[half:]], start + half)
+        in_threads([partial(os.preadv, fd, [buffer[:half]], start), second])
+    os.close(fd)
 
 
 def _memmap(path: str) -> None:
@@ -73,6 +85,7 @@ def build(options: argparse.Namespace) -> list[Report]:
             "np.memmap, opened for the pass": lambda: _memmap(path),
             "np.memmap, re-created for each chunk": lambda: _remapped(path),
             "os.preadv, bare": lambda: _preadv(path),
+            "os.preadv, bare, into one buffer by two threads": lambda: _preadv_halves(path),
             "lowtide, kept open": lambda: _chunks(array),
             "lowtide, kept open, reuse=True": lambda: _chunks(array, reuse=True),
             "lowtide, opened for the pass": lambda: _lowtide(path),

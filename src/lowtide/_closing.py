@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 
@@ -13,9 +12,7 @@ class Closing:
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object = None, /, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -24,3 +21,17 @@ class Closing:
 
     def _check_open(self) -> None:
         """Raise if the object was closed and cannot be used again."""
+
+
+class Publishing(Closing):
+    """For writers: a ``with`` block publishes what was written, or discards it after an exception."""
+
+    def __exit__(self, kind: object = None, /, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Discard what was written."""
+        raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 
 from lowtide._printable import printable
@@ -25,10 +26,5 @@ def fill(template: str, parts: Mapping[str, str]) -> str:
     '<h1>{{tide}}</h1>'
     """
     with open(template, encoding="utf-8") as file:
-        pieces = file.read().split("{{")
-    # One pass over the template: what is put in is never looked at again.
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        filled += [parts[name], rest]
-    return "".join(filled)
+        # One pass over the template: what is put in is never looked at again.
+        return re.sub(r"\{\{(.*?)\}\}", lambda place: parts[place[1]], file.read())

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 __all__ = [
@@ -206,15 +206,40 @@ def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
     return WriteError(code, problem, str(path))
 
 
-@contextmanager
-def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+def missing(path: str | os.PathLike[str], problem: str) -> NotFoundError:
+    """Return the exception for something that does not exist."""
+    return NotFoundError(errno.ENOENT, problem, os.fspath(path))
+
+
+def changed(path: str | os.PathLike[str], problem: str) -> FileChangedError:
+    """Return the exception for a file that is not what it was."""
+    return FileChangedError(errno.ESTALE, problem, os.fspath(path))
+
+
+class _Translation:
+    """Raises every ``OSError`` of a block as the exception that a function makes of it."""
+
+    __slots__ = ("_path", "_translate")
+
+    def __init__(self, translate: Callable[[Any, OSError], Exception], path: object) -> None:
+        self._translate, self._path = translate, path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, LowtideError):
+            raise self._translate(self._path, error) from error
+
+
+def read_errors(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    """Raise every ``OSError`` of a block as the lowtide exception for reading ``path``."""
+    return _Translation(reading, path)
+
+
+def write_errors(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """Raise every ``OSError`` of a block as the lowtide exception for writing ``path``."""
-    try:
-        yield
-    except LowtideError:
-        raise
-    except OSError as error:
-        raise writing(path, error) from error
+    return _Translation(writing, path)
 
 
 class _DeniedWriteError(WriteError, PermissionError):

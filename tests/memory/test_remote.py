@@ -19,8 +19,7 @@ MIB = 2**20
 LIMIT = 128 * MIB
 SHARDS, SHARD = 16, 32 * MIB
 FLOOR = 24 * MIB  # of obstore itself, once, for its code and its threads: 17 to 18 were measured
-CONNECTIONS = 8 * MIB  # of obstore, while requests are under way
-SLACK = 16 * MIB
+SLACK = 16 * MIB  # 10 to 13 were measured: malloc keeps what obstore's connections have freed
 
 WORKER = """
 import json, sys
@@ -71,7 +70,7 @@ def test_corpus_four_times_the_limit(
         assert group.oom_kills() == 0
     result = json.loads(done.stdout)
     batches = 5 * 64 * 1025 * 2
-    held = (2 * BUFFER if order == "blocks" else 0) + IN_FLIGHT + CONNECTIONS + batches
+    held = (2 * BUFFER if order == "blocks" else 0) + IN_FLIGHT + batches
     assert result["total"] == steps * 64 * 1024 * 2
     assert result["floor"] < FLOOR, f"{result['floor'] / MIB:.1f} MiB"
     assert result["peak"] < held + SLACK, f"{result['peak'] / MIB:.1f} MiB, expected {held / MIB:.1f} + 16"

@@ -36,7 +36,6 @@ NOT_RUN = {
     "dask ": "needs several machines",
     "from dask.distributed import Client": "needs several machines",
     "lowtide prepare /shared/web ": "needs several machines",
-    "import jax": "needs JAX",
     "kubectl ": "needs a pod",
 }
 """How the commands of a block that is not run start, or its first line if it is Python, and the reason."""

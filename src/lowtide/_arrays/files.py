@@ -16,14 +16,14 @@ from lowtide._arrays import formats
 from lowtide._arrays.formats.layout import Layout, shown
 from lowtide._arrays.formats.npy import MAGIC, make_header
 from lowtide._arrays.stored import StoredArray
-from lowtide._arrays.views import View
+from lowtide._arrays.views import ByRows
 from lowtide._io import store
 from lowtide._io.extents import AHEAD, LONGEST, Extents, Ints
 from lowtide._io.gather import gather
 from lowtide._io.identity import Identity
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.reader import Cache, ReaderName
-from lowtide.errors import ArgumentError, ClosedError, FormatError
+from lowtide.errors import ArgumentError, FormatError
 
 _OPEN = 4096  # arrays of single files that are kept
 _TOGETHER = 64  # files that are read by one call, and whose descriptors are in use at once
@@ -136,7 +136,7 @@ class _Peeks(dict[str, store.Peek]):
         return self[path]
 
 
-class Concatenation(View):
+class Concatenation(ByRows):
     """The rows of many files, one file after another."""
 
     def __init__(
@@ -155,7 +155,6 @@ class Concatenation(View):
         self._offsets = np.array([part.offset for part in parts], np.int64)
         self._describe((int(self._borders[-1]), *row_shape), dtype)
         self._arrays: OrderedDict[int, StoredArray] = OrderedDict()
-        self._closed = False
         self._by_runs = True
         self._parallel = self._array(0)._parallel
         self._drops = self._array(0)._drops
@@ -168,10 +167,6 @@ class Concatenation(View):
     @property
     def reader(self) -> str:
         return self._array(0).reader
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def close(self) -> None:
         """Release the descriptors of all files; idempotent."""
@@ -187,10 +182,6 @@ class Concatenation(View):
     @property
     def _shown(self) -> str:
         return f"{len(self._parts)} files"
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"{self.path}: the array was closed; open it again with lowtide.open")
 
     def _check_file(self) -> None:
         self._check_open()

@@ -10,20 +10,23 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._io.buffers import Buffers
 from lowtide._io.extents import Extents, Ints, of_records
 from lowtide._io.reader import Reader
+from lowtide._io.threads import in_threads, workers_for
 from lowtide.errors import IndexingError
 
 _GAP = 4096  # records closer than this are read through: skipping them would save the disk nothing
 _SPAN = 256 * 2**10  # how much is read through at once
 _RECORDS = 2**16  # offsets computed at once, so that a huge index needs no huge list of them
 _THROUGH = 4 * 2**20  # buffer for reading through
-_IN_ORDER = 2**20  # bytes of a long span that are read at once: they stay in the processor's own cache
+_IN_ORDER = 2**19  # bytes of a long span that are read at once: they stay in the processor's own cache
 
 
 def run_of(
@@ -180,7 +183,7 @@ def _read_records(
     # Only where several records share a span: else it would be a copy of each record for nothing.
     if inner is not None and inner.stride - width <= _GAP and 2 * inner.stride <= _SPAN:
         if len(outer) == 1 and inner.count * inner.stride >= _THROUGH:
-            _read_in_order(reader, start, inner, width, out)
+            read_in_order(reader, start, inner, width, out)
             return
         _read_through(reader, start, outer[:-1], inner, width, out)
         return
@@ -228,18 +231,38 @@ def _read_through(
             targets[np.unravel_index(np.arange(first, last), targets.shape[:2])] = picked
 
 
-def _read_in_order(reader: Reader, start: int, axis: Axis, width: int, out: npt.NDArray[np.uint8]) -> None:
-    """Read one long span, such as all rows for a column of them, with the kernel's own read-ahead."""
+def read_in_order(reader: Reader, start: int, axis: Axis, width: int, out: npt.NDArray[np.uint8]) -> None:
+    """Read records along one axis, and what is between them, with the kernel's own read-ahead.
+
+    What is cached is copied by several threads: one alone does not use all of the memory's bandwidth.
+    """
+    stride, block = axis.stride, max(1, min(axis.count, _IN_ORDER // axis.stride))
     kind = np.dtype(f"u{width}" if width in (1, 2, 4, 8) else f"V{width}")  # integers are copied faster
     records = out.view(kind)
-    block = _IN_ORDER // axis.stride
-    buffer = np.empty(block * axis.stride, np.uint8)
-    for first in range(0, axis.count, block):
-        count = min(block, axis.count - first)
-        read = buffer[: (count - 1) * axis.stride + width]
-        extents = Extents.of_range(start + first * axis.stride, len(read))
-        reader.submit(extents, read, sequential=True).wait()
-        records[first : first + count] = np.ndarray((count,), kind, buffer, 0, (axis.stride,))
+    # Not by malloc: some processors copy slowly to 16 bytes behind the start of a page, where it has them.
+    buffers = Buffers(block * stride, most=0)
+    buffer = buffers.empty((block * stride,), np.dtype(np.uint8))
+
+    def pick(buffer: npt.NDArray[np.uint8], first: int) -> None:
+        some = records[first : first + block]
+        some[:] = np.ndarray((len(some),), kind, buffer, 0, (stride,))
+
+    def read(buffer: npt.NDArray[np.uint8]) -> None:
+        for first in places:  # shared: each thread takes the next one, so that the file is read in order
+            count = min(block, axis.count - first)
+            reader.read(start + first * stride, buffer[: (count - 1) * stride + width], sequential=True)
+            pick(buffer, first)
+
+    nbytes = (block - 1) * stride + width
+    pending = reader.submit(Extents.of_range(start, nbytes), buffer[:nbytes], sequential=True)
+    pending.wait()
+    pick(buffer, 0)
+    places = iter(range(block, axis.count, block))
+    # From the device the kernel reads ahead for one reader in order, and one drops what another is at.
+    several = pending.done and reader.parallel and not reader.drops
+    others = workers_for(len(range(block, axis.count, block)), axis.count * stride) - 1 if several else 0
+    more = [buffers.empty(buffer.shape, buffer.dtype) for _ in range(others)]
+    in_threads([partial(read, each) for each in (buffer, *more)])
 
 
 def offsets_of(axes: Sequence[Axis], first: int, last: int) -> Ints:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._arrays.views import View
+from lowtide._arrays.views import ByRows
 from lowtide._io.extents import AHEAD, Ints
 from lowtide._io.pending import Outcome
 from lowtide.errors import ArgumentError, ClosedError
 
 
-class LoadedArray(View):
+class LoadedArray(ByRows):
     """An ndarray as an ``Array``. It is not copied, and no budget counts it; pickles carry it."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
@@ -23,7 +23,6 @@ class LoadedArray(View):
                 f"(shape {array.shape}, dtype {array.dtype}); convert it first"
             )
         self._array = array
-        self._closed = False
         self._describe(array.shape, array.dtype)
 
     @property
@@ -35,19 +34,12 @@ class LoadedArray(View):
         return "memory"
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def _shown(self) -> str:
         return "all rows"
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: it was closed; zip it again")
-
-    def _check_file(self) -> None:
-        self._check_open()
 
     def _inodes(self) -> set[tuple[int, int]]:
         return set()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 _STAGE = 4 * 2**20  # bytes read at once, rows and the gaps between them
 _COPY = 2**18  # bytes copied at once to where they belong
+_SHARED = 2**21  # bytes that threads copy together: for less, to hand over may take longer than to copy
 _INDEX = 48  # bytes per row in memory, for what is known and not read, and for where each place's row is
 _KNOWN = 1.9  # places known per row in memory; with 2.0 rows would be read at the moment they are wanted
 _ROUNDS = 32  # parts of a sweep
 _PIECE = 2**15  # rows whose numbers are computed at once
 _SORTED = 2**16  # rows whose runs are found at once
 _DENSE = 4096  # bytes from row to row up to which reading through what is cached is as fast as a read
-_DEALT, _COPIED = 2e-7, 1e-10  # seconds to sort and deal out a row, and to copy a byte
+_DEALT, _COPIED = 1e-7, 1e-10  # seconds to sort and deal out a row, and to copy a byte
 
 
 class RowCosts(Costs):
@@ -129,7 +130,7 @@ class Lookahead:
         # In the page cache the difference is small, and a sweep that does not pay is a large part of a pass.
         if cached and width * spacing > _DENSE:
             return False
-        margin = 2 if cached and costs.measured is None else 1.1
+        margin = 1.25 if cached and costs.measured is None else 1.1
         self.due = not margin * costs.per_row(width, spacing) < seconds
         return not self.due
 
@@ -162,7 +163,7 @@ class Lookahead:
         if self.whole:
             if self._rows is None:
                 self._rows = self._load_all()
-            np.take(self._rows, self._order(start, stop), axis=0, out=out, mode="clip")
+            self._take(self._rows, self._order(start, stop), out)
             return None
         outcomes, piece = [], max(1, self.rows // 4)
         state = self._rows, self._next
@@ -265,11 +266,18 @@ class Lookahead:
         self._next = last
         return outcome
 
+    def _take(self, rows: npt.NDArray[Any], numbers: Ints, out: npt.NDArray[Any]) -> None:
+        """Copy rows that are in memory, by several threads if that takes longer than to start them."""
+        parts = self._parts if out.nbytes >= _SHARED else 1
+        borders = [len(out) * i // parts for i in range(parts + 1)]
+        tasks = [partial(np.take, rows, numbers[a:b], 0, out[a:b], "clip") for a, b in pairwise(borders)]
+        in_threads(tasks)
+
     def _load_all(self) -> npt.NDArray[Any]:
-        """All rows, each part of the file in its own thread."""
+        """All rows, in the order of the file: each thread reads the next ones."""
         rows = self._empty(self.rows)
-        borders = np.linspace(0, self.rows, self._parts + 1).astype(int).tolist()
-        in_threads([partial(self._read_range, rows, start, stop) for start, stop in pairwise(borders)])
+        pieces = iter(range(0, self.rows, self._stage_rows))
+        in_threads([partial(self._read_pieces, rows, pieces) for _ in range(self._parts)])
         return rows
 
     def _empty(self, rows: int) -> npt.NDArray[Any]:
@@ -278,9 +286,9 @@ class Lookahead:
             (rows, *self.array.shape[1:]), self.array.dtype
         )
 
-    def _read_range(self, out: npt.NDArray[Any], start: int, stop: int) -> None:
-        for first in range(start, stop, self._stage_rows):
-            last = min(stop, first + self._stage_rows)
+    def _read_pieces(self, out: npt.NDArray[Any], pieces: Iterator[int]) -> None:
+        for first in pieces:
+            last = min(self.rows, first + self._stage_rows)
             self.array._read_rows(first, last, out[first:last])
 
     def _read_part(self, numbers: Ints, slots: npt.NDArray[np.int32], memory: npt.NDArray[Any]) -> _Part:
@@ -292,7 +300,7 @@ class Lookahead:
             end = start + some
             parts.append(self._read_runs(numbers[start:end], slots[start:end], memory, stage))
             start += parts[-1].rows
-            some = min(_SORTED, 2 * parts[-1].rows + 64)  # not many more than fit
+            some = min(_SORTED, 5 * parts[-1].rows // 4 + 64)  # not many more than fit
         return _total(parts)
 
     def _read_runs(

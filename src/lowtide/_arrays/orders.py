@@ -264,10 +264,7 @@ class BlockOrder(RowOrder):
             self._window = window
             return
         if not len(self._window_rows):
-            # Once, for the longest, and not by malloc: it might keep what was freed, and passes would add up.
-            rows = min(self.permutation.window_rows, self.permutation.n)
-            memory = Buffers(rows * self.array.row_nbytes, most=0)
-            self._window_rows = memory.empty((rows, *self.array.shape[1:]), self.array.dtype)
+            self._window_rows = self._memory()
         at = 0
         for starts, run in self.permutation.window_runs(window):
             until = at + len(starts) * run
@@ -276,13 +273,16 @@ class BlockOrder(RowOrder):
         self._picks = self.permutation.window_shuffle(window)(0, at)  # once, and not for every chunk again
         self._window = window
 
+    def _memory(self) -> npt.NDArray[Any]:
+        """For the longest window; not by malloc, which might keep what was freed, so that passes add up."""
+        rows = min(self.permutation.window_rows, self.permutation.n)
+        buffers = Buffers(rows * self.array.row_nbytes, most=0)
+        return buffers.empty((rows, *self.array.shape[1:]), self.array.dtype)
+
     def _start_window(self, window: int) -> tuple[int, npt.NDArray[Any], list[Pending[Any]]]:
         """Submit the reads of the blocks of a window, into memory that is not in use."""
         memory, self._spare = self._spare, None
-        if memory is None:
-            rows = min(self.permutation.window_rows, self.permutation.n)
-            buffers = Buffers(rows * self.array.row_nbytes, most=0)
-            memory = buffers.empty((rows, *self.array.shape[1:]), self.array.dtype)
+        memory = self._memory() if memory is None else memory
         pendings, at = [], 0
         for starts, run in self.permutation.window_runs(window):
             targets = at + np.arange(len(starts), dtype=np.int64) * run

@@ -9,15 +9,16 @@ of each other.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays import histograms
 from lowtide._arrays.rows import Rows
 from lowtide._io.threads import in_threads, workers_for
 from lowtide._sizes import whole
@@ -194,12 +195,9 @@ class Reductions(Rows):
         if np.ndim(cast("Any", bins)) == 0:
             whole("bins", bins, least=1)
             if range is None and self.size:
-                range = (self.min(), self.max())
+                range = _limits(self)
         edges = np.histogram_bin_edges(np.zeros(0, self.dtype), bins, range)
-        counts = np.zeros(len(edges) - 1, np.int64)
-        for some in job.reduced(lambda piece: np.histogram(piece, bins, range)[0]):
-            counts += some
-        return counts, edges
+        return histograms.counts(job, bins, range, edges), edges
 
 
 class _Job:
@@ -256,17 +254,20 @@ class _Job:
         for chunk in self.chunks():
             yield from self.reduced_chunk(chunk, reduce)
 
-    def reduced_chunk(self, chunk: Numbers, reduce: Callable[[Numbers], T]) -> Iterator[T]:
-        """The same for one chunk. Each thread has its share of the pieces: NumPy's loops run side by side."""
+    def reduced_chunk(self, chunk: Numbers, reduce: Callable[[Numbers], T]) -> list[T]:
+        """The same for one chunk. Each thread takes the next piece: NumPy's loops run side by side."""
         pieces = self.pieces(chunk)
-        parts = workers_for(len(pieces), chunk.nbytes)
+        remaining, results = deque(enumerate(pieces)), dict[int, T]()
 
-        def work(first: int, last: int) -> list[T]:
-            return [reduce(piece) for piece in pieces[first:last]]
+        def work() -> None:
+            # Not a share each: what reads ahead needs a core now and then, and one share would be late.
+            with suppress(IndexError):
+                while True:
+                    number, piece = remaining.popleft()
+                    results[number] = reduce(piece)
 
-        borders = [len(pieces) * i // parts for i in range(parts + 1)]
-        for share in in_threads([partial(work, first, last) for first, last in pairwise(borders)]):
-            yield from share
+        in_threads([work] * workers_for(len(pieces), chunk.nbytes))
+        return [results[number] for number in range(len(pieces))]
 
     def result(self, value: Numbers, kind: np.dtype[Any]) -> Any:
         if self._keepdims:
@@ -359,6 +360,13 @@ def _extreme(
             raise ArgumentError(f"{array.path}: an array without elements has no minimum and no maximum")
         result = np.zeros(job.shape, array.dtype)
     return job.result(result, array.dtype)
+
+
+def _limits(array: Reductions) -> tuple[Any, Any]:
+    """The smallest and the largest element, in one pass."""
+    job = _Job(array, "histogram", None, None, False, None)
+    least, most = zip(*job.reduced(lambda piece: (piece.min(), piece.max())), strict=True)
+    return np.min(least), np.max(most)
 
 
 def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:

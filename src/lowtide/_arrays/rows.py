@@ -29,6 +29,7 @@ class Rows(ReadOnly):
 
     _remedy = "open the file again with other arguments, or load the array first, as in array[:]"
 
+    _closed = False
     _parallel = True
     """Whether several threads may read at once without taking more memory than one."""
     _overlaps = False
@@ -87,15 +88,19 @@ class Rows(ReadOnly):
     @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
-        raise NotImplementedError
+        return self._closed
 
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path}: the array was closed; open it again with lowtide.open")
 
+    def _check_pickled(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
+
     def _check_file(self) -> None:
         """Raise if the file was replaced or written to since the array was opened."""
-        raise NotImplementedError
+        self._check_open()
 
     def _inodes(self) -> set[tuple[int, int]]:
         """Device and inode of each file that rows are read from."""

@@ -13,7 +13,7 @@ from lowtide._arrays import targets
 from lowtide._arrays.array import Array
 from lowtide._arrays.array import open as open_array
 from lowtide._arrays.formats import npy
-from lowtide._arrays.writer import create
+from lowtide._arrays.writer import Writer
 from lowtide._io import store
 from lowtide._io.atomic import Partial
 from lowtide._io.extents import Ints
@@ -81,26 +81,22 @@ def shuffle(
     target, is_npy = targets.resolve(path)
     header = npy.make_header(array.dtype, array.shape) if is_npy else b""
     targets.recover(target)
-    partial = Partial(target)
-    try:
+    with errors.write_errors(target), Partial(target) as partial:
         job = _Shuffle(array, partial.fd, len(header), key, parse_size(budget), progress)
         write_at(partial.fd, memoryview(header), 0)
         if job.width and len(array):
             os.ftruncate(partial.fd, len(header) + array.nbytes)
             job.deal()
             job.sort()
-        partial.publish()
-    except OSError as error:
-        partial.abort()
-        raise error if isinstance(error, errors.LowtideError) else errors.writing(target, error) from error
-    except BaseException:
-        partial.abort()
-        raise
 
 
 def _upload(array: Array, path: str, seed: int, budget: int | str, progress: Callable[[int], None]) -> None:
     """To an object, which cannot be written in any order: rows are read as they come."""
-    with create(path, array.dtype, array.shape[1:]) as out:
+    from lowtide._arrays.uploaded import Uploaded
+
+    where, is_npy = targets.resolve(path)
+    target = Uploaded(where, is_npy, array.dtype, array.shape[1:], rows=len(array))
+    with Writer(target, "same_kind") as out:
         for chunk in array.chunks(shuffle=True, seed=seed, budget=budget):
             out.append(chunk)
             progress(2 * chunk.nbytes)

@@ -16,7 +16,7 @@ from lowtide._arrays.indexing import Selection, run_of
 from lowtide._io.extents import AHEAD, LONGEST, Extents, Ints, of_records
 from lowtide._io.pending import Outcome, Pending
 from lowtide._io.reader import Cache, ReaderName, open_reader
-from lowtide.errors import ClosedError, IndexingError
+from lowtide.errors import IndexingError
 
 _TRANSPOSED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file
 
@@ -39,12 +39,12 @@ class StoredArray(Array):
         steps = [1, *np.cumprod(self.shape[::-1] if not layout.fortran else self.shape, dtype=object)]
         strides = [int(step) * self.itemsize for step in steps[: self.ndim]]
         self._strides = tuple(strides if layout.fortran else strides[::-1])
-        # What a single row takes, for those who ask for one at a time.
         is_run = bool(self._shape) and not self._in_columns and 0 < self._row_nbytes <= LONGEST
-        self._single_rows = self._shape[0] if is_run and _exports(self._dtype) else 0
-        self._row_shape = self._shape[1:]
+        self._exports = _exports(self._dtype)
+        # What a single row takes, as one attribute: a class with __getattr__ is slow to find each.
+        rows = self._shape[0] if is_run and self._exports else 0
+        self._single = (rows, layout.offset, self._row_nbytes, self._shape[1:], self._dtype)
         self._offset = layout.offset
-        self._closed = False
 
     @property
     def path(self) -> str:
@@ -62,13 +62,10 @@ class StoredArray(Array):
             f"reader={self.reader}{state}>"
         )
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Release the descriptor; idempotent. Reading after it is an error."""
         self._closed = True
+        self._single = (0, *self._single[1:])
         self._finalizer()
 
     def _inodes(self) -> set[tuple[int, int]]:
@@ -76,28 +73,26 @@ class StoredArray(Array):
         return set() if identity is None else {(identity.device, identity.inode)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
+        self._check_pickled()
         layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
         return _restore, (layout, *self._settings)
 
     def __getitem__(self, index: Any) -> Any:
         # Rows and elements are asked for one by one in loops: planning would take longer than reading them.
-        kind = type(index)
-        if kind is not int and kind is not tuple and isinstance(index, np.integer):
-            index, kind = int(index), int
-        if kind is int and not self._closed:
-            count = self._single_rows
-            if -count <= index < count:
-                row = np.empty(self._row_shape, self._dtype)
-                start = (index if index >= 0 else index + count) * self._row_nbytes
-                self._reader.read(self._offset + start, row)
-                return row if self._row_shape else row[()]
+        if type(index) is not int and isinstance(index, np.integer):
+            index = int(index)
+        if type(index) is int:
+            count, offset, width, shape, dtype = self._single
+            number = index if index >= 0 else index + count
+            if 0 <= number < count:
+                row = np.empty(shape, dtype)
+                self._reader.read(offset + number * width, row)
+                return row if shape else row[()]
         self._check_open()
         run = run_of(index, self._shape, self._strides, self._in_columns)
         if run is not None and 0 < run[1] <= LONGEST:
             start, nbytes, shape = run
-            if self._single_rows:
+            if self._exports:
                 selected = np.empty(shape, self._dtype)
                 self._reader.read(self._offset + start, selected)
             else:

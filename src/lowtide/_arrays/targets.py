@@ -41,21 +41,18 @@ def recover(path: str) -> None:
     size = journal.journal_size(path)
     if size is None:
         return
-    try:
-        fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
-        _unlink(path + journal.SUFFIX)
-        return
-    except OSError as error:
-        raise errors.writing(path, error) from None
-    try:
-        locked = atomic.lock(fd)
-    except OSError as error:
-        os.close(fd)
-        raise errors.writing(path, error) from None
-    if not locked:
-        os.close(fd)
-        raise atomic.busy(path)
+    with errors.write_errors(path):
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            _unlink(path + journal.SUFFIX)
+            return
+        try:
+            if not atomic.lock(fd):
+                raise atomic.busy(path)
+        except OSError:
+            os.close(fd)
+            raise
     with suppress(LowtideError):  # the header of an NPY file counts what is published, if it is a sound one
         layout = formats.inspect(path)
         if layout.format == "npy":
@@ -100,11 +97,9 @@ class Fresh(Growing, atomic.Partial):
 
     def finish(self, rows: int) -> None:
         """Publish the file with this number of rows."""
-        try:
+        with errors.write_errors(self.path):
             header = _header(self._is_npy, self.dtype, (rows, *self.row_shape))
             write_at(self.fd, memoryview(header), 0)
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
         self.publish()
 
 
@@ -135,31 +130,27 @@ class Appended(Growing):
     def __init__(
         self, path: str, is_npy: bool, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None
     ) -> None:
-        try:
-            fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise errors.writing(path, error) from None
-        try:
-            if not atomic.lock(fd):
-                raise atomic.busy(path)
-            # What an append that died left behind is cut off before the new rows come.
-            find = _published_npy if is_npy else _published_raw
-            self.dtype, self.row_shape, self._rows, self.end = find(path, dtype, row_shape)
-            self._is_npy = is_npy
-            before = bytes_at(fd, len(_header(is_npy, self.dtype, (self._rows, *self.row_shape))), 0)
-            atomic.write_file(path + journal.SUFFIX, json.dumps({"size": self.end}).encode())
-            if os.fstat(fd).st_size > self.end:  # else readers of the old rows would take it for rewritten
-                os.ftruncate(fd, self.end)
-        except BaseException as error:
-            os.close(fd)
-            if isinstance(error, OSError) and not isinstance(error, LowtideError):
-                raise errors.writing(path, error) from None
-            raise
+        with errors.write_errors(path):
+            fd = os.open(path, os.O_RDWR)
+            try:
+                if not atomic.lock(fd):
+                    raise atomic.busy(path)
+                # What an append that died left behind is cut off before the new rows come.
+                find = _published_npy if is_npy else _published_raw
+                self.dtype, self.row_shape, self._rows, self.end = find(path, dtype, row_shape)
+                self._is_npy = is_npy
+                before = bytes_at(fd, len(_header(is_npy, self.dtype, (self._rows, *self.row_shape))), 0)
+                atomic.write_file(path + journal.SUFFIX, json.dumps({"size": self.end}).encode())
+                if os.fstat(fd).st_size > self.end:  # else readers of the old rows take it for rewritten
+                    os.ftruncate(fd, self.end)
+            except BaseException:
+                os.close(fd)
+                raise
         super().__init__(path, fd, _undo, before, self.end, path + journal.SUFFIX)
 
     def finish(self, rows: int) -> None:
         """Count this number of rows more."""
-        try:
+        with errors.write_errors(self.path):
             os.fsync(self.fd)
             size = os.fstat(self.fd).st_size
             if size != self.end or not atomic.is_at(self.fd, self.path):
@@ -173,15 +164,8 @@ class Appended(Growing):
             write_at(self.fd, memoryview(header), 0)
             os.fsync(self.fd)
             os.unlink(self.path + journal.SUFFIX)
-        except LowtideError:
-            raise
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
-        self.release()
-        try:
+            self.release()
             atomic.sync_folder(os.path.dirname(self.path))
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
 
 
 Published = tuple[np.dtype[Any], tuple[int, ...], int, int]  # dtype, row_shape, rows, bytes up to their end

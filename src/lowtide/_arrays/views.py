@@ -13,50 +13,24 @@ import numpy.typing as npt
 
 from lowtide._arrays.array import Array
 from lowtide._arrays.conversions import Conversion, is_names
-from lowtide._arrays.indexing import items_of
+from lowtide._arrays.indexing import Axis, items_of, read_in_order
 from lowtide._arrays.selections import Selection, Stride
 from lowtide._arrays.stored import StoredArray
 from lowtide._io.extents import AHEAD, Ints, of_records
 from lowtide._io.pending import Outcome, Pending, combined
-from lowtide.errors import ClosedError, IndexingError
+from lowtide.errors import IndexingError
 
 _STAGE = 2**20  # bytes of rows that are read to be picked from, or converted
 _AT_ONCE = 2**15  # rows whose numbers are computed at once
 _SPARSE = 4  # of so many rows one is wanted: then the others are not read through
 
 
-class View(Array):
-    """An array that is made of another one."""
-
-    _source: Array
-    _closed = False
-
-    @property
-    def path(self) -> str:
-        return self._source.path
-
-    @property
-    def reader(self) -> str:
-        return self._source.reader
-
-    @property
-    def closed(self) -> bool:
-        return self._closed or self._source.closed
+class ByRows(Array):
+    """An array that reads whole rows, and takes from them what an index selects."""
 
     def close(self) -> None:
         """End the use of this view; the array that it is a view of stays open."""
         self._closed = True
-
-    def _check_file(self) -> None:
-        self._check_open()
-        self._source._check_file()
-
-    def _inodes(self) -> set[tuple[int, int]]:
-        return self._source._inodes()
-
-    def _check_pickled(self) -> None:
-        if self.closed:
-            raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -88,9 +62,7 @@ class View(Array):
             if not any(part is Ellipsis for part in parts):  # with one NumPy gives no scalars
                 items = [item for item in items if item is not Ellipsis]
             return self._take_items(items)
-        except IndexingError as error:
-            raise IndexingError(f"{self.path}: {error}") from None
-        except IndexError as error:
+        except IndexError as error:  # NumPy's or ours
             raise IndexingError(f"{self.path}: {error}") from None
 
     def _take_items(self, items: list[Any]) -> Any:
@@ -143,6 +115,31 @@ class View(Array):
             raise IndexingError(f"index {wrong} is out of bounds for axis 0 with size {len(self)}")
         numbers, places = np.unique(np.where(rows < 0, rows + len(self), rows), return_inverse=True)
         return self.take(numbers)[(*before, places.reshape(rows.shape), *after)]
+
+
+class View(ByRows):
+    """An array that is made of another one."""
+
+    _source: Array
+
+    @property
+    def path(self) -> str:
+        return self._source.path
+
+    @property
+    def reader(self) -> str:
+        return self._source.reader
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._source.closed
+
+    def _check_file(self) -> None:
+        self._check_open()
+        self._source._check_file()
+
+    def _inodes(self) -> set[tuple[int, int]]:
+        return self._source._inodes()
 
 
 class RowView(View):
@@ -303,6 +300,11 @@ class ConvertedView(View):
                 self._read_runs(np.arange(first, min(stop, first + step)), 1, out[first - start :][:step])
                 for first in range(start, stop, step)
             )
+        if self._bytes is not None and stop > start:
+            offset = source._layout.offset + start * source.row_nbytes + self._bytes[0]
+            axis = Axis(stop - start, source.row_nbytes)
+            read_in_order(source._reader, offset, axis, self._bytes[1], out.reshape(-1).view(np.uint8))
+            return Outcome(1, 1)
         rows = np.empty((min(stop - start, self._at_once), *source.shape[1:]), source.dtype)
         for first in range(start, stop, self._at_once):
             last = min(stop, first + self._at_once)

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
-from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +25,7 @@ from lowtide._arrays.indexing import Selection
 from lowtide._arrays.stored import StoredArray
 from lowtide._arrays.unpublished import State
 from lowtide._arrays.views import ConvertedView
+from lowtide._closing import Publishing
 from lowtide._io import atomic
 from lowtide._io.identity import Identity
 from lowtide._io.pace import ScatteredPace
@@ -46,7 +46,7 @@ class _Elements(NamedTuple):
     offset: int
 
 
-class WritableArray(StoredArray):
+class WritableArray(Publishing, StoredArray):
     """An :class:`Array` whose elements can be assigned, in bounded memory and with few unwritten pages.
 
     ``lowtide.open(path, mode="r+")`` opens a file that is there, and ``lowtide.create(path, dtype,
@@ -207,14 +207,6 @@ class WritableArray(StoredArray):
         self._file.close()
         super().close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ", not yet published" if self._partial else ""
         return (
@@ -338,12 +330,9 @@ class _WritableFile:
         return self._fd
 
     def _open(self) -> None:
-        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        try:
-            fd = os.open(self._path, flags)
+        with errors.write_errors(self._path):
+            fd = os.open(self._path, os.O_RDWR | getattr(os, "O_BINARY", 0))
             status = os.fstat(fd)
-        except OSError as error:
-            raise errors.writing(self._path, error) from None
         if self._fd >= 0:  # the parent's
             os.close(self._fd)
         if self._inode not in (0, status.st_ino):

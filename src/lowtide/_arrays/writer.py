@@ -7,7 +7,6 @@ import operator
 import os
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
@@ -19,6 +18,7 @@ from lowtide._arrays import targets, unpublished
 from lowtide._arrays.casting import Casting
 from lowtide._arrays.unpublished import State
 from lowtide._arrays.writable import WritableArray, create_shaped
+from lowtide._closing import Publishing
 from lowtide._io import store
 from lowtide._readonly import ReadOnly
 from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
@@ -176,7 +176,7 @@ def _shaped(
     return array
 
 
-class Writer(ReadOnly):
+class Writer(ReadOnly, Publishing):
     """Takes rows, and publishes them when closed; see :func:`create`. Threads may share one."""
 
     _state: State = "aborted"  # until it is made
@@ -325,14 +325,6 @@ class Writer(ReadOnly):
 
     def __enter__(self) -> Writer:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
     def __repr__(self) -> str:
         return (

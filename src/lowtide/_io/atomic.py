@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
+from typing import Self
 
 from lowtide import errors
 from lowtide._io.store import absolute
@@ -73,11 +74,13 @@ class Partial(Held):
     system allows it, owner and group. Extended attributes and access lists are those of a new file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, keep: bool = False) -> None:
+        """With ``keep`` what another writer left is not overwritten, and what this one leaves not removed."""
         path = resolve(path)
         folder, name = os.path.split(path)
         self._temporary = os.path.join(folder, f".{name}.partial")
-        super().__init__(path, _open_locked(self._temporary, path), _remove, self._temporary)
+        fd = _open_locked(self._temporary, path, keep)
+        super().__init__(path, fd, _leave if keep else _remove, self._temporary)
 
     @property
     def temporary(self) -> str:
@@ -90,30 +93,35 @@ class Partial(Held):
             raise errors.ClosedError(
                 f"{self.path}: was already published or aborted, or belongs to a parent process"
             )
-        try:
-            _keep_mode(self.fd, self.path)
-            os.fsync(self.fd)
-            if not is_at(self.fd, self._temporary):
-                raise errors.WriteError(
-                    errno.ENOENT,
-                    f"{self._temporary} was removed or replaced while it was being written; write it again",
-                    self.path,
-                )
-            if os.name == "nt":  # an open file cannot be renamed there
-                os.close(self.fd)
-            os.replace(self._temporary, self.path)
-        except errors.LowtideError:
-            self.abort()
-            raise
-        except OSError as error:
-            self.abort()
-            raise errors.writing(self.path, error) from error
-        # From here on the temporary name may be that of another writer.
-        self.release()
-        try:
+        with errors.write_errors(self.path):
+            try:
+                _keep_mode(self.fd, self.path)
+                os.fsync(self.fd)
+                if not is_at(self.fd, self._temporary):
+                    raise errors.WriteError(
+                        errno.ENOENT,
+                        f"{self._temporary} was removed or replaced while it was being written; write it "
+                        "again",
+                        self.path,
+                    )
+                if os.name == "nt":  # an open file cannot be renamed there
+                    os.close(self.fd)
+                os.replace(self._temporary, self.path)
+            except BaseException:
+                self.abort()
+                raise
+            # From here on the temporary name may be that of another writer.
+            self.release()
             sync_folder(os.path.dirname(self.path))
-        except OSError as error:
-            raise errors.writing(self.path, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.publish()
+        else:
+            self.abort()
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
@@ -148,15 +156,8 @@ def leftovers(path: str) -> list[tuple[str, int]]:
 
 def write_file(path: str, data: bytes) -> None:
     """A small file, whole or not at all."""
-    partial = Partial(path)
-    try:
+    with errors.write_errors(path), Partial(path) as partial:
         write_at(partial.fd, memoryview(data), 0)
-        partial.publish()
-    except BaseException as error:
-        partial.abort()
-        if isinstance(error, OSError) and not isinstance(error, errors.LowtideError):
-            raise errors.writing(path, error) from error
-        raise
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def new_folder(path: str) -> Iterator[str]:
     writer = os.getpid()
     parent, name = os.path.split(path)
     temporary = os.path.join(parent, f".{name}.partial")
-    try:
+    with errors.write_errors(path):
         os.makedirs(parent, exist_ok=True)
         fd = _open_locked_folder(temporary, path)
         try:
@@ -186,10 +187,6 @@ def new_folder(path: str) -> Iterator[str]:
             if fd is not None:
                 os.close(fd)
         sync_folder(parent)
-    except OSError as error:
-        if isinstance(error, errors.LowtideError):
-            raise
-        raise errors.writing(path, error) from error
 
 
 def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool = False) -> None:
@@ -197,7 +194,7 @@ def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool 
 
     It is written to ``path + suffix`` first. With ``durable`` it also outlasts a loss of power.
     """
-    try:
+    with errors.write_errors(path):
         with open(path + suffix, "wb") as file:
             file.write(data)
             if durable:
@@ -206,8 +203,6 @@ def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool 
         os.replace(path + suffix, path)
         if durable:
             sync_folder(os.path.dirname(path))
-    except OSError as error:
-        raise errors.writing(path, error) from error
 
 
 def lock(fd: int, *, shared: bool = False) -> bool:
@@ -260,25 +255,22 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def _open_locked(temporary: str, final: str) -> int:
+def _open_locked(temporary: str, final: str, keep: bool) -> int:
     while True:
-        try:
+        with errors.write_errors(final):
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-        except OSError as error:
-            raise errors.writing(final, error) from None
-        try:
-            if not lock(fd):
-                raise busy(final)
-            if is_at(fd, temporary):  # else its last owner published or removed it between our two calls
-                os.ftruncate(fd, 0)
-                _keep_mode(fd, final, stat.S_IRUSR | stat.S_IWUSR)
-                return fd
-        except OSError as error:
-            os.close(fd)
-            if isinstance(error, errors.LowtideError):
+            try:
+                if not lock(fd):
+                    raise busy(final)
+                if is_at(fd, temporary):  # else its last owner published or removed it between our two calls
+                    if not keep:
+                        os.ftruncate(fd, 0)
+                    _keep_mode(fd, final, stat.S_IRUSR | stat.S_IWUSR)
+                    return fd
+            except OSError:
+                os.close(fd)
                 raise
-            raise errors.writing(final, error) from None
-        os.close(fd)
+            os.close(fd)
 
 
 def _open_locked_folder(temporary: str, final: str) -> int | None:
@@ -318,7 +310,7 @@ def _keep_mode(fd: int, path: str, extra: int = 0) -> None:
 
 def _is_locked(path: str) -> bool:
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        fd = os.open(path, os.O_RDONLY)
     except OSError:  # of another user, or gone: not a leftover to report
         return True
     try:
@@ -330,6 +322,11 @@ def _is_locked(path: str) -> bool:
 def _remove(fd: int, temporary: str) -> None:
     with suppress(OSError):  # cleaning up after a failure must not hide the failure
         os.unlink(temporary)
+    with suppress(OSError):
+        os.close(fd)
+
+
+def _leave(fd: int, _: str) -> None:
     with suppress(OSError):
         os.close(fd)
 

@@ -1,4 +1,4 @@
-"""Copies between files and buckets: in bounded memory, verified, and resumable file by file."""
+"""Copies between files and buckets: in bounded memory, verified, and resumable."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,11 +16,14 @@ from lowtide import errors
 from lowtide._io import atomic, store
 from lowtide._io.extents import Bytes, Extents
 from lowtide._io.filesystem import Found
+from lowtide._io.identity import Identity
 from lowtide._io.pace import Pace
 from lowtide._io.reader import Reader, open_reader
+from lowtide._io.resumable import ResumableFile
 from lowtide._io.system import write_at
+from lowtide._printable import counted
 from lowtide._sizes import format_size
-from lowtide.errors import ArgumentError, NotFoundError
+from lowtide.errors import ArgumentError, missing
 
 _PIECE = 8 * 2**20  # bytes that are read at once; there are two such buffers
 _LAST = ("corpus.json", "index.json")  # what makes the files beside it a corpus
@@ -39,8 +43,8 @@ class Copied:
     """Files that were there already."""
 
     def __str__(self) -> str:
-        there = f", {self.skipped} were there already" if self.skipped else ""
-        return f"{self.files} files copied, {format_size(self.nbytes)}{there}"
+        there = f", {self.skipped} there already" if self.skipped else ""
+        return f"{counted(self.files, 'file')} copied, {format_size(self.nbytes)}{there}"
 
 
 def copy(
@@ -55,7 +59,8 @@ def copy(
 
     A file appears under its name when it is complete; the index of a corpus comes last, so that a corpus
     is there when all of it is. Files that are there already, as long and not older, are skipped: a copy that
-    was killed is resumed by the same call.
+    was killed or failed is resumed by the same call. Of an object of more than 8 MiB, what was copied to a
+    file is kept as ``.NAME.partial`` until then, and verified before it is continued.
 
     Parameters
     ----------
@@ -95,7 +100,7 @@ def copy(
                 skipped += 1
             else:
                 before = done
-                _copy(origin, destination, verify, lambda part: advance(before + part, total))  # noqa: B023
+                copy_file(origin, destination, verify, lambda part: advance(before + part, total))  # noqa: B023
                 copied += file.size
             done += file.size
             advance(done, total)
@@ -108,7 +113,7 @@ def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
     source, target = store.absolute(source), store.absolute(target)
     entry = store.entry(source)
     if entry is None:
-        raise NotFoundError(errno.ENOENT, "no such file, folder or object; check the path", source)
+        raise missing(source, "no such file, folder or object; check the path")
     if entry.kind == "file":
         if into_folder or (not store.is_address(target) and store.is_folder(target)):
             target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
@@ -120,7 +125,7 @@ def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
         raise ArgumentError(f"{target}: is inside of {source}; pass another target")
     files = store.filesystem(source).files_below(source)
     if not files:
-        raise NotFoundError(errno.ENOENT, "holds no files; check the path", source)
+        raise missing(source, "holds no files; check the path")
     for file in sorted(files, key=lambda one: (one.name.rpartition("/")[2] in _LAST, one.name)):
         yield file, f"{source}/{file.name}", f"{target}/{file.name}"
 
@@ -140,54 +145,58 @@ class Sink(Protocol):
     def abort(self) -> None: ...
 
 
-class FileSink:
+class FileSink(atomic.Partial):
     """A local file, renamed into place when it is complete."""
 
     def __init__(self, path: str) -> None:
         store.make_folder(os.path.dirname(path))
-        self._partial = atomic.Partial(path)
-        self._pace = Pace(self._partial.fd)
+        super().__init__(path)
+        self._pace = Pace(self.fd)
         self._end = 0
 
     def write(self, data: Bytes) -> None:
-        with errors.write_errors(self._partial.path):
-            write_at(self._partial.fd, data.data, self._end)
+        with errors.write_errors(self.path):
+            write_at(self.fd, data.data, self._end)
             self._end += len(data)
             self._pace.wrote(self._end)
 
-    def publish(self) -> None:
-        self._partial.publish()
 
-    def abort(self) -> None:
-        self._partial.abort()
-
-
-def sink(path: str) -> Sink:
-    """What is written under ``path``, file or address."""
-    if store.is_address(path):
-        from lowtide._io.remote.uploads import Upload
-
-        return Upload(path)
-    return FileSink(path)
-
-
-def _copy(source: str, target: str, verify: bool, progress: Callable[[int], None]) -> None:
-    with store.opened(source) as opened:
-        size, reader = opened.size, open_reader(source, opened.size, cache="drop", identity=opened.identity)
-    digest, done = hashlib.sha256(), 0
-    out = sink(target)
+@contextmanager
+def published(out: Sink) -> Iterator[Sink]:
+    """What is published when the block ends, and given up if that fails."""
     try:
-        for piece in _pieces(reader, size):
-            digest.update(piece.data)
-            out.write(piece)
-            done += len(piece)
-            progress(done)
+        yield out
         out.publish()
     except BaseException:
         out.abort()
         raise
-    finally:
-        reader.close()
+
+
+def sink(path: str) -> AbstractContextManager[Sink]:
+    """What is written under ``path``, file or address, and published when the block ends."""
+    if store.is_address(path):
+        from lowtide._io.remote.uploads import Upload
+
+        return published(Upload(path))
+    return published(FileSink(path))
+
+
+def copy_file(
+    source: str, target: str, verify: bool = True, progress: Callable[[int], None] = lambda part: None
+) -> str:
+    """Copy one file or object, whatever is there; its SHA-256."""
+    digest, done, kept = hashlib.sha256(), 0, None
+    with _reading(source) as (reader, identity):
+        if store.is_address(source) and not store.is_address(target) and identity.size > _PIECE:
+            store.make_folder(os.path.dirname(target))
+            kept = ResumableFile(target, source, identity, _PIECE)
+            done = kept.resume(digest.update)
+        with published(kept) if kept else sink(target) as out:
+            for piece in _pieces(reader, identity.size, done):
+                digest.update(piece.data)
+                out.write(piece)
+                done += len(piece)
+                progress(done)
     if verify:
         written = _digest(target)
         if written != digest.hexdigest():
@@ -197,25 +206,32 @@ def _copy(source: str, target: str, verify: bool, progress: Callable[[int], None
                 f"{source}); delete it and copy it again",
                 target,
             )
+    return digest.hexdigest()
 
 
 def _digest(path: str) -> str:
     """The SHA-256 of a file or object, read in bounded memory."""
-    with store.opened(path) as opened:
-        size, reader = opened.size, open_reader(path, opened.size, cache="drop", identity=opened.identity)
     digest = hashlib.sha256()
-    for piece in _pieces(reader, size):
-        digest.update(piece.data)
-    reader.close()
+    with _reading(path) as (reader, identity):
+        for piece in _pieces(reader, identity.size):
+            digest.update(piece.data)
     return digest.hexdigest()
 
 
-def _pieces(reader: Reader, size: int) -> Iterator[Bytes]:
-    """The bytes in order; the next piece is read while one is used."""
+@contextmanager
+def _reading(path: str) -> Iterator[tuple[Reader, Identity]]:
+    with store.opened(path) as opened:
+        reader = open_reader(path, opened.size, cache="drop", identity=opened.identity)
+    with closing(reader):
+        yield reader, opened.identity
+
+
+def _pieces(reader: Reader, size: int, first: int = 0) -> Iterator[Bytes]:
+    """The bytes from ``first`` on, in order; the next piece is read while one is used."""
     buffers: Sequence[Bytes] = [np.empty(min(size, _PIECE), np.uint8) for _ in range(2)]
-    starts = range(0, size, _PIECE)
+    starts = range(first, size, _PIECE)
     pending: list[Any] = []
-    for number, start in enumerate([*starts, size]):
+    for number, start in enumerate([*starts, size] if starts else []):
         if start < size:
             piece = buffers[number % 2][: min(_PIECE, size - start)]
             submitted = reader.submit(Extents.of_range(start, len(piece)).cut(), piece)

@@ -38,7 +38,7 @@ class Entry:
         self.users: deque[None] = deque()
         self.used = 0
         """Grows with every use of any descriptor."""
-        self.status = Status(fd)
+        self.stamp = Status(fd).stamp
         self.random = False
         """Whether the kernel's own read-ahead is off."""
         self.doomed = False
@@ -189,7 +189,8 @@ class File:
             self._identity = identity or Identity.of(status, samples=())
             self.seen: Stamp = (self._identity.size, *divmod(self._identity.mtime_ns, 10**9))
             """What was last found to be right."""
-            self._entry: Entry | None = None
+            self.entry: Entry | None = None
+            """The descriptor of the last read, which may have been closed since."""
             if not self._identity.same_file(status):
                 raise self._replaced()
             self._check(fd, status)
@@ -198,9 +199,9 @@ class File:
 
     def opened(self) -> Entry:
         """Borrow the file's descriptor; it stays open until the block ends."""
-        entry = self._entry
+        entry = self.entry
         if entry is None or not entry.borrow():
-            self._entry = entry = POOL.acquire(self)
+            self.entry = entry = POOL.acquire(self)
         return entry
 
     def reopen(self) -> int:
@@ -219,11 +220,9 @@ class File:
 
     def _open(self) -> int:
         # Should a pipe have taken the file's place, opening it must not wait for a writer.
-        flags = [getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK")]
-        try:
-            return os.open(self.path, os.O_RDONLY | sum(flags))
-        except OSError as error:
-            raise errors.reading(self.path, error) from None
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        with errors.read_errors(self.path):
+            return os.open(self.path, flags)
 
     def _key(self, fd: int, status: os.stat_result) -> _Key:
         return self.path, status.st_dev, status.st_ino, _generation(fd)
@@ -234,7 +233,7 @@ class File:
         After a read, so that what was read cannot be newer than the check; for a mapping before it too, since
         it would die of SIGBUS where the file has shrunk.
         """
-        if entry.status.stamp() != self.seen:
+        if entry.stamp() != self.seen:
             self._check(entry.fd, os.fstat(entry.fd))
 
     def check_descriptor(self, fd: int) -> None:
@@ -253,9 +252,7 @@ class File:
             self.check(entry)
 
     def _replaced(self) -> errors.FileChangedError:
-        return errors.FileChangedError(
-            errno.ESTALE, "was replaced by another file since it was opened; open it again", self.path
-        )
+        return errors.changed(self.path, "was replaced by another file since it was opened; open it again")
 
     def _check_regular(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
@@ -271,12 +268,11 @@ class File:
                 f"{self.size}); restore it and open it again"
             )
         if not self._identity.only_grew(fd, status, self.size):
-            raise errors.FileChangedError(
-                errno.ESTALE,
+            raise errors.changed(
+                self.path,
                 f"was written to since it was opened (it had {self._identity.size} bytes, modified at "
                 f"{_time(self._identity.mtime_ns)}, and has {status.st_size}, modified at "
                 f"{_time(status.st_mtime_ns)}); open it again",
-                self.path,
             )
         self.seen = stamp
 

@@ -6,9 +6,10 @@ import errno
 import glob
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from lowtide import errors
 from lowtide._io.filesystem import HEAD, Entry, Filesystem, Found, Listing, Peek, Store
@@ -22,7 +23,8 @@ _OTHERS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SHORT = 2**20  # bytes; who reads more of a file than a header is likely to read all of it
 
 
@@ -59,30 +61,29 @@ class LocalFilesystem(Filesystem):
         return True
 
     def absolute(self, path: str) -> str:
-        try:
+        if "://" in path and (scheme := _SCHEME.match(path)) and not os.path.lexists(path):
+            raise UnsupportedError(
+                f"{path}: {scheme[0]} is not an address that lowtide reads; pass s3://, gs://, az:// or "
+                f"https://, or the path of a local file"
+            )
+        with errors.read_errors(path):  # the working directory may be gone
             return os.path.abspath(path)
-        except OSError as error:  # the working directory is gone
-            raise errors.reading(path, error) from error
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)
 
     @contextmanager
     def open(self, path: str) -> Iterator[Store]:
-        try:
+        with errors.read_errors(path):
             # Checked before opening, since opening a pipe waits for a writer and opening a device may act.
             _require_regular(path, os.stat(path))
             with open(path, "rb", buffering=0, opener=_open) as file:
                 status = os.fstat(file.fileno())
                 _require_regular(path, status)
                 yield LocalFile(path, Identity.of(status), file)
-        except LowtideError:
-            raise
-        except OSError as error:
-            raise errors.reading(path, error) from error
 
     def peek(self, path: str) -> Peek:
-        try:
+        try:  # not with read_errors, which takes a twentieth of the time of a look at a shard
             status = os.lstat(path)
             link = False
             if not stat.S_ISREG(status.st_mode):
@@ -111,12 +112,9 @@ class LocalFilesystem(Filesystem):
 
     def list_folder(self, path: str) -> Listing:
         listing = Listing([], [])
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    (listing.folders if entry.is_dir() else listing.files).append(entry.name)
-        except OSError as error:
-            raise errors.reading(path, error) from error
+        with errors.read_errors(path), os.scandir(path) as entries:
+            for entry in entries:
+                (listing.folders if entry.is_dir() else listing.files).append(entry.name)
         return listing
 
     def files_below(self, path: str) -> list[Found]:
@@ -136,18 +134,12 @@ class LocalFilesystem(Filesystem):
         return [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
 
     def delete(self, path: str) -> None:
-        try:
+        with errors.write_errors(path), suppress(FileNotFoundError):
             os.unlink(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise errors.writing(path, error) from error
 
     def make_folder(self, path: str) -> None:
-        try:
+        with errors.write_errors(path):
             os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise errors.writing(path, error) from error
 
 
 def _open(path: str, flags: int) -> int:

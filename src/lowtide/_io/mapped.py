@@ -34,10 +34,10 @@ class RemapReader:
 
     def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
         self._file = File(path, size, identity)
-        self._drop = drop and self._can_drop and hasattr(os, "posix_fadvise")
+        self.drops = drop and self._can_drop and hasattr(os, "posix_fadvise")
         self.how = self._how
         if drop:
-            self.how += ", drop behind" if self._drop else ", cannot drop"
+            self.how += ", drop behind" if self.drops else ", cannot drop"
         self._mapped_per_row = FOLIO
 
     def submit(
@@ -54,14 +54,10 @@ class RemapReader:
         extents = extents.cut()  # one that is longer would be mapped whole
         if len(extents):
             with self._file.opened() as entry:
-                try:
+                with errors.read_errors(self._file.path):  # no room for it, or a file system without mappings
                     self._copy_pieces(entry, extents, out, at_once)
                     self._file.check(entry)
-                except errors.LowtideError:
-                    raise
-                except OSError as error:  # no room for the mapping, or a file system without mappings
-                    raise errors.reading(self._file.path, error) from None
-                if self._drop:
+                if self.drops:
                     drop_extents(entry.fd, extents)
         return Outcome(len(extents), len(extents))
 
@@ -90,7 +86,7 @@ class RemapReader:
     def _copy_watched(self, fd: int, mapped: mmap.mmap, start: int, piece: Extents, out: Bytes) -> None:
         """Copy a piece, and learn how much one row of it maps."""
         before = _file_pages()
-        if self._drop:  # nothing may stay behind: read what is needed and not the megabytes around it
+        if self.drops:  # nothing may stay behind: read what is needed and not the megabytes around it
             mapped.madvise(mmap.MADV_RANDOM)
             for offset, _, length in piece.rows():
                 os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)

@@ -14,7 +14,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from lowtide.errors import UnsupportedError, reading
+from lowtide.errors import UnsupportedError, read_errors
 
 if TYPE_CHECKING:
     from lowtide._io.extents import Extents
@@ -49,10 +49,8 @@ def resident(path: str | os.PathLike[str]) -> tuple[int, str] | None:
     ``None`` where the system does not report it: another platform, or a file of another user (the kernel
     hides which pages of a file are cached from those who may not write it).
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except OSError as error:
-        raise reading(path, error) from error
+    with read_errors(path):
+        fd = os.open(path, os.O_RDONLY)
     try:
         return resident_fd(fd)
     finally:
@@ -83,10 +81,8 @@ def drop(path: str | os.PathLike[str]) -> None:
             "this system lacks posix_fadvise, so that files cannot be evicted from the page cache; "
             "measure warm reads here"
         )
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise reading(path, error) from error
+    with read_errors(path):
+        fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
         evict(fd)
@@ -103,10 +99,11 @@ def evict(fd: int, offset: int = 0, length: int = 0) -> None:
 def drop_range(fd: int, start: int, stop: int) -> None:
     """Evict what one of many reads in order has read.
 
-    The kernel keeps a folio of which only a part is in the range, so the range starts a folio early, for the
-    one that straddled the end of the last range. It ends at ``stop``: behind that is what was read ahead.
+    The kernel keeps a folio of which only a part is in the range, so the range starts early, for the one that
+    straddled the end of the last range: by two folios, since there may be a gap between the ranges, such as
+    what follows a column in its row. It ends at ``stop``: behind that is what was read ahead.
     """
-    start = max(0, start - FOLIO)
+    start = max(0, start - 2 * FOLIO)
     evict(fd, start, stop - start)
 
 

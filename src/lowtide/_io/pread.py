@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ _ALL_CHECKED = 8  # files of one read; looking at more would take as long as rea
 _CHECK_INTERVAL = 0.1  # seconds
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
-_CACHED = Pending.of(Outcome(0, 1))
 
 
 class PreadReader:
@@ -47,8 +46,8 @@ class PreadReader:
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
         self._checked = 0.0
         self._fadvise = hasattr(os, "posix_fadvise")
-        self._drop = drop and self._fadvise
-        self._drop_behind = self._drop and not self._dontcache
+        self.drops = drop and self._fadvise
+        self._drop_behind = self.drops and not self._dontcache
         parts = ["aio" if aio.available() else "preadv"]
         parts.append("nowait" if self._nowait else "willneed" if self._fadvise else "no hints")
         if drop:
@@ -76,15 +75,17 @@ class PreadReader:
             if late is None:
                 if self._drop_behind:
                     pagecache.drop_extents(entry.fd, extents)
-                return Pending.of(Outcome(0, count))
+                return _cached(count)
         return Pending(self._finish, extents, late, out)
 
     def read(self, offset: int, out: npt.NDArray[Any], *, sequential: bool = False) -> None:
-        if self._drop and not sequential:
+        if self.drops and not sequential:
             self.submit(Extents.of_range(offset, out.nbytes), out.reshape(-1).view(np.uint8)).wait()
             return
         file = self._file
-        entry = file.opened()
+        entry = file.entry
+        if entry is None or not entry.borrow():
+            entry = file.opened()
         try:
             if entry.random is sequential:
                 entry.advise(random=not sequential)
@@ -94,9 +95,9 @@ class PreadReader:
                 raise errors.reading(file.path, error) from None
             if got != out.nbytes:
                 self._read_fully(entry.fd, offset + got, out.reshape(-1).view(np.uint8)[got:])
-            if entry.status.stamp() != file.seen:
+            if entry.stamp() != file.seen:
                 file.check(entry)
-            if self._drop:
+            if self.drops:
                 pagecache.drop_range(entry.fd, offset, offset + out.nbytes)
         finally:
             entry.release()
@@ -148,7 +149,7 @@ class PreadReader:
                 got = _read_if_cached(entry.fd, offset, part)
                 if got == len(part):
                     self._check_sequential(entry, offset, part)
-                    return _CACHED
+                    return _cached(1)
         return Pending(self._finish_sequential, offset, part, got)
 
     def _finish_sequential(self, offset: int, part: Bytes, got: int) -> Outcome:
@@ -160,7 +161,7 @@ class PreadReader:
 
     def _check_sequential(self, entry: Entry, offset: int, part: Bytes) -> None:
         self._file.check(entry)
-        if self._drop:
+        if self.drops:
             pagecache.drop_range(entry.fd, offset, offset + len(part))
 
     def _read_all(self, extents: Extents, out: Bytes, ahead: int) -> Outcome:
@@ -232,6 +233,12 @@ class PreadReader:
 
     def close(self) -> None:
         self._file.close()
+
+
+@lru_cache(64)
+def _cached(count: int) -> Pending[Outcome]:
+    """So many extents, all of them from the page cache: made once, since each batch has the same number."""
+    return Pending.of(Outcome(0, count))
 
 
 def _supports(fd: int, flag: int) -> bool:

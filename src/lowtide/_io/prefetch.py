@@ -96,11 +96,13 @@ class Prefetcher(Generic[T]):
                     self.close()
 
     def _next_directly(self) -> T:
+        if not self._depth:
+            return self._submit(self.position).wait()
         started = time.perf_counter()
         is_late = self._seconds and started - self._returned > self._seconds
-        self._late = self._late + 1 if is_late and self._depth else 0
+        self._late = self._late + 1 if is_late else 0
         pending = self._submit(self.position) if self._late < _PATIENCE else None
-        if pending is None or not (pending.done or not self._depth):
+        if pending is None or not pending.done:
             if pending is not None:
                 self._most_waits *= 2  # it was better off with the thread: the next try is later
             self._direct = False  # from here on the thread works ahead

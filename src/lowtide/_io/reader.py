@@ -39,6 +39,9 @@ class Reader(Protocol):
     overlaps: bool
     """Whether reads that were submitted one after another are under way at the same time."""
 
+    drops: bool
+    """Whether what was read leaves the page cache. In order, it is then one thread that reads."""
+
     def submit(
         self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
     ) -> Pending[Outcome]:
@@ -85,7 +88,9 @@ def open_reader(
     when it was inspected: any other file, and this one after it was written to, is refused.
     """
     if cache not in ("keep", "drop"):
-        raise errors.ArgumentError(f"cache must be 'keep' or 'drop', got {cache!r}")
+        raise errors.ArgumentError(
+            f"cache must be 'keep' or 'drop', or for an address with cache_dir= a size, got {cache!r}"
+        )
     own = filesystem(path).open_reader(path, size, identity)
     if own is not None:
         if reader not in ("auto", own.name):

@@ -9,7 +9,6 @@ nor stats a data file itself.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -82,7 +81,7 @@ def absolute(path: Path) -> str:
     if "\0" in text:
         raise ArgumentError(f"path {text!r} holds a zero byte, which no file name may")
     if not text:  # abspath would make it the working directory
-        raise errors.NotFoundError(errno.ENOENT, "the path is empty; pass the path of a file or folder", "")
+        raise errors.missing("", "the path is empty; pass the path of a file or folder")
     return filesystem(text).absolute(text)
 
 

@@ -42,6 +42,17 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
+def cache_folder() -> str:
+    """The user's folder for what lowtide can make again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "lowtide")
+
+
+def cores() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def sync_data(fd: int) -> None:
     """Put the content of a file on disk; its times may be missing."""
     if hasattr(os, "fdatasync"):

@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import get_ident
 from typing import TypeVar
 
+from lowtide._io.system import cores
+
 T = TypeVar("T")
 
 
@@ -71,7 +73,7 @@ def _after_fork() -> None:
     _POOL, _INSIDE = None, set()
 
 
-_CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+_CORES = min(4, cores())
 _POOL: ThreadPoolExecutor | None = None
 _INSIDE: set[int] = set()  # threads that run a task, or are inside of the locks of the pool
 if hasattr(os, "register_at_fork"):

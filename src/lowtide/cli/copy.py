@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lowtide.cli.output import say
+from lowtide.cli.output import say, transferring
 
 
 @click.command("copy")
@@ -21,23 +21,16 @@ def command(source: str, target: str, verify: bool) -> None:
 
     Memory is bounded, and nothing else is written to disk. A file appears when it is complete, and the index
     of a corpus last. Files that are there already, as long and not older, are skipped: a copy that was killed
-    is resumed by the same command.
+    is resumed by the same command, that of a large object to a file in the middle of it.
 
     \b
         lowtide copy corpus s3://bucket/corpus
         lowtide copy s3://bucket/features.npy features.npy
     """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
     import lowtide
 
-    columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn()) as progress:
-        task = progress.add_task("copying")
+    with transferring("copying") as update:
         copied = lowtide.copy(
-            source,
-            target,
-            verify=verify,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            source, target, verify=verify, progress=lambda done, total: update(completed=done, total=total)
         )
     say(f"{target}: {copied}")

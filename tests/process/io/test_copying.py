@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from lowtide._io import copying
 from lowtide.errors import ArgumentError, NotFoundError, WriteError
 from tests.support.command import lowtide as run
 from tests.support.formats import refused
+from tests.support.proxy import Exchange, FaultProxy
 from tests.support.servers import BUCKET, ObjectServer
 
 
@@ -60,15 +64,15 @@ def test_copy_is_resumed_and_the_index_comes_last(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"s3://{BUCKET}/resumed/{tmp_path.name}"
-    copy, order = copying._copy, []
+    copy, order = copying.copy_file, []
 
-    def failing(source: str, target: str, *rest: Any) -> None:
+    def failing(source: str, target: str, *rest: Any) -> str:
         order.append(target.removeprefix(f"{address}/"))
         if len(order) == 3:
             raise KeyboardInterrupt
-        copy(source, target, *rest)
+        return copy(source, target, *rest)
 
-    monkeypatch.setattr(copying, "_copy", failing)
+    monkeypatch.setattr(copying, "copy_file", failing)
     with pytest.raises(KeyboardInterrupt):
         lowtide.copy(folder, address)
     assert lowtide.copy(folder, address).skipped == 2
@@ -113,6 +117,81 @@ def test_errors(folder: Path, tmp_path: Path) -> None:
         lowtide.copy(folder, folder / "copy")
     with refused(ArgumentError, "are the same"):
         lowtide.copy(folder / "large.bin", folder)
+
+
+KILLED = "import sys, lowtide; lowtide.copy(*sys.argv[1:])"
+
+
+@pytest.mark.parametrize("change", ["none", "damaged", "replaced"])
+def test_killed_copy_of_an_object_continues_inside_of_it(
+    folder: Path,
+    tmp_path: Path,
+    object_server: ObjectServer,
+    proxy: FaultProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    for name, value in object_server.environment().items():
+        monkeypatch.setenv(name, value)
+    address, target = f"s3://{BUCKET}/large-{change}/{tmp_path.name}.bin", tmp_path / "large.bin"
+    lowtide.copy(folder / "large.bin", address)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+    partial = tmp_path / ".large.bin.partial"
+    journal = tmp_path / ".large.bin.pieces.partial"
+
+    def slow(exchange: Exchange) -> None:  # the last piece
+        if exchange.range and int(exchange.range.split("=")[1].split("-")[0]) >= 16 * 2**20:
+            time.sleep(20)
+
+    proxy.faults.append(slow)
+    process = subprocess.Popen([sys.executable, "-c", KILLED, address, str(target)])
+    deadline = time.monotonic() + 60
+    # Two pieces of 8 MiB, 16 bytes for each, behind the first line.
+    while not journal.exists() or len(journal.read_bytes().partition(b"\n")[2]) < 32:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    proxy.reset()
+    content = (folder / "large.bin").read_bytes()
+    if change == "damaged":
+        with open(partial, "rb+") as file:
+            file.seek(9 * 2**20)
+            file.write(bytes([content[9 * 2**20] ^ 1]))
+    elif change == "replaced":
+        content = content[::-1]
+        (folder / "large.bin").write_bytes(content)
+        os.utime(folder / "large.bin", (2**31, 2**31))
+        lowtide.copy(folder / "large.bin", address, storage_options=object_server.options)
+    options = {**object_server.options, "endpoint": proxy.endpoint}
+    lowtide.copy(address, target, storage_options=options, verify=False)
+    assert target.read_bytes() == content
+    assert not partial.exists()
+    assert not journal.exists()
+    again = {"none": 4 * 2**20, "damaged": 12 * 2**20, "replaced": 20 * 2**20}[change]
+    fetched = sum(len(exchange.body) for exchange in proxy.exchanges if exchange.range)
+    assert again <= fetched < again + 2**20  # and its first bytes, when it was opened
+
+
+@pytest.mark.usefixtures("environment")
+def test_failed_copy_of_an_object_is_continued(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, target = f"s3://{BUCKET}/failed/{tmp_path.name}.bin", tmp_path / "large.bin"
+    lowtide.copy(folder / "large.bin", address)
+
+    def failing(done: int, total: int) -> None:
+        if done > 8 * 2**20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lowtide.copy(address, target, progress=failing)
+    assert not target.exists()
+    seen: list[int] = []
+    lowtide.copy(address, target, progress=lambda done, _: seen.append(done))
+    assert target.read_bytes() == (folder / "large.bin").read_bytes()
+    assert seen[1] == 20 * 2**20 + 5  # the third piece
 
 
 def test_command(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import itertools
 import json
 import math
 import os
-import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -31,24 +29,12 @@ from lowtide._io.pending import Pending
 from lowtide._permutation import Shuffled
 from lowtide.errors import ArgumentError, BudgetError, ClosedError, IndexingError, StateError
 from tests.support.rows import save
+from tests.support.threads import assert_no_thread, threads
 from tests.support.variants import Variant, every_variant, tight
 
 Shuffle = bool | Literal["blocks"]
 SHUFFLES: tuple[Shuffle, ...] = (False, True, "blocks")
 any_shuffle = pytest.mark.parametrize("shuffle", SHUFFLES, ids=["in_order", "shuffled", "blocks"])
-
-
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
-
-
-def assert_no_thread() -> None:
-    """Threads end a moment after their iterator, which a traceback may hold until the next collection."""
-    if threads():
-        gc.collect()
-    for thread in threads():
-        thread.join(10)
-    assert not threads()
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lowtide
+from lowtide._arrays import indexing
+from lowtide._io import pagecache
 from lowtide._io.extents import Bytes, Extents
-from lowtide.errors import IndexingError
+from lowtide.errors import IndexingError, TruncatedFileError
 from tests.support.variants import VARIANTS, Variant, every_variant, tight
 
 DTYPES = [
@@ -380,3 +384,56 @@ def test_every_variant_is_the_one_it_says(tmp_path: Path) -> None:
             assert ("aio" in array.reader) == (variant.reader == "pread" and "aio" not in variant.lacks)
             assert ("nowait" in array.reader) == (variant.reader == "pread" and "nowait" not in variant.lacks)
             assert ("drop" in array.reader or "dontcache" in array.reader) == (variant.cache == "drop")
+
+
+@given(
+    rows=st.integers(1, 400),
+    columns=st.integers(1, 40),
+    dtype=st.sampled_from(["u1", ">i4", "f8", "S5", "V7", "c16"]),
+    block=st.sampled_from([1, 64, 1000, 10**6]),
+    workers=st.integers(1, 3),
+    data=st.data(),
+)
+def test_columns_in_blocks_by_several_threads(
+    folder: Path, rows: int, columns: int, dtype: str, block: int, workers: int, data: st.DataObject
+) -> None:
+    expected = filled((rows, columns), np.dtype(dtype))
+    first = data.draw(st.integers(0, columns - 1))
+    part = slice(first, data.draw(st.integers(first + 1, columns)))
+    index: Any = data.draw(st.sampled_from([first, part]))
+    step = data.draw(st.integers(1, 3))
+    np.save(folder / "columns.npy", expected)
+    with (
+        mock.patch.multiple(indexing, _IN_ORDER=block, _THROUGH=1, workers_for=lambda *_: workers),
+        lowtide.open(folder / "columns.npy") as array,
+    ):
+        assert array[::step, index].tobytes() == expected[::step, index].tobytes()
+        view = array.columns[index]
+        assert view[:].tobytes() == expected[:, index].tobytes()
+        assert b"".join(chunk.tobytes() for chunk in view.chunks(7)) == expected[:, index].tobytes()
+
+
+def test_columns_of_a_file_that_was_truncated(tmp_path: Path) -> None:
+    """The thread that comes to the end raises, and no part of the result is what was there before."""
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((40_000, 64), np.float32))
+    with lowtide.open(path) as array:
+        assert not array[:, 5].any()
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(TruncatedFileError, match="was truncated since it was opened"):
+            array[:, 5]
+        with pytest.raises(TruncatedFileError, match="was truncated since it was opened"):
+            array.columns[5][:]
+
+
+@pytest.mark.parametrize("read", [lambda array: array[:, 7], lambda array: array.columns[7][:]])
+def test_columns_leave_nothing_in_the_page_cache_if_it_is_to_be_dropped(tmp_path: Path, read: Any) -> None:
+    """Blocks end before a page does, and a folio of the page cache spans several of them."""
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((2**16, 256), np.float32))
+    pagecache.drop(path)  # else its folios are those of the writer, and small
+    with lowtide.open(path, cache="drop") as array:
+        read(array)
+    resident = pagecache.resident(path)
+    assert resident is not None
+    assert resident[0] <= 2 * pagecache.FOLIO

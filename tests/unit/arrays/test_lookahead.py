@@ -10,10 +10,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide._arrays import lookahead
 from lowtide._arrays.lookahead import Lookahead, RowCosts
 from lowtide._arrays.orders import ShuffledOrder
 from lowtide._io.extents import AHEAD
@@ -30,16 +31,27 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@example(memory=200_000, gap=0, places=[(10, 777), (0, ROWS)], parts=2)
 @given(
     memory=st.integers(2_000, 200_000),
     gap=st.sampled_from([0, 1, 24, 100, 1000, 10**6]),
     places=st.lists(st.tuples(st.integers(0, ROWS), st.integers(0, ROWS)), min_size=1, max_size=5),
+    parts=st.integers(1, 3),
 )
 def test_rows_are_those_of_the_order(
-    matrix: Path, memory: int, gap: int, places: list[tuple[int, int]]
+    matrix: Path, memory: int, gap: int, places: list[tuple[int, int]], parts: int
 ) -> None:
+    """With memory for some rows and for all of them, by one thread and by several."""
     array, order = lowtide.open(matrix), Shuffled(ROWS, 7)
-    window = Lookahead(array, order, memory)
+    with (
+        mock.patch.object(lookahead, "workers_for", return_value=parts),
+        mock.patch.object(lookahead, "_SHARED", 1000),
+    ):
+        _check_rows(matrix, Lookahead(array, order, memory), gap, places)
+
+
+def _check_rows(matrix: Path, window: Lookahead, gap: int, places: list[tuple[int, int]]) -> None:
+    order = Shuffled(ROWS, 7)
     for costs in (window.device, window.cache):
         costs.per_read, costs.per_byte = gap * 1e-9, 1e-9
     data = np.load(matrix)
@@ -221,3 +233,19 @@ def test_windows_pay_where_reads_are_expensive() -> None:
     assert cache.per_row(4, spacing=8) < cache.per_read
     cache.measured = 5.0
     assert cache.per_row(4, spacing=8) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("width", "nanoseconds", "pays"),
+    [(8, 350, True), (16, 350, True), (128, 350, True), (512, 450, False), (1024, 700, False)],
+)
+def test_tiny_rows_in_the_page_cache_are_swept_where_a_read_of_each_takes_longer(
+    tmp_path: Path, width: int, nanoseconds: float, pays: bool
+) -> None:
+    """256 MiB with the default budget; the times of reads are those of a fast processor with two cores."""
+    path = tmp_path / "x.bin"
+    with open(path, "wb") as file:
+        file.truncate(256 * 2**20)
+    array = lowtide.open(path, dtype=np.dtype((np.void, width)))
+    window = Lookahead(array, Shuffled(len(array), 7), 60 * 2**20)
+    assert window.pays(1e-9 * nanoseconds, cached=True) is pays

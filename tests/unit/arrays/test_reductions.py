@@ -62,22 +62,6 @@ def test_reductions_are_numpys(
         np.testing.assert_allclose(got, exact.astype(kind), rtol=tolerance, atol=tolerance)
 
 
-@given(
-    bins=st.one_of(st.integers(1, 9), st.just([-1.0, 0.0, 0.5, 3.0])),
-    limits=st.sampled_from([None, (-1.0, 2.0)]),
-    rows=st.integers(0, 50),
-)
-def test_histograms_are_numpys(
-    tmp_path_factory: pytest.TempPathFactory, bins: Any, limits: Any, rows: int
-) -> None:
-    array = np.random.default_rng(rows).normal(size=(rows, 3))
-    path = tmp_path_factory.mktemp("histogram") / "x.npy"
-    np.save(path, array)
-    with lowtide.open(path) as a, mock.patch.object(reductions, "_PIECE", 7):
-        for got, expected in zip(a.histogram(bins, limits), np.histogram(array, bins, limits), strict=True):
-            np.testing.assert_array_equal(got, expected)
-
-
 def test_a_small_spread_on_a_large_mean_keeps_its_digits(tmp_path: Path) -> None:
     array = 1e8 + np.random.default_rng(0).normal(size=(20_000, 2))
     np.save(tmp_path / "x.npy", array)

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -17,35 +16,18 @@ import pytest
 from lowtide._io import aio
 from lowtide._io.aio import Aio
 from lowtide._io.extents import Extents
+from tests.support.aio import context, extents, fd
+
+__all__ = ["fd"]
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not aio.available(), reason="this system has no AIO to give"
 )
 
 
-def extents(offsets: list[int], lengths: list[int]) -> Extents:
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return Extents(np.array(offsets, np.int64), ends - lengths, np.array(lengths, np.int64))
-
-
-def context() -> Aio:
-    """The one that the next read will use."""
-    assert aio.available()
-    return aio._IDLE[-1]
-
-
 def rings() -> int:
     """Contexts that the kernel holds for this process: each has a ring in its memory."""
     return sum("[aio]" in line for line in Path("/proc/self/maps").read_text().splitlines())
-
-
-@pytest.fixture
-def fd(tmp_path: Path) -> Iterator[int]:
-    path = tmp_path / "bytes"
-    path.write_bytes(bytes(i % 251 for i in range(100_000)))
-    number = os.open(path, os.O_RDONLY)
-    yield number
-    os.close(number)
 
 
 def test_every_extent_lands_at_its_target(fd: int) -> None:

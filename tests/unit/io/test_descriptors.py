@@ -7,7 +7,6 @@ import gc
 import mmap
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,42 +18,9 @@ import lowtide
 from lowtide import errors
 from lowtide._io import descriptors
 from lowtide._io.descriptors import DescriptorPool, File
+from tests.support.descriptors import first_byte, open_files, pool, some
 
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorPool]:
-    """A pool of the test's own, of three."""
-    own = DescriptorPool(3)
-    monkeypatch.setattr(descriptors, "POOL", own)
-    yield own
-    for key in list(own._entries):
-        own.discard(key)
-
-
-def some(folder: Path, count: int) -> list[File]:
-    for i in range(count):
-        path = folder / f"{i}.bin"
-        if not path.exists():
-            path.write_bytes(bytes([i]) * 100)
-    return [File(str(folder / f"{i}.bin"), 100) for i in range(count)]
-
-
-def first_byte(file: File) -> int:
-    with file.opened() as entry:
-        return os.pread(entry.fd, 1, 0)[0]
-
-
-def open_files(folder: Path) -> list[str]:
-    """Files of ``folder`` that this process has open, by name."""
-    content = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if target.startswith(str(folder)):
-            content.append(os.path.basename(target))
-    return sorted(content)
+__all__ = ["pool"]
 
 
 def test_the_least_recently_used_is_closed_first(tmp_path: Path, pool: DescriptorPool) -> None:

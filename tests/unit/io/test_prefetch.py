@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 import time
@@ -15,24 +14,12 @@ import pytest
 
 from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher, _Requests
+from tests.support.threads import assert_no_thread, threads
 
 
 def later(make: Callable[[int], Any]) -> Callable[[int], Pending[Any]]:
     """Submits nothing before it is waited for."""
     return lambda number: Pending(make, number)
-
-
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
-
-
-def assert_no_thread() -> None:
-    """Threads end a moment after the prefetcher."""
-    if threads():
-        gc.collect()
-    for thread in threads():
-        thread.join(10)
-    assert not threads()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide._arrays.formats import inspect, members
+from lowtide._io import store
 from lowtide._io.store import opened
 from lowtide.errors import (
     AccessError,
@@ -114,6 +115,19 @@ def test_invalid_path_types_raise(path: Any) -> None:
 def test_what_no_file_can_be_called(path: str) -> None:
     with refused(ArgumentError, repr(path), "file name"):
         inspect(path)
+
+
+@pytest.mark.parametrize("path", ["ftp://host/x.npy", "file:///data/x.npy", "s3a://bucket/x", "hf+x://a"])
+def test_an_address_of_another_kind_is_not_a_local_path(path: str) -> None:
+    with refused(UnsupportedError, path.partition("//")[0] + "// is not an address", "pass s3://"):
+        store.absolute(path)
+
+
+def test_a_local_path_may_look_like_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd:").mkdir()
+    (tmp_path / "odd:" / "x").touch()
+    assert store.absolute("odd://x") == str(tmp_path / "odd:" / "x")
 
 
 def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

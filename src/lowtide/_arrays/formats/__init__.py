@@ -11,6 +11,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy.typing as npt
+
 from lowtide._arrays.formats import foreign
 from lowtide._arrays.formats.format import Format
 from lowtide._arrays.formats.hdf5 import HDF5
@@ -24,8 +26,6 @@ from lowtide._io.store import Store, opened
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from lowtide._arrays.formats.raw import Order, Shape
 
 __all__ = ["FORMATS", "Format", "Layout", "Member", "inspect", "members"]

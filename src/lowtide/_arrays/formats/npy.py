@@ -12,9 +12,9 @@ import re
 import struct
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._arrays.formats.format import Format
 from lowtide._arrays.formats.layout import Layout, checked_shape, differs, raw_call, shown, size_error
@@ -23,9 +23,6 @@ from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Store
 from lowtide._printable import brief
 from lowtide.errors import FormatError, MemberError, TruncatedFileError, UnsupportedError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._arrays.formats.format import Format
 from lowtide._arrays.formats.layout import Layout, checked_shape, differs, size_error
 from lowtide._io.journal import published_size
 from lowtide._io.store import Store
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 Shape = int | Sequence[int] | None
 Order = Literal["C", "F"]

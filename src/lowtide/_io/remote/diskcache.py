@@ -8,7 +8,8 @@ what a killed process left behind is not locked, and is removed.
 
 The bytes of all files, rounded up to pages, are counted in the file ``used``, which is changed under a lock
 and before the disk is: should a process be killed in between, the count is too high, never too low. Each
-process counts again when it starts.
+process counts again when it starts. Files are renamed under the lock too: who counts them would find neither
+name otherwise, and keep more than it may.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ NEVER = 2**62
 
 _DIGEST = 16  # bytes
 _PAGE = 4096
+_ROOM = 2**18  # bytes that must be free so that short reads are worth a block
 _FOLDER = _PAGE  # what the folder of a piece takes
 _SKIPS = 256  # pieces that are not kept before another look at what is here
 _EVICTED = 16  # the share of the cache that is made free at once: to look for what to evict takes a while
@@ -84,6 +86,14 @@ class DiskCache:
             with self._locked():
                 self._set_used(sum(size for _, size, _ in self._files()))
                 self._evict(0, 0)
+
+    def has_room(self) -> bool:
+        """Whether there is room for more, without anything being evicted."""
+        try:
+            with open(f"{self.folder}/used") as file:  # without the lock: somebody may be writing it
+                return not self._broken and int(file.read()) + _ROOM <= self.limit
+        except (OSError, ValueError):
+            return False
 
     def read(
         self, key: str, start: int, stop: int, take: Callable[[int, memoryview], None], use: Use
@@ -146,7 +156,8 @@ class DiskCache:
                 write_at(fd, memoryview(_digest(key, data)), len(data))
                 os.fdatasync(fd)
                 pagecache.evict(fd)
-                os.rename(temporary, f"{folder}/{offset:x}-{offset + len(data):x}-{use.next:x}")
+                with self._locked():
+                    os.rename(temporary, f"{folder}/{offset:x}-{offset + len(data):x}-{use.next:x}")
             except OSError:
                 os.unlink(temporary)
                 raise
@@ -193,8 +204,8 @@ class DiskCache:
 
     def _used_again(self, path: str, use: Use) -> None:
         name = path.rpartition("-")[0]
-        if not path.endswith(f"-{use.next:x}"):
-            with contextlib.suppress(OSError):
+        if use.next != NEVER and not path.endswith(f"-{use.next:x}"):
+            with contextlib.suppress(OSError), self._locked():
                 os.rename(path, f"{name}-{use.next:x}")
 
     # Under the lock
@@ -217,8 +228,12 @@ class DiskCache:
             return sum(size for _, size, _ in self._files())
 
     def _set_used(self, nbytes: int) -> None:
-        with open(f"{self.folder}/used", "w") as file:
-            file.write(str(nbytes))
+        # Never empty and never shorter: ``has_room`` reads it without the lock.
+        fd = os.open(f"{self.folder}/used", _CREATE, 0o644)
+        try:
+            write_at(fd, memoryview(b"%020d" % nbytes), 0)
+        finally:
+            os.close(fd)
 
     def _files(self) -> Iterator[tuple[str, int, int]]:
         """Path, bytes on the disk and next use of every piece; what killed processes left is removed."""

@@ -89,7 +89,8 @@ class Batch:
     after it has returned no task does what it would do by ``guarded``.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[Task], threads: int = THREADS) -> None:
+        """``threads`` is how many can be of use: each has a heap of malloc's, which keeps what was freed."""
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._left = len(tasks)
@@ -98,7 +99,7 @@ class Batch:
         if not tasks:
             self._done.set()
         for task in tasks:
-            _submit(partial(self._run, task))
+            _submit(partial(self._run, task), threads)
 
     def _run(self, task: Task) -> None:
         try:
@@ -156,7 +157,7 @@ def call(function: Callable[..., T], *arguments: Any, seconds: float, address: s
     return results[0]
 
 
-def _submit(task: Callable[[], None]) -> None:
+def _submit(task: Callable[[], None], threads: int) -> None:
     """Run a task in a thread; those that wait are run in their order."""
     _TASKS.put(task)
     try:
@@ -164,7 +165,7 @@ def _submit(task: Callable[[], None]) -> None:
         return
     except IndexError:
         pass
-    if len(_RUNNING) < THREADS:
+    if len(_RUNNING) < threads:
         thread = threading.Thread(target=_work, args=(_TASKS, _IDLE), name="lowtide-remote", daemon=True)
         _RUNNING.append(thread)
         try:

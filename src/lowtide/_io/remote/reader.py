@@ -41,6 +41,13 @@ class Run(NamedTuple):
         is_whole = self.extents.nbytes == self.stop - self.start and (shifts == shifts[0]).all()
         return int(shifts[0]) if is_whole else None
 
+    def widened(self, size: int) -> Run:
+        """A short one with what is around it, in an object of so many bytes."""
+        if self.stop - self.start >= SHORTEST:
+            return self
+        stop = min(size, -(-self.stop // SHORTEST) * SHORTEST)
+        return self._replace(start=self.start // SHORTEST * SHORTEST, stop=max(stop, self.stop))
+
     def copy(self, at: int, data: Any, out: Bytes) -> None:
         """Copy bytes of the object from ``at`` on to where they belong."""
         source = np.frombuffer(data, np.uint8)
@@ -84,6 +91,7 @@ class RemoteReader:
     name = "remote"
     parallel = False  # one read is many requests already
     overlaps = True
+    drops = False  # a system's page cache has nothing of it
 
     def __init__(
         self, path: str, size: int, identity: Identity | None, options: Options | None = None
@@ -105,8 +113,13 @@ class RemoteReader:
     ) -> Pending[Outcome]:
         if not len(extents):
             return Pending.of(Outcome())
-        uses = USES.get() if self._cache is not None else None
-        runs = runs_of(extents)
+        uses, has_room = None, False
+        if self._cache is not None:
+            uses, has_room = USES.get(), self._cache.has_room()
+        # What is short is fetched with what is around it while the cache has room; no two share a block.
+        runs = runs_of(extents, SHORTEST if has_room else GAP)
+        if has_room:
+            runs = [run.widened(self._size) for run in runs]
         if uses is not None:
             runs = [run._replace(use=uses(int(run.extents.targets[0]))) for run in runs]
         transfer = _Transfer(self, runs, out)
@@ -128,15 +141,22 @@ class RemoteReader:
         """Bring the bytes of a run to where they belong, from the cache as far as they are there."""
         take = partial(_take, batch, run, out)
         cache = self._cache
-        shift = run.shift if run.stop - run.start >= SHORTEST else None
-        if cache is None or self._etag is None or shift is None:
+        if cache is None or self._etag is None:
             self.fetch(run.start, run.stop, take)
             return
-        key = object_key(self.path, self._etag)
+        key, shift = object_key(self.path, self._etag), run.shift
         for start, stop in cache.read(key, run.start, run.stop, take, run.use):
-            self.fetch(start, stop, take)
-            copies: list[bytes] = []  # the caller may use its buffer again as soon as it has given up
-            batch.guarded(partial(_keep, copies, out[start + shift : stop + shift]))
+            if stop - start < SHORTEST:
+                self.fetch(start, stop, take)
+                continue
+            copies: list[bytes | bytearray] = []
+            if shift is None:  # with bytes between the extents, or some more than once
+                copies.append(bytearray(stop - start))
+                self.fetch(start, stop, partial(_take_and_keep, take, start, copies[0]))
+            else:
+                self.fetch(start, stop, take)
+                # The caller may use its buffer again as soon as it has given up.
+                batch.guarded(partial(_keep, copies, out[start + shift : stop + shift]))
             for data in copies:
                 cache.write(key, start, memoryview(data), run.use)
 
@@ -166,7 +186,11 @@ class _Transfer:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._batch = pool.Batch([partial(_transfer, self._reader, run, self._out) for run in self._runs])
+        tasks = [partial(_transfer, self._reader, run, self._out) for run in self._runs]
+        usual = sum(run.stop - run.start for run in self._runs) // len(tasks)
+        # As many as the bytes in flight allow, and two that take up what the others leave.
+        threads = min(pool.THREADS, self._reader.options.in_flight // max(1, usual) + 2)
+        self._batch = pool.Batch(tasks, threads)
 
     def wait(self, extents: int) -> Outcome:
         if self._process != os.getpid():
@@ -183,8 +207,13 @@ def _take(batch: pool.Batch, run: Run, out: Bytes, at: int, data: Any) -> None:
     batch.guarded(lambda: run.copy(at, data, out))
 
 
-def _keep(copies: list[bytes], data: Bytes) -> None:
+def _keep(copies: list[bytes | bytearray], data: Bytes) -> None:
     copies.append(data.tobytes())
+
+
+def _take_and_keep(take: requests.Take, start: int, copy: Any, at: int, data: Any) -> None:
+    copy[at - start : at - start + len(data)] = data
+    take(at, data)
 
 
 def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> None:

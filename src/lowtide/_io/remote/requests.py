@@ -24,9 +24,16 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in what obstore shows of its source
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 # Options that are not those of a store of obstore.
 _OWN = {"cache", "cache_dir", "in_flight", "part_size", "timeout", "retry_timeout"}
 _OWN |= {"profile", "client_options", "retry_config"}
+# Where obstore looks for a private endpoint, the most specific first.
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 _CHUNK = 2**16  # bytes of an answer that are taken at once
 _PARTS = 3  # of one object that are sent at once
 _UPLOADS: dict[str, Any] = {}  # of this process
@@ -199,9 +206,11 @@ def client_of(place: Address, options: Options) -> Any:
         # The repetitions end, and so does the last of them: their sum is the deadline.
         retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.seconds("retry_timeout"))}
         settings = {name: value for name, value in given.items() if name not in _OWN}
-        endpoint = given.get("endpoint") or given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL_S3")
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
-        if place.scheme == "http" or (place.scheme == "s3" and str(endpoint).startswith("http://")):
+        names = ("endpoint", "endpoint_url", "base_url", "azure_storage_endpoint", "google_base_url")
+        endpoints = [given.get(name) for name in names]
+        endpoints += [os.environ.get(name) for name in _ENDPOINTS.get(place.scheme, ())]
+        endpoint = next((one for one in endpoints if one), "")
+        if place.scheme == "http" or str(endpoint).startswith("http://"):
             client["allow_http"] = True  # the caller wrote http
         client.update(given.get("client_options") or {})
         retry.update(given.get("retry_config") or {})
@@ -297,10 +306,17 @@ def translated(address: str, what: str, error: Exception, *, writing: bool = Fal
             "storage_options={'skip_signature': True} for public data",
             address,
         )
+    kind = errors.WriteError if writing else errors.ReadError
+    if (certificate := _CERTIFICATE.search(str(error))) is not None:
+        return kind(
+            errno.EIO,
+            f"the server's certificate is not trusted ({certificate[1]}); pass that of its authority as "
+            "storage_options={'client_options': {'root_certificate': PEM}}, or set SSL_CERT_FILE",
+            address,
+        )
     late = _LATE.search(str(error)) is not None
     number = errno.ETIMEDOUT if late else errno.EIO
     problem = "the store did not answer in time" if late else "the store or the connection to it failed"
-    kind = errors.WriteError if writing else errors.ReadError
     return kind(
         number,
         f"{problem} {detail}; try again, or raise timeout and retry_timeout in storage_options",

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,56 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert missing == [(200_000, 300_000), (3_500_000, 3_600_000)]
     assert data[100_000:-100_000] == DATA[start:stop]
     assert cache.read("1" * 24, start, stop, lambda at, data: None, Use()) != []
+
+
+@pytest.mark.parametrize("how", ["written", "used again"])
+def test_nothing_is_renamed_while_somebody_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Who counts would find neither name, and keep more than it may."""
+    cache = DiskCache(str(tmp_path), 16 * BLOCK)
+    with open(tmp_path / "lock", "a") as lock:
+        reached = threading.Event()
+
+        def count(*_: Any) -> None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            reached.set()
+
+        if how == "used again":
+            cache.write(KEY, 0, memoryview(DATA)[:BLOCK], Use(0, 5))
+        monkeypatch.setattr(pagecache, "evict", count)  # the last call before either of them renames
+        work = {
+            "written": lambda: cache.write(KEY, 0, memoryview(DATA)[:BLOCK], Use(0, 5)),
+            "used again": lambda: content(cache, 0, BLOCK, Use(5, 9)),
+        }
+        thread = threading.Thread(target=work[how])
+        thread.start()
+        assert reached.wait(10)
+        time.sleep(0.1)
+        before = os.listdir(tmp_path / KEY / "0")
+        assert before == ["0-100000-5"] if how == "used again" else before[0].startswith(".writing")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        thread.join(10)
+    assert os.listdir(tmp_path / KEY / "0") == ["0-100000-9" if how == "used again" else "0-100000-5"]
+
+
+def test_the_count_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    """Without the lock: a short read asks whether there is room."""
+    cache = DiskCache(str(tmp_path), 16 * BLOCK)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            cache._set_used(0)
+            cache._set_used(BLOCK)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert all(cache.has_room() for _ in range(5000))
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_pieces_are_out_of_the_page_cache(tmp_path: Path) -> None:
@@ -199,6 +250,50 @@ def test_later_epochs_come_from_the_disk(
         fetched[name] = proxy.sent / tokens.nbytes
     assert fetched["all"] < 1.3
     assert fetched["half"] < 2.3
+
+
+def test_short_reads_are_kept_with_what_is_around_them(
+    object_server: ObjectServer, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """Windows and rows of a KiB: nothing is fetched twice with room for all, and nothing too much without."""
+    import obstore
+
+    tokens = np.random.default_rng(0).integers(0, 60000, 4 * 2**20).astype("<u2")  # 8 MiB
+    obstore.put(object_server.store(), "short/train.bin", tokens.tobytes())
+    tokens.tofile(tmp_path / "train.bin")
+    options = object_server.options | {"endpoint": proxy.endpoint}
+    address = f"s3://{BUCKET}/short/train.bin"
+    expected = lowtide.corpus(tmp_path / "train.bin", dtype="<u2").batches(8, 512, order="shuffle", seed=2)
+
+    def fetched(**cache: Any) -> int:
+        proxy.reset()
+        corpus = lowtide.corpus(address, dtype="<u2", storage_options=options, **cache)
+        with corpus.batches(8, 512, order="shuffle", seed=2) as batches:
+            for step in range(256):
+                np.testing.assert_array_equal(next(batches)[0], expected[step][0])
+        return proxy.sent
+
+    plain = fetched()
+    whole: Any = {"cache_dir": tmp_path / "all", "cache": "32 MiB"}
+    assert fetched(**whole) < 1.5 * tokens.nbytes  # two requests at the same time may want the same block
+    assert fetched(**whole) < 2**17  # its first bytes, when it is opened
+    part: Any = {"cache_dir": tmp_path / "part", "cache": "4 MiB"}
+    assert fetched(**part) < 4 * 2**20 + plain
+    assert fetched(**part) < 0.8 * plain
+    assert on_disk(tmp_path / "part") <= 4 * 2**20
+    rows = lowtide.open(
+        address, dtype="<u2", shape=(4096, 1024), storage_options=options, **whole
+    )  # fmt: skip
+    proxy.reset()
+    np.testing.assert_array_equal(rows[[5, 4000, 70, 5]], tokens.reshape(4096, 1024)[[5, 4000, 70, 5]])
+    assert proxy.sent < 2**17
+
+
+def test_short_reads_do_not_make_a_piece_forgotten(tmp_path: Path) -> None:
+    cache = DiskCache(str(tmp_path), 8 * BLOCK)
+    cache.write(KEY, 0, memoryview(DATA[:BLOCK]), Use(1, 7))
+    assert content(cache, 10, 20) == (DATA[10:20], [])
+    assert [path.name for path in tmp_path.glob("*/*/*")] == [f"0-{BLOCK:x}-7"]
 
 
 def test_arguments(object_server: ObjectServer, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lowtide
+from lowtide._arrays.uploaded import Uploaded
 from lowtide._io.remote.address import using
 from lowtide._io.remote.uploads import Upload
 from lowtide.errors import ClosedError, NotFoundError, UnsupportedError, WriteError
@@ -168,3 +170,24 @@ def test_object_that_would_have_too_many_parts(
     with refused(WriteError, address("parts.bin"), "larger part_size"):
         upload.write(bytes(9 * 2**20))
     upload.abort()
+
+
+def test_shuffled_rows_go_up_once(object_server: ObjectServer, proxy: FaultProxy, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    lowtide.shuffle(tmp_path / "rows.npy", tmp_path / "mixed.npy", seed=3)
+    with using(object_server.options | {"endpoint": proxy.endpoint}):
+        lowtide.shuffle(tmp_path / "rows.npy", address("mixed.npy"), seed=3)
+    assert not [one for one in proxy.exchanges if one.method == "GET"]
+    assert not [one for one in proxy.exchanges if "partial" in one.path]
+    remote = lowtide.open(address("mixed.npy"), storage_options=object_server.options)
+    np.testing.assert_array_equal(remote[:], np.load(tmp_path / "mixed.npy"))
+
+
+@pytest.mark.parametrize("count", [50_000, 70_000])
+def test_other_number_of_rows_than_the_header_has(count: int, object_server: ObjectServer) -> None:
+    with using(object_server.options):
+        target = Uploaded(address("counted.npy"), True, ROWS.dtype, (64,), rows=count)
+        target.write(ROWS.reshape(-1).view(np.uint8).data)
+        with refused(WriteError, address("counted.npy"), f"has {len(ROWS)} rows, expected {count}"):
+            target.finish(len(ROWS))
+    assert "counted.npy" not in names(object_server)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lowtide._io.remote import pool
 from lowtide._io.remote.pool import Batch, Budget, Trimmer, call
 from lowtide.errors import ReadError
 
@@ -16,6 +17,24 @@ def test_every_task_runs() -> None:
     Batch([lambda _, i=i: done.append(i) for i in range(100)]).wait(10, "x")  # type: ignore[misc]
     assert sorted(done) == list(range(100))
     Batch([]).wait(10, "x")
+
+
+def test_no_more_threads_are_started_than_are_of_use() -> None:
+    pool.forget()
+    try:
+        names: set[str] = set()
+        together = threading.Barrier(3)
+
+        def work(_: Batch) -> None:
+            together.wait(10)
+            names.add(threading.current_thread().name + str(threading.get_ident()))
+
+        Batch([work] * 9, threads=3).wait(10, "x")
+        assert len(names) == len(pool._RUNNING) == 3
+    finally:
+        pool._end_all()
+        pool._ENDING = False
+        pool.forget()
 
 
 def test_first_error_ends_the_batch() -> None:
