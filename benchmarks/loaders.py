@@ -113,7 +113,9 @@ def bare(folder: str) -> Pairs:
 def _lowtide(folder: str, cache: Any = "keep", **how: Any) -> Pairs:
     import lowtide
 
-    return lowtide.corpus(folder, cache=cache).batches(BATCH, LENGTH, **how).torch()
+    return (
+        lowtide.corpus(os.path.join(folder, "train.bin"), cache=cache).batches(BATCH, LENGTH, **how).torch()
+    )
 
 
 def lowtide_alone(folder: str) -> Pairs:

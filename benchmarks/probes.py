@@ -54,7 +54,7 @@ def waits(folder: str, compute: str, milliseconds: float, batches: int) -> dict[
         torch.set_num_threads(os.cpu_count() or 1)
     work = _multiply() if compute in ("torch", "cores") else _count()
     taken = []
-    pairs = lowtide.corpus(folder).batches(BATCH, LENGTH).torch()
+    pairs = lowtide.corpus(os.path.join(folder, "train.bin")).batches(BATCH, LENGTH).torch()
     for _ in range(batches):
         pending = time.perf_counter()
         next(pairs)
@@ -72,7 +72,7 @@ def waits(folder: str, compute: str, milliseconds: float, batches: int) -> dict[
 
 def growth(folder: str, cache: Any, order: Any, batches: int) -> dict[str, Any]:
     """Memory of the process, and page cache left behind, by so many batches."""
-    corpus = lowtide.corpus(folder, cache=cache)
+    corpus = lowtide.corpus(os.path.join(folder, "train.bin"), cache=cache)
     pairs = corpus.batches(BATCH, LENGTH, order=order).torch()
     reset_peak()
     before = proc.status().rss

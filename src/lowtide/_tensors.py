@@ -84,6 +84,7 @@ class Destination:
         self._check_dtype(tokens)
         self._tokens, self._width = tokens, length + 1
         self._pinned = self.device.type == "cuda"
+        self._on_cpu = self.device.type == "cpu"
         # Memory for batches of ``rows`` windows, used again when nobody holds what was in it. To get it from
         # the system each time, page by page, and to give it back would take as long as reading the tokens.
         self._read_into = Buffers(rows * (length + 1) * tokens.itemsize, most=prefetch + 1)
@@ -139,7 +140,7 @@ class Destination:
             windows = whole_windows(tokens[0].numpy(), tokens[1].numpy())
         else:
             windows = tokens.numpy()
-        batch = mark_documents(windows, windows, steps.document_ids(step, windows), kind)
+        batch = mark_documents(windows, steps.document_ids(step, windows), kind)
         positions = self._staged(batch.position_ids.astype(np.int64))
         return MarkedHost(
             tokens,
@@ -164,6 +165,8 @@ class Destination:
 
     def take(self, host: Host) -> Pair:
         """x and y on the device, contiguous and of ``dtype``."""
+        if self._on_cpu and not self._pinned:
+            return host  # type: ignore[return-value]  # not pinned: x and y
         if not isinstance(host, torch.Tensor):
             return self.move(host[0]), self.move(host[1])
         tokens = self.move(host)
@@ -182,7 +185,7 @@ class Destination:
 
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the device, without waiting for the copy if the tensor is pinned."""
-        if self.device.type == "cpu" and not self._pinned:
+        if self._on_cpu and not self._pinned:
             return tensor  # even a copy that is none gives way to the reading thread: 0.6 ms for 0.1
         # PyTorch reuses pinned memory only when the copies out of it have ended.
         return tensor.to(self.device, non_blocking=self._pinned)

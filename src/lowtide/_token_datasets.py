@@ -112,7 +112,7 @@ class MapDataset(data.Dataset[Any]):
         windows = whole_windows(x.numpy(), y.numpy())
         find = self._batches._samples.document_ids
         ids = np.concatenate([find(int(n), windows[row : row + 1]) for row, n in enumerate(numbers)])
-        batch = mark_documents(windows, windows, ids)
+        batch = mark_documents(windows, ids)
         marks = (batch[2], batch.position_ids.astype(np.int64), batch.loss_mask)
         parts = (x, y, *(torch.from_numpy(np.ascontiguousarray(one)) for one in marks))
         return [_window(*row, as_dict=self._as_dict) for row in zip(*parts, strict=True)]

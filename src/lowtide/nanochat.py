@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from lowtide._io.reader import Cache
+from lowtide._printable import changes
 from lowtide._ranks import launched
 from lowtide._sizes import whole
 from lowtide._tokens.corpus import Corpus, corpus
@@ -112,14 +113,8 @@ def _start(state: Mapping[str, Any], settings: Mapping[str, Any], rows: int) -> 
             f"not a state of this loader (expected 'windows' and 'settings', got {sorted(map(str, state))}); "
             "start without resume_state_dict"
         )
-    names = sorted({*saved, *settings})
-    changes = [
-        f"{name} was {saved.get(name)!r} and is {settings.get(name)!r}"
-        for name in names
-        if saved.get(name) != settings.get(name)
-    ]
-    if changes:
-        raise StateError(f"the state is of another corpus or other settings: {'; '.join(changes)}")
+    if wrong := changes(saved, settings):
+        raise StateError(f"the state is of another corpus or other settings: {'; '.join(wrong)}")
     if windows % rows:
         raise StateError(
             f"the {windows} windows before this state are no multiple of the {rows} of a batch over all "

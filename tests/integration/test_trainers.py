@@ -149,22 +149,14 @@ def test_lightning_resumes_exactly(
         assert (x.numpy() == batches[step][0]).all(), step
 
 
-@need("transformers", "accelerate")
-@forks
-@pytest.mark.parametrize("kind", ["iterable", "map"])
-def test_hugging_face_with_workers_that_stay(corpus: lowtide.Corpus, tmp_path: Path, kind: str) -> None:
-    """Inputs of the usual shape from whole batches too, and other windows in the next epoch."""
+def trained_by_hugging_face(dataset: Any, folder: Path, **settings: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Train a small GPT-2 with the Trainer; what it returns, and the inputs of each step."""
     transformers: Any = import_module("transformers")
-    batches = corpus.batches(8, LENGTH, seed=1)
-    dataset: Any = (
-        IterableDataset(batches, steps=4, as_dict=True)
-        if kind == "iterable"
-        else MapDataset(batches, as_dict=True)
-    )
     seen: list[torch.Tensor] = []
 
     class Model(transformers.GPT2LMHeadModel):  # type: ignore[misc]
         def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
+            assert torch.equal(input_ids, labels)
             seen.append(input_ids.clone())
             return super().forward(input_ids=input_ids, labels=labels, **more)
 
@@ -172,18 +164,37 @@ def test_hugging_face_with_workers_that_stay(corpus: lowtide.Corpus, tmp_path: P
         vocab_size=64, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
     )
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"),
-        num_train_epochs=2,
-        per_device_train_batch_size=8,
+        output_dir=str(folder / "out"),
         report_to="none",
         use_cpu=True,
         save_strategy="no",
         disable_tqdm=True,
         logging_strategy="no",
+        **settings,
+    )
+    trainer = transformers.Trainer(model=Model(config), args=arguments, train_dataset=dataset)
+    return trainer.train(), seen
+
+
+@need("transformers", "accelerate")
+@forks
+@pytest.mark.parametrize("kind", ["iterable", "map"])
+def test_hugging_face_with_workers_that_stay(corpus: lowtide.Corpus, tmp_path: Path, kind: str) -> None:
+    """Inputs of the usual shape from whole batches too, and other windows in the next epoch."""
+    batches = corpus.batches(8, LENGTH, seed=1)
+    dataset: Any = (
+        IterableDataset(batches, steps=4, as_dict=True)
+        if kind == "iterable"
+        else MapDataset(batches, as_dict=True)
+    )
+    _, seen = trained_by_hugging_face(
+        dataset,
+        tmp_path,
+        num_train_epochs=2,
+        per_device_train_batch_size=8,
         dataloader_num_workers=2,
         dataloader_persistent_workers=True,
     )
-    transformers.Trainer(model=Model(config), args=arguments, train_dataset=dataset).train()
     assert {tuple(x.shape[1:]) for x in seen} == {(LENGTH,)}
     if kind == "iterable":
         assert len(seen) == 8
@@ -199,33 +210,10 @@ def test_hugging_face_with_workers_that_stay(corpus: lowtide.Corpus, tmp_path: P
 @forks
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_hugging_face_trains_a_gpt2(corpus: lowtide.Corpus, tmp_path: Path, num_workers: int) -> None:
-    transformers: Any = import_module("transformers")
-
-    batches = corpus.batches(1, LENGTH, seed=1)
-    dataset = MapDataset(batches, as_dict=True)
-    seen: list[torch.Tensor] = []
-
-    class Model(transformers.GPT2LMHeadModel):  # type: ignore[misc]
-        def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
-            assert torch.equal(input_ids, labels)
-            seen.append(input_ids.clone())
-            return super().forward(input_ids=input_ids, labels=labels, **more)
-
-    config = transformers.GPT2Config(
-        vocab_size=64, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
+    dataset = MapDataset(corpus.batches(1, LENGTH, seed=1), as_dict=True)
+    trained, seen = trained_by_hugging_face(
+        dataset, tmp_path, max_steps=3, per_device_train_batch_size=4, dataloader_num_workers=num_workers
     )
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"),
-        max_steps=3,
-        per_device_train_batch_size=4,
-        report_to="none",
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_strategy="no",
-        dataloader_num_workers=num_workers,
-    )
-    trained = transformers.Trainer(model=Model(config), args=arguments, train_dataset=dataset).train()
     assert trained.global_step == 3
     assert np.isfinite(trained.training_loss)
     assert [tuple(x.shape) for x in seen] == [(4, LENGTH)] * 3

@@ -8,7 +8,6 @@ rank, as the batch of a step is. So a run resumes exactly, on any number of rank
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from lowtide._io.atomic import Partial
 from lowtide._io.pace import Pace
 from lowtide._io.system import write_at
 from lowtide._printable import brief
-from lowtide.errors import FormatError, LowtideError, NotFoundError, StateError
+from lowtide.errors import FormatError, LowtideError, StateError, missing
 
 LAST, BEST = "checkpoint.pt", "best.pt"
 FORMAT, VERSION = "lowtide checkpoint", 2
@@ -53,16 +52,14 @@ class Checkpoint:
         content = {name: getattr(self, name) for name in self.__dataclass_fields__}
         content["settings"] = self.settings.to_json()
         content["config"] = dataclasses.asdict(self.config)
-        partial = Partial(path)
-        file = _File(partial.fd)
-        try:
-            torch.save({"format": FORMAT, "version": VERSION, **content}, file)  # type: ignore[arg-type]
-        except BaseException as error:
-            partial.abort()
-            if file.error is not None:  # which PyTorch's writer has replaced by a RuntimeError
-                raise errors.writing(path, file.error) from error
-            raise
-        partial.publish()
+        with Partial(path) as partial:
+            file = _File(partial.fd)
+            try:
+                torch.save({"format": FORMAT, "version": VERSION, **content}, file)  # type: ignore[arg-type]
+            except BaseException as error:
+                if file.error is not None:  # which PyTorch's writer has replaced by a RuntimeError
+                    raise errors.writing(path, file.error) from error
+                raise
 
 
 class _File:
@@ -93,9 +90,7 @@ def load(path: str) -> Checkpoint:
         content = archive.load(path)
         size = os.path.getsize(path)
     except FileNotFoundError:
-        raise NotFoundError(
-            errno.ENOENT, "no checkpoint there; pass the folder of a run that was started", path
-        ) from None
+        raise missing(path, "no checkpoint there; pass the folder of a run that was started") from None
     checkpoint = _parse(path, content)
     _check_weights(path, checkpoint, size)
     return checkpoint

@@ -306,7 +306,11 @@ def _fill(values: dict[str, Any], origins: dict[str, str]) -> None:
                 values[name] = value
                 origins.setdefault(name, origin)
     if values.get("muon_dtype") is None:
-        values["muon_dtype"] = _fastest_dtype(device) if values["optimiser"] == "muon" else "float32"
+        values["muon_dtype"] = "float32"
+        if values["optimiser"] == "muon":
+            from lowtide._gpt.optim import fastest_dtype
+
+            values["muon_dtype"] = fastest_dtype(device)
     decay = values.setdefault("lr_decay_iters", values["max_iters"])
     values.setdefault("min_lr", values["learning_rate"] / 10)
     values.setdefault("warmup_iters", min(100, decay // 10))
@@ -319,12 +323,6 @@ def _best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _fastest_dtype(device: str) -> str:
-    from lowtide._gpt.optim import fastest_dtype
-
-    return fastest_dtype(device)
 
 
 def _refuse_changes(base: Settings, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from typing import TYPE_CHECKING, Literal
@@ -27,7 +26,7 @@ from lowtide._io.atomic import write_file
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._tokens.corpus import Corpus
-from lowtide.errors import ArgumentError, FormatError, NotFoundError, write_errors
+from lowtide.errors import ArgumentError, FormatError, missing, write_errors
 
 if TYPE_CHECKING:
     from lowtide._prepare.tokenizers import Tokenizer
@@ -86,9 +85,7 @@ def checkpoint_path(run: str | os.PathLike[str], which: Which | None = None) -> 
         return folder
     best = os.path.join(folder, BEST)
     if which == "best" and not os.path.exists(best) and os.path.exists(os.path.join(folder, LAST)):
-        raise NotFoundError(
-            errno.ENOENT, "the run was not evaluated, so it has no best checkpoint; take the last", best
-        )
+        raise missing(best, "the run was not evaluated, so it has no best checkpoint; take the last")
     return best if which == "best" or (which is None and os.path.exists(best)) else os.path.join(folder, LAST)
 
 
@@ -173,7 +170,5 @@ def load_tokenizer(run: str | os.PathLike[str]) -> Tokenizer:
 
     path = os.path.join(os.fspath(run), TOKENIZER)
     if not os.path.exists(path):
-        raise NotFoundError(
-            errno.ENOENT, "the run has no tokenizer, since its corpus had none; pass one by name", path
-        )
+        raise missing(path, "the run has no tokenizer, since its corpus had none; pass one by name")
     return load(path, eos=read_settings(run).eos)

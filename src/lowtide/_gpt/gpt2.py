@@ -315,10 +315,9 @@ def _download(name: str) -> str:
     if os.path.exists(name):
         raise errors.reading(name, NotADirectoryError(errno.ENOTDIR, ""))
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise errors.NotFoundError(
-            errno.ENOENT,
-            "no such folder; pass that of a run, one that save_pretrained() wrote, or the name of a model",
+        raise errors.missing(
             name,
+            "no such folder; pass that of a run, one that save_pretrained() wrote, or the name of a model",
         )
     patterns = ["config.json", "model*.safetensors", "model.safetensors.index.json"]
     try:

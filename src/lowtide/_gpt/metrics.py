@@ -98,11 +98,9 @@ class Tracking:
 def read(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the lines of a file, except truncated and damaged ones."""
     path = os.fspath(path)
-    try:
+    with errors.read_errors(path):
         for line, _ in _lines(path):
             yield line
-    except OSError as error:
-        raise errors.reading(path, error) from error
 
 
 def _end_of(path: str, step: int) -> int:

@@ -85,7 +85,7 @@ def open_all(
 ) -> dict[str, lowtide.Corpus]:
     """The corpora by name, all with the same tokenizer as far as they record it."""
     corpora = {one.name: _open(one.path, settings, split) for one in sources}
-    digests = {name: _tokenizer(corpus) for name, corpus in corpora.items()}
+    digests = {name: corpus._layout.tokenizer_digest for name, corpus in corpora.items()}
     known = {name: digest for name, digest in digests.items() if digest is not None}
     if len(set(known.values())) > 1:
         raise ArgumentError(
@@ -167,8 +167,3 @@ def _open_val_data(settings: Settings) -> lowtide.Corpus:
         return _open(settings.val_data, settings, settings.val_split)
     except LowtideError:
         return _open(settings.val_data, settings, "train")
-
-
-def _tokenizer(corpus: lowtide.Corpus) -> object:
-    record = corpus.metadata.get("tokenizer")
-    return record.get("sha256") if isinstance(record, dict) else None

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import threading
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from lowtide._arrays import unpublished
 from lowtide._arrays.unpublished import State
+from lowtide._closing import Publishing
 from lowtide._io import atomic, store
 from lowtide._prepare import tokenizers
 from lowtide._prepare.shard_writer import ShardWriter
@@ -76,7 +76,7 @@ def create_corpus(
     return CorpusWriter(path, dtype, eos, vocab_size, tokenizer, layout, shard_tokens)
 
 
-class CorpusWriter:
+class CorpusWriter(Publishing):
     """Appends documents to a corpus. :func:`lowtide.create_corpus` makes one.
 
     A ``with`` block publishes the corpus at its end, and nothing if an exception leaves the block.
@@ -273,18 +273,6 @@ class CorpusWriter:
             )
         if self._state != "open":
             raise ClosedError(f"{self._path}: the writer is {self._state}; create another with {self._call}")
-
-    def __enter__(self) -> CorpusWriter:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
     def __repr__(self) -> str:
         return (

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from lowtide import errors
 from lowtide._io import atomic
 from lowtide._prepare.jobs import Record
-from lowtide._prepare.shard_writer import END, DamagedError, ShardWriter
+from lowtide._prepare.shard_writer import DamagedError, ShardWriter
 from lowtide._prepare.workdir import Workdir
 from lowtide._prepare.worker import SPLITS, VAL, files_of, record_path
+from lowtide._tokens.formats.documents import END
 from lowtide._tokens.formats.own import LayoutName
 from lowtide.errors import FormatError
 
@@ -96,6 +97,12 @@ class Merger:
         self._work.write_state(self._state())
         self._forget(self._committed)
         self._committed, self._uncommitted = self.consumed, 0
+        self._work.send(self._complete().keys())
+
+    def _complete(self) -> dict[str, str | None]:
+        """The files of complete shards and their digests."""
+        shards = (shard for writer in self.writers.values() for shard in writer.shards)
+        return dict(file for shard in shards for file in shard.files)
 
     def finish(self) -> None:
         """Finish every shard, on disk."""
@@ -112,20 +119,19 @@ class Merger:
     def _copy(self, record: Record, split: str) -> None:
         tokens_path, ends_path = files_of(self._work.tasks, record.task, split)
         count, documents = record.tokens[split], record.documents[split]
-        try:
-            with open(tokens_path, "rb", buffering=0) as tokens, open(ends_path, "rb") as ends:
-                size = os.fstat(tokens.fileno()).st_size
-                expected = count * self._narrow.itemsize
-                if (size, os.fstat(ends.fileno()).st_size) != (expected, documents * END.itemsize):
-                    raise FormatError(
-                        f"{tokens_path}: changed after it was written ({size} bytes, expected {expected}); "
-                        "run the same command again"
-                    )
-                self._append(tokens, _Ends(ends), count, split)
-        except errors.LowtideError:
-            raise
-        except OSError as error:
-            raise errors.reading(tokens_path, error) from error
+        with (
+            errors.read_errors(tokens_path),
+            open(tokens_path, "rb", buffering=0) as tokens,
+            open(ends_path, "rb") as ends,
+        ):
+            size = os.fstat(tokens.fileno()).st_size
+            expected = count * self._narrow.itemsize
+            if (size, os.fstat(ends.fileno()).st_size) != (expected, documents * END.itemsize):
+                raise FormatError(
+                    f"{tokens_path}: changed after it was written ({size} bytes, expected {expected}); run "
+                    "the same command again"
+                )
+            self._append(tokens, _Ends(ends), count, split)
 
     def _append(self, tokens: io.FileIO, ends: _Ends, count: int, split: str) -> None:
         done = 0
@@ -177,8 +183,7 @@ class Merger:
         self.skipped, self.complaints = state["skipped"], list(state["complaints"])
         for split, writer in self.writers.items():
             writer.restore(state["writers"][split])
-        shards = [shard for writer in self.writers.values() for shard in writer.shards]
-        if (damaged := self._work.check_shards(shards)) is not None:
+        if (damaged := self._work.check_files(self._complete())) is not None:
             raise DamagedError(f"out/{damaged}")
         self._forget(0)
 

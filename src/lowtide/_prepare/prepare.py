@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from lowtide._io import store
+from lowtide._io.system import cores
 from lowtide._prepare import published
 from lowtide._prepare import sources as files_of
 from lowtide._prepare.inputs.kind import File
@@ -171,10 +172,10 @@ def prepare(
             f"dask must be the address of a cluster, got {dask!r}; pass that of a client, as in "
             "dask=client.scheduler.address"
         )
-    processes = _cores() if workers is None else whole("workers", workers, least=1)
+    processes = cores() if workers is None else whole("workers", workers, least=1)
 
-    def prepared(folder: str) -> Summary:
-        with closing(Workdir(folder)) as workdir:
+    def prepared(folder: str, uploads: published.Uploads | None = None) -> Summary:
+        with closing(Workdir(folder, uploads)) as workdir:
             find = partial(files_of.find, folder=workdir.path, field=text_field, glob=glob)
             files, chosen = find(sources, name="train.jsonl"), settings
             if val is not None:
@@ -187,14 +188,10 @@ def prepare(
     if store.is_address(out):
         address = store.absolute(out)
         local = published.work_folder(address) if work is None else os.fspath(work)
-        return published.publish(address, local, overwrite, lambda: prepared(local))
+        return published.publish(address, local, overwrite, partial(prepared, local))
     if work is not None:
         raise ArgumentError(f"work is for an address, got out={os.fspath(out)!r}; leave it out")
     return prepared(os.fspath(out))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _given(tokenizer: object, vocab_size: int | None, eos: bool | int) -> Tokenizer | None:

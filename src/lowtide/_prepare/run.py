@@ -18,6 +18,7 @@ from lowtide._prepare.executors import Executor, open_executor
 from lowtide._prepare.inputs.kind import File
 from lowtide._prepare.jobs import SAMPLE, InputTexts, Record, group, run
 from lowtide._prepare.merge import Merger
+from lowtide._prepare.published import PLAN
 from lowtide._prepare.settings import Settings
 from lowtide._prepare.shard_writer import DamagedError
 from lowtide._prepare.sources import SPOOLED
@@ -30,7 +31,6 @@ from lowtide._prepare.worker import TRAIN, VAL, Job, encode
 from lowtide._tokens.formats import find, own
 from lowtide.errors import ArgumentError
 
-_PLAN = ".prepared.json"  # next to corpus.json: the digest of the plan, which the same command has again
 _SMALL = 4096  # tokens of a validation split whose loss says little
 
 
@@ -80,16 +80,20 @@ class Run:
 
     def _finished(self) -> Summary | None:
         """The corpus that an earlier run of the same plan has published, if all of its files are there."""
-        record = sealed.read(os.path.join(self.work.out, _PLAN))
+        record = sealed.read(os.path.join(self.work.out, PLAN))
         if record is None or record.get("plan") != self._digest or self._function is not None:
             return None  # nobody knows what a function depends on
         try:
             manifest = own.read(os.path.join(self.work.out, own.NAME))
-            for split in manifest.splits:
-                find(self.work.out, split=split)  # which checks the size of each file
+            if self.work.uploads is not None:
+                complete = self.work.check_files(dict(manifest.files)) is None
+            else:
+                for split in manifest.splits:
+                    find(self.work.out, split=split)  # which checks the size of each file
+                complete = all(is_file(os.path.join(self.work.out, name)) for name, _ in manifest.files)
         except errors.LowtideError:
             return None
-        if not all(is_file(os.path.join(self.work.out, name)) for name, _ in manifest.files):
+        if not complete:
             return None
         self.work.discard()  # what a run leaves that is killed after it has published
         shards = [shard for split in manifest.splits.values() for shard in split]
@@ -259,7 +263,7 @@ class Run:
             ],
             settings=recorded,
         )
-        sealed.write(os.path.join(self.work.shards, _PLAN), {"plan": self._digest})
+        sealed.write(os.path.join(self.work.shards, PLAN), {"plan": self._digest})
         self.work.publish(manifest)
         return Summary(
             folder=self.work.out,

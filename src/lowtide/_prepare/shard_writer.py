@@ -15,16 +15,15 @@ import numpy.typing as npt
 from lowtide._io import system
 from lowtide._io.pace import Pace
 from lowtide._tokens.formats import llmc
+from lowtide._tokens.formats.documents import END
 from lowtide._tokens.formats.own import LayoutName, Shard
 from lowtide.errors import LowtideError, write_errors
 
 BINS = 48
 """Bins of the histogram of lengths: bin i counts documents of 2**(i - 1) to 2**i - 1 tokens."""
 
-END = np.dtype("<u8")
-"""The dtype of the end of a document on disk."""
 
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
 _BLOCK = 4 * 2**20  # bytes that are hashed at once
 
 

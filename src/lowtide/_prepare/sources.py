@@ -90,16 +90,14 @@ def _columns(sources: Iterable[Any], field: str) -> Iterable[Any]:
 def _spooled(documents: Iterator[Any], folder: str, field: str, name: str) -> list[File]:
     """The documents as a file of JSON lines: an iterable can be read only once, and only here."""
     path = os.path.join(os.path.abspath(folder), name)
-    partial = Partial(path)
-    try:
-        with errors.write_errors(path), os.fdopen(os.dup(partial.fd), "w", encoding="utf8") as file:
-            for number, document in enumerate(documents):
-                json.dump({field: _content(document, field, number)}, file)
-                file.write("\n")
-    except BaseException:
-        partial.abort()
-        raise
-    partial.publish()
+    with (
+        errors.write_errors(path),
+        Partial(path) as partial,
+        os.fdopen(os.dup(partial.fd), "w", encoding="utf8") as file,
+    ):
+        for number, document in enumerate(documents):
+            json.dump({field: _content(document, field, number)}, file)
+            file.write("\n")
     return [dataclasses.replace(file, name=ITERABLE) for file in inputs.find([path])]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lowtide._printable import printable
+from lowtide._printable import counted, printable
 from lowtide._sizes import format_size
 from lowtide._tokens.formats.own import Manifest
 
@@ -56,18 +56,15 @@ class Summary:
     notes: Sequence[str]
 
     def __str__(self) -> str:
-        lines = [
-            f"{printable(self.folder)}: {self.tokens:,} tokens in {self.documents:,} "
-            f"{'document' if self.documents == 1 else 'documents'}"
-        ]
+        documents = counted(self.documents, "document")
+        lines = [f"{printable(self.folder)}: {self.tokens:,} tokens in {documents}"]
         itemsize = 2 if self.manifest.dtype == "uint16" else 4
         for split, shards in self.manifest.splits.items():
             tokens = sum(shard.tokens for shard in shards)
-            documents = sum(shard.documents or 0 for shard in shards)
+            documents = counted(sum(shard.documents or 0 for shard in shards), "document")
+            size = format_size(tokens * itemsize)
             lines.append(
-                f"  {split:<6} {tokens:,} tokens, {documents:,} "
-                f"{'document' if documents == 1 else 'documents'}, {len(shards)} "
-                f"{'shard' if len(shards) == 1 else 'shards'}, {format_size(tokens * itemsize)}"
+                f"  {split:<6} {tokens:,} tokens, {documents}, {counted(len(shards), 'shard')}, {size}"
             )
         if self.manifest.tokenizer is not None and self.manifest.vocab_size is not None:
             name = printable(self.manifest.tokenizer.name)

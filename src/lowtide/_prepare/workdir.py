@@ -24,7 +24,7 @@ import re
 import shutil
 import stat
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -33,6 +33,8 @@ from lowtide import errors
 from lowtide._io import atomic, store, system
 from lowtide._prepare import sealed
 from lowtide._prepare.jobs import Record
+from lowtide._prepare.published import Uploads
+from lowtide._printable import changes, listed
 from lowtide._tokens.formats import own
 from lowtide._tokens.formats.tokens import UNFINISHED
 from lowtide.errors import ArgumentError, LowtideError, StateError, WriteError
@@ -51,8 +53,9 @@ Plan = Mapping[str, Any]
 class Workdir:
     """One output folder and the work in it, locked by this process from ``__init__`` to ``close``."""
 
-    def __init__(self, out: str) -> None:
-        self.out = os.path.abspath(out)
+    def __init__(self, out: str, uploads: Uploads | None = None) -> None:
+        """``uploads`` has what was moved to a bucket, if the corpus is for one."""
+        self.out, self.uploads = os.path.abspath(out), uploads
         self.path = os.path.join(self.out, UNFINISHED)
         self.tasks = os.path.join(self.path, "tasks")
         self.shards = os.path.join(self.path, "out")
@@ -168,7 +171,7 @@ class Workdir:
             what = "a corpus" if own.NAME in clashes else "files that a corpus would replace"
             raise WriteError(
                 errno.EEXIST,
-                f"already contains {what} ({_shown(clashes)}); pass another folder, or overwrite "
+                f"already contains {what} ({listed(clashes, _SHOWN)}); pass another folder, or overwrite "
                 "(--overwrite) to replace it",
                 self.out,
             )
@@ -236,23 +239,31 @@ class Workdir:
         _remove(self.shards)
         os.mkdir(self.shards)
 
-    def check_shards(self, shards: Sequence[own.Shard]) -> str | None:
+    def check_files(self, files: Mapping[str, str | None]) -> str | None:
         """The first file of complete shards that does not match its digest, or None."""
-        files = {name: digest for shard in shards for name, digest in shard.files}
         with ThreadPoolExecutor() as pool:
-            digests = zip(files, pool.map(self._digest_of_shard, files), strict=True)
+            digests = zip(files, pool.map(self._digest_of, files), strict=True)
             return next((name for name, digest in digests if digest != files[name]), None)
 
-    def _digest_of_shard(self, name: str) -> str | None:
-        """The digest of a file of a shard, which is in the output folder if ``publish`` was killed."""
-        inside = os.path.join(self.shards, name)
-        return _sha256(inside if os.path.lexists(inside) else os.path.join(self.out, name))
+    def _digest_of(self, name: str) -> str | None:
+        """The digest of a file, which is in the output folder if ``publish`` was killed, or in a bucket."""
+        for folder in (self.shards, self.out):
+            if os.path.lexists(path := os.path.join(folder, name)):
+                return _sha256(path)
+        return self.uploads.digest(name) if self.uploads else None
+
+    def send(self, complete: Set[str]) -> None:
+        """Move shards that are complete to the bucket, if the corpus is for one."""
+        if self.uploads and self.uploads.at_once:
+            self.uploads.send(self.shards, sorted(complete & set(os.listdir(self.shards))))
 
     def notes(self) -> list[str]:
         """What the user should know about this folder."""
         if not self.damaged:
             return []
-        return [f"the work folder was damaged ({_shown(self.damaged)}); the damaged files were made again"]
+        return [
+            f"the work folder was damaged ({listed(self.damaged, _SHOWN)}); the damaged files were made again"
+        ]
 
     def publish(self, manifest: own.Manifest) -> None:
         """Move complete files to the output folder, ``corpus.json`` last; repeated after a kill."""
@@ -318,21 +329,11 @@ def sha256_of(path: str) -> str:
 
 def _differences(earlier: Plan, plan: Plan) -> str:
     """How the plan of another run differs, in words."""
-    differences = [
-        f"{key} was {earlier.get('settings', {}).get(key)!r} and is {value!r}"
-        for key, value in plan["settings"].items()
-        if earlier.get("settings", {}).get(key) != value
-    ]
+    differences = changes(earlier.get("settings", {}), plan["settings"], plan["settings"])
     before, now = (
         {str(source["path"]): source for source in one.get("sources", [])} for one in (earlier, plan)
     )
     differences += [f"{path} is new" for path in now if path not in before]
     differences += [f"{path} was among the sources" for path in before if path not in now]
     differences += [f"{path} has changed" for path in now if path in before and before[path] != now[path]]
-    return _shown(differences or ["the order of the sources or the version of lowtide"])
-
-
-def _shown(items: Sequence[str]) -> str:
-    """The first items of a list, and how many follow."""
-    more = f", … {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return ", ".join(items[:_SHOWN]) + more
+    return listed(differences or ["the order of the sources or the version of lowtide"], _SHOWN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import uuid
 import zlib
@@ -23,13 +22,13 @@ from lowtide._prepare.inputs.pieces import Piece
 from lowtide._prepare.jobs import Record, Task
 from lowtide._prepare.tokenizers import Ids, Tokenizer
 from lowtide._prepare.tokenizers.ids import Function, FunctionTokenizer
+from lowtide._tokens.formats.documents import END
 from lowtide.errors import FormatError
 
 TRAIN, VAL = SPLITS = ("train", "val")
 
 _BATCH = 2**20  # characters that are passed to a tokenizer together
 _COMPLAINTS = 5  # per task, to be shown
-_END = np.dtype("<u8")
 
 _Source = tuple[Unit, Piece]
 
@@ -60,11 +59,10 @@ def encode(task: Task, job: Job) -> Record:
     Nothing is forced to disk, since the files exist for seconds.
     """
     if not os.path.isdir(job.folder):
-        raise errors.NotFoundError(
-            errno.ENOENT,
+        raise errors.missing(
+            job.folder,
             "the worker does not see the output folder; with Dask, put sources and output on a file system "
             "that every worker sees under the same path",
-            job.folder,
         )
     tokenizer = _load(job.tokenizer, job.key)
     if job.function is not None:
@@ -146,7 +144,7 @@ class _Output:
         with errors.write_errors(self._paths[0]):
             while len(self._files) < 2:  # most tasks have no document for validation
                 self._files.append(open(f"{self._paths[len(self._files)]}.{self._attempt}", "xb"))  # noqa: SIM115
-            for which, values in enumerate((tokens, (ends + self.tokens).astype(_END))):
+            for which, values in enumerate((tokens, (ends + self.tokens).astype(END))):
                 data = values.view(np.uint8).data
                 self._files[which].write(data)
                 size, total = self._sums[which]

@@ -287,14 +287,13 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         return self
 
     def __next__(self) -> Pair:
-        return self._next_numbered()[1]
+        return pair(self._opened().next_numbered()[1])
 
-    def _next_numbered(self) -> tuple[int, Pair]:
-        """The next batch and its step: threads may share these batches."""
+    def _opened(self) -> Prefetcher[npt.NDArray[Any]]:
+        """The tokens of the next steps."""
         if self._closed:
             raise ClosedError("the batches were closed; ask the corpus for new ones")
-        step, tokens = self._ahead.next_numbered()
-        return step, pair(tokens)
+        return self._ahead
 
     def when(self, token: int, epoch: int = 0) -> list[int]:
         """The steps of an epoch at which a token of the corpus is seen, from the inverse permutation.

@@ -17,6 +17,7 @@ from lowtide._arrays.writer import create
 from lowtide._closing import Closing
 from lowtide._io import store
 from lowtide._io.extents import Ints
+from lowtide._io.system import cache_folder
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats.documents import Column, Documents
 from lowtide.errors import ArgumentError, FormatError, LowtideError, UnsupportedError
@@ -37,7 +38,7 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
 
     The third item is ``ids`` or ``cu_seqlens``, as :meth:`lowtide.Batches.with_documents` was called.
 
-    >>> batch = mark_documents(np.array([[5, 0, 7]]), np.array([[0, 7, 8]]), np.array([[0, 0, 1, 1]]))
+    >>> batch = mark_documents(np.array([[5, 0, 7, 8]]), np.array([[0, 0, 1, 1]]))
     >>> x, y, ids = batch
     >>> batch.position_ids, batch.max_seqlen
     (array([[0, 1, 0]], dtype=int32), 2)
@@ -93,17 +94,17 @@ class DocumentBatches(ReadOnly, Closing, Iterator[DocumentBatch[npt.NDArray[Any]
         self._batches, self._kind = batches, kind
 
     def __getitem__(self, step: int) -> DocumentBatch[npt.NDArray[Any]]:
-        return self._mark(step, *self._batches[step])
+        return self._mark(step, self._batches.read(step))
 
     def __iter__(self) -> DocumentBatches:
         return self
 
     def __next__(self) -> DocumentBatch[npt.NDArray[Any]]:
-        step, pair = self._batches._next_numbered()
-        return self._mark(step, *pair)
+        return self._mark(*self._batches._opened().next_numbered())
 
-    def _mark(self, step: int, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> DocumentBatch[npt.NDArray[Any]]:
-        return mark_documents(x, y, self._batches._steps.document_ids(step, whole_windows(x, y)), self._kind)
+    def _mark(self, step: int, tokens: npt.NDArray[Any]) -> DocumentBatch[npt.NDArray[Any]]:
+        ids = self._batches._steps.document_ids(step, tokens)
+        return mark_documents(tokens, ids, self._kind)
 
     def torch(self, device: Any = "cpu", dtype: Any = None) -> TorchDocumentBatches:
         """These batches as tensors, as :meth:`lowtide.Batches.torch`.
@@ -158,10 +159,11 @@ def check_kind(kind: DocumentKind) -> None:
 
 
 def mark_documents(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], ids: Ids, kind: DocumentKind = "ids"
+    tokens: npt.NDArray[Any], ids: Ids, kind: DocumentKind = "ids"
 ) -> DocumentBatch[npt.NDArray[Any]]:
-    """A batch with its documents, from the ids of ``x`` and of the last token of ``y``."""
-    return DocumentBatch((x, y, ids[:, :-1] if kind == "ids" else cu_seqlens(ids[:, :-1])), ids)
+    """A batch with its documents, from the ids of the tokens of its windows."""
+    documents = ids[:, :-1] if kind == "ids" else cu_seqlens(ids[:, :-1])
+    return DocumentBatch((tokens[:, :-1], tokens[:, 1:], documents), ids)
 
 
 def whole_windows(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -219,7 +221,7 @@ def scan(corpus: Corpus) -> Documents:
     a changed one, is scanned again.
     """
     name = f".lowtide-documents-{_digest(corpus)}.npy"
-    folders = [os.path.dirname(corpus.paths[0]), _cache_folder()]
+    folders = [os.path.dirname(corpus.paths[0]), cache_folder()]
     if corpus._layout.segments[0].identity and corpus._layout.segments[0].identity.is_remote:
         folders.pop(0)  # a bucket is not written to by those who read
     for folder in folders:
@@ -311,8 +313,3 @@ def _digest(corpus: Corpus) -> str:
         etag = (segment.identity and segment.identity.etag) or ""
         digest.update(f"{segment.path}\0{segment.offset} {segment.count} {changed}{etag}\n".encode())
     return digest.hexdigest()
-
-
-def _cache_folder() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "lowtide")

@@ -28,7 +28,9 @@ P = TypeVar("P", Shuffled, BlockShuffled)
 Bools = npt.NDArray[np.bool_]
 LengthsKind = Literal["one", "numbered", "blocks", "shuffled blocks"]
 
-_PLANNED = 4096  # samples whose places are computed at once: a batch at a time would cost more than reading
+# Samples whose places are computed at once: a batch at a time would cost more than reading, and of 2**14 each
+# takes half as long as of 2**12. Those of a small corpus would be of many epochs.
+_PLANNED, _FEW_PLANNED = 2**14, 2**12
 
 
 class Samples(ABC):
@@ -112,6 +114,7 @@ class Windows(Order):
                 f"target; use a length of at most {max(0, self.tokens - 1)}"
             )
         self.epoch_samples = self.tokens // length
+        self._page = _PLANNED if self.epoch_samples >= _PLANNED else _FEW_PLANNED
         self._plan: tuple[int, Places | None] = (-1, None)
 
     @property
@@ -137,8 +140,8 @@ class Windows(Order):
         return self.starts_at(np.arange(first, last, dtype=np.int64))
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        page, row = divmod(first, _PLANNED)
-        if row + len(out) > _PLANNED:
+        page, row = divmod(first, self._page)
+        if row + len(out) > self._page:
             starts = self._planned_starts(first, first + len(out))
             return self._corpus._segments.submit_windows(starts, out)
         return self._corpus._segments.submit_places(self._planned(page), row, out)
@@ -157,9 +160,9 @@ class Windows(Order):
         return ids_from_index(self._corpus.documents, starts, x.shape[1])
 
     def _planned_starts(self, first: int, last: int) -> Ints:
-        page, row = divmod(first, _PLANNED)
-        if row + last - first > _PLANNED:
-            middle = (page + 1) * _PLANNED
+        page, row = divmod(first, self._page)
+        if row + last - first > self._page:
+            middle = (page + 1) * self._page
             return np.concatenate((self._planned_starts(first, middle), self._planned_starts(middle, last)))
         return self._planned(page).starts[row : row + last - first]
 
@@ -167,7 +170,7 @@ class Windows(Order):
         """Where the samples of a page are; that of the last page asked for is kept."""
         number, places = self._plan  # both at once, since several threads may ask
         if number != page or places is None:
-            starts = self.starts(page * _PLANNED, (page + 1) * _PLANNED)
+            starts = self.starts(page * self._page, (page + 1) * self._page)
             places = self._corpus._segments.places(starts, self._length + 1)
             self._plan = (page, places)
         return places

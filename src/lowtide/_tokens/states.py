@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lowtide._printable import changes
 from lowtide._tokens.schedules import by_step, past, value_at
 from lowtide.errors import StateError
 
@@ -33,15 +34,10 @@ def checked_step(state: Mapping[str, Any], now: dict[str, Any], sizes: dict[int,
         )
     saved = plain(saved)
     before = _batch_sizes(saved)
-    changes = before is not None and (len(before) > 1 or len(sizes) > 1)
-    if before is not None and changes and not fixed and past(before, step) == past(sizes, step):
+    vary = before is not None and (len(before) > 1 or len(sizes) > 1)
+    if before is not None and vary and not fixed and past(before, step) == past(sizes, step):
         now = {**now, "batch_size": saved["batch_size"]}
-    differences = [
-        f"{name} was {saved.get(name)!r} and is {now.get(name)!r}"
-        for name in sorted({*saved, *now})
-        if saved.get(name) != now.get(name)
-    ]
-    if differences:
+    if differences := changes(saved, now):
         remedy = ""
         if step and before is not None and {**saved, "batch_size": now["batch_size"]} == now and not fixed:
             # Samples are numbered through all steps, so that the next one is known, whatever the batch is.

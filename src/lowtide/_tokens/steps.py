@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.buffers import Buffers
-from lowtide._io.pending import Pending
+from lowtide._io.pending import Outcome, Pending
 from lowtide._tokens.ahead import Ahead
 from lowtide._tokens.documents import Ids
 from lowtide._tokens.sampling import Samples
@@ -66,9 +66,9 @@ class StepRange:
         out = self._empty() if out is None else out
         started = time.perf_counter()
         pending = self.samples.submit(self.sample(step), out)
-        if self.ahead is not None:
-            pending = pending.then(partial(self.ahead.learn, started))
-        return pending.then(partial(self._finish, out))
+        if pending.done:
+            return Pending.of(self._finish(started, out, pending.wait()))
+        return pending.then(partial(self._finish, started, out))
 
     def _empty(self) -> npt.NDArray[Any]:
         first, last = self.rows
@@ -79,7 +79,9 @@ class StepRange:
         np.copyto(out, tokens)
         return out
 
-    def _finish(self, tokens: npt.NDArray[Any], _: object) -> npt.NDArray[Any]:
+    def _finish(self, started: float, tokens: npt.NDArray[Any], outcome: Outcome) -> npt.NDArray[Any]:
+        if self.ahead is not None:
+            self.ahead.learn(started, outcome)
         return self._checked(tokens)
 
     def _checked(self, tokens: npt.NDArray[Any]) -> npt.NDArray[Any]:

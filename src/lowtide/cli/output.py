@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import click
 
@@ -30,6 +31,16 @@ def waiting(text: str) -> Iterator[None]:
         if terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+@contextmanager
+def transferring(text: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show a bar of bytes; the function yielded updates it with ``advance``, ``completed`` or ``total``."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn()) as progress:
+        yield partial(progress.update, progress.add_task(text, total=total))
 
 
 def abandon() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import click
 
 from lowtide._prepare.summary import Progress
+from lowtide._printable import counted
 from lowtide._sizes import format_size
 
 _EVERY = 5.0  # seconds between two lines
@@ -100,9 +101,7 @@ def figures(progress: Progress, seconds: float, width: int = 200) -> str:
     parts = {"size": f"{format_size(progress.done)} of {format_size(progress.total)}"}
     fresh = progress.done - progress.earlier
     if progress.stage == "tokens":
-        parts["documents"] = (
-            f"{progress.documents:,} {'document' if progress.documents == 1 else 'documents'}"
-        )
+        parts["documents"] = counted(progress.documents, "document")
         parts["tokens"] = f"{progress.tokens:,} tokens"
         if seconds > 0 and progress.done:
             # Tokens of earlier runs did not take time in this run.

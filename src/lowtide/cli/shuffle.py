@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lowtide.cli.options import SIZE, layout_of, source_options
-from lowtide.cli.output import say
+from lowtide.cli.output import say, transferring
 from lowtide.errors import ArgumentError
 
 
@@ -30,8 +30,6 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
         lowtide shuffle features.npy shuffled.npy --seed 1 --budget 1GiB
         lowtide shuffle s3://bucket/features.npy shuffled.npy
     """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
     import lowtide
     from lowtide._arrays.stored import StoredArray
 
@@ -41,14 +39,8 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
                 f"{target}: is the file to read, and its order would be lost; pass another file as OUT"
             )
     with StoredArray(layout_of(source, **which), cache="drop") as array:
-        columns = ("{task.description}", BarColumn(), DownloadColumn(True), TransferSpeedColumn())
-        with Progress(*columns, TimeRemainingColumn()) as progress:
-            task = progress.add_task("shuffling", total=2 * array.nbytes)
+        with transferring("shuffling", 2 * array.nbytes) as update:
             lowtide.shuffle(
-                array,
-                target,
-                seed=seed,
-                budget=budget,
-                progress=lambda done: progress.update(task, advance=done),
+                array, target, seed=seed, budget=budget, progress=lambda done: update(advance=done)
             )
         say(f"{target}: {len(array)} rows of {source} in the order of seed {seed}")

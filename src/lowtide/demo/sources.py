@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sysconfig
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lowtide.errors import NotFoundError, write_errors
+from lowtide.errors import missing, write_errors
 
 # Tests and installed packages are large and differ from machine to machine; the rest is tables of numbers.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data"}
@@ -43,11 +42,10 @@ def copy(folder: str, limit: int, *, library: str | None = None) -> Texts:
         if size >= limit:
             break
     if not files:
-        raise NotFoundError(
-            errno.ENOENT,
+        raise missing(
+            library,
             "has no Python sources, which the demo uses as text; run it with an interpreter that has its "
             "standard library as files, as those of python.org and of most systems do",
-            library,
         )
     return Texts(folder, files, size)
 

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import lowtide
+from lowtide._io import store
 from lowtide.errors import ClusterError
 from tests.process.prepare.test_resuming import tasks_done, wait_for
 from tests.support.formats import refused
 from tests.support.preparing import SCRIPT, content, jsonl
+from tests.support.servers import BUCKET, ObjectServer
 
 
 class Cluster:
@@ -90,6 +92,40 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     first.kill()
     assert_same_as_here(process, source, tmp_path / "out")
     assert second.poll() is None
+
+
+def test_a_killed_run_for_a_bucket_is_resumed(
+    tmp_path: Path,
+    source: Path,
+    cluster: Cluster,
+    object_server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in object_server.environment().items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        cluster.worker()
+    address = f"s3://{BUCKET}/dask/{tmp_path.name}"
+    arguments = {"sources": source, "out": address, "work": tmp_path / "work", "dask": cluster.address}
+    text = json.dumps({**arguments, "shard_tokens": 10**6, "unit": 2**17}, default=str)
+
+    def started() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", SCRIPT, text]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    process = started()
+    wait_for(lambda: (tmp_path / "work" / ".uploaded.json").exists())
+    process.kill()
+    process.communicate()
+    names = store.list_folder(address).files
+    assert "train-00000.bin" in names
+    assert "corpus.json" not in names
+    process = started()
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    lowtide.copy(address, tmp_path / "out")
+    lowtide.prepare(source, tmp_path / "here", shard_tokens=10**6, workers=1)
+    assert content(tmp_path / "out") == content(tmp_path / "here")
 
 
 def test_a_wrong_address_ends_within_seconds(tmp_path: Path, source: Path) -> None:

@@ -26,7 +26,7 @@ from tests.support.preparing import as_bytes, content, documents, jsonl, small
 
 @pytest.fixture(autouse=True)
 def _one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide._prepare.prepare._cores", lambda: 1)
+    monkeypatch.setattr("lowtide._prepare.prepare.cores", lambda: 1)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 import lowtide
 from lowtide._io.extents import Ints
-from lowtide._tokens import batches
+from lowtide._tokens import batches, sampling
 from lowtide._tokens.sampling import Order, Windows
 from lowtide.errors import ArgumentError
 from tests.support.corpora import numbered
@@ -89,3 +89,15 @@ def test_same_places_of_another_corpus(tmp_path: Path, order: Any) -> None:
     other.submit(3, result).wait()
     assert (result == expected.astype(np.uint32) + 5000).all()
     assert samples.dtype == np.uint16
+
+
+@pytest.mark.parametrize("order", ["shuffle", "random", "sequential"])
+@pytest.mark.parametrize("windows", [100, sampling._PLANNED + 700])
+def test_places_planned_together_are_those_of_each_sample(tmp_path: Path, windows: int, order: Any) -> None:
+    """Across the borders of what is planned at once, and of epochs."""
+    batches = numbered(tmp_path, 2 * windows, shards=2).batches(48, 2, order=order, seed=3)
+    for number in (sampling._FEW_PLANNED, sampling._PLANNED, 2 * sampling._PLANNED, windows):
+        for step in range(number // 48 - 1, number // 48 + 2):
+            numbers = np.random.default_rng(step).permutation(np.arange(48 * step, 48 * (step + 1)))
+            expected = batches.read_samples(numbers)[np.argsort(numbers)]
+            assert (batches.read(step) == expected).all()

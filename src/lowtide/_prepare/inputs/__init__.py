@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import os
 import shutil
@@ -19,7 +18,7 @@ from lowtide._prepare.inputs.jsonlines import JsonLines
 from lowtide._prepare.inputs.kind import File, Head, Kind, ReadOptions, Unit
 from lowtide._prepare.inputs.tables import Parquet
 from lowtide._prepare.inputs.text import Text
-from lowtide.errors import ArgumentError, FormatError, NotFoundError
+from lowtide.errors import ArgumentError, FormatError, missing
 
 KINDS: list[Kind] = [Parquet(), DataSet(), JsonLines(), Text()]
 """The first that recognises a file reads it."""
@@ -80,14 +79,8 @@ def plan(files: Sequence[File], options: ReadOptions, *, isolated: bool = False)
 def spool(stream: BinaryIO, folder: str) -> str:
     """Copy standard input to a file in ``folder``, since a stream can be read only once; its path."""
     path = os.path.join(os.path.abspath(folder), "stdin")
-    partial = Partial(path)
-    try:
-        with errors.write_errors(path), os.fdopen(os.dup(partial.fd), "wb") as file:
-            shutil.copyfileobj(stream, file, 2**20)
-    except BaseException:
-        partial.abort()
-        raise
-    partial.publish()
+    with errors.write_errors(path), Partial(path) as partial, os.fdopen(os.dup(partial.fd), "wb") as file:
+        shutil.copyfileobj(stream, file, 2**20)
     return path
 
 
@@ -120,9 +113,7 @@ def _files_of(name: str, glob: str | None) -> Iterator[File]:
     if not files:
         what = "no file" if glob is None else f"no file that matches {glob!r}"
         empty = f" except {len(paths)} empty ones" if paths else ""
-        raise NotFoundError(
-            errno.ENOENT, f"contains {what}{empty}; pass another folder or glob", os.path.abspath(name)
-        )
+        raise missing(os.path.abspath(name), f"contains {what}{empty}; pass another folder or glob")
     yield from files
 
 

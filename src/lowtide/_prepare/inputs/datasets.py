@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from typing import Any, cast
@@ -13,7 +12,7 @@ from lowtide._io.store import is_file, opened
 from lowtide._prepare.inputs.kind import Head, ReadOptions, Unit
 from lowtide._prepare.inputs.tables import Table, Value, check_column, library_errors, values
 from lowtide._tokens.formats.index import read_json
-from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
+from lowtide.errors import ArgumentError, UnsupportedError, missing
 
 HUB = "hf:"
 
@@ -91,7 +90,7 @@ def _saved_files(folder: str) -> list[str] | None:
     except (TypeError, KeyError):
         raise invalid(f"{state}: _data_files", files, "a list of files", "save it again") from None
     if not paths:
-        raise NotFoundError(errno.ENOENT, "is a data set without rows; pass another", folder)
+        raise missing(folder, "is a data set without rows; pass another")
     return paths
 
 
@@ -102,11 +101,10 @@ def _hub_files(name: str) -> list[str]:
     try:
         dataset = datasets.load_dataset(identifier, split=split or None)
     except Exception as error:  # of the library, the hub or the network
-        raise NotFoundError(
-            errno.ENOENT,
+        raise missing(
+            name,
             f"could not be loaded ({type(error).__name__}: {error}); check the name and the network, or save "
             "it elsewhere with save_to_disk and pass that folder",
-            name,
         ) from error
     if isinstance(dataset, dict):
         if len(dataset) != 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from lowtide._io.store import HEAD, Store, opened
 from lowtide._prepare.inputs import streams
 from lowtide._prepare.inputs.pieces import Piece
 from lowtide._sizes import whole
-from lowtide.errors import ArgumentError, FileChangedError
+from lowtide.errors import ArgumentError, changed
 
 Skip = Callable[[Exception], None]
 
@@ -114,11 +113,10 @@ class File:
         """Raise if the file has changed: a run that continues would mix old and new content."""
         with opened(self.path) as store:
             if (store.size, store.identity.mtime_ns) != (self.size, self.modified):
-                raise FileChangedError(
-                    errno.ESTALE,
+                raise changed(
+                    self.path,
                     f"changed while it was prepared ({store.size} bytes, expected {self.size}); leave "
                     "sources unchanged during a run, and run it again with overwrite (--overwrite)",
-                    self.path,
                 )
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._prepare.tokenizers.kind import Ids, Tokenizer, decodable, unencodable
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 class ByteTokenizer(Tokenizer):

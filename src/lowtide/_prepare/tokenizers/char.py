@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._io.jsonfiles import invalid
 from lowtide._prepare.tokenizers.kind import Ids, Texts, Tokenizer, decodable, unencodable
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 class CharTokenizer(Tokenizer):

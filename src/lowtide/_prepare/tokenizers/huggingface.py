@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._extras import library
 from lowtide._io import store
@@ -22,9 +23,6 @@ from lowtide._prepare.tokenizers.kind import (
 )
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _LEAST = 257  # every byte, and the end of text
 

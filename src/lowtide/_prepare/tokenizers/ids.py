@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._io.jsonfiles import invalid
 from lowtide._prepare.tokenizers.kind import MAX_VOCABULARY, Ids, Texts, Tokenizer
 from lowtide._printable import brief
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 Function = Callable[[str], Iterable[int] | Mapping[str, Iterable[int]]]
 """What encodes a text: to ids, or to a mapping with ``input_ids`` as tokenizers of transformers give."""

@@ -6,15 +6,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, LowtideError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 T = TypeVar("T")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._extras import library
 from lowtide._prepare.tokenizers.kind import (
@@ -23,10 +23,7 @@ from lowtide._prepare.tokenizers.kind import (
     library_errors,
 )
 from lowtide._printable import brief
-from lowtide.errors import ArgumentError, FormatError, NotFoundError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from lowtide.errors import ArgumentError, FormatError, NotFoundError, missing
 
 
 def _tiktoken() -> Any:
@@ -138,14 +135,11 @@ def _unreachable(name: str, error: Any) -> NotFoundError:
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = folder or os.path.join(tempfile.gettempdir(), "data-gym-cache")
     if address is None:
-        return NotFoundError(
-            errno.ENOENT, f"the encoding could not be downloaded ({error}); check the network", name
-        )
+        return missing(name, f"the encoding could not be downloaded ({error}); check the network")
     file = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
-    return NotFoundError(
-        errno.ENOENT,
+    return missing(
+        name,
         f"the encoding is not in tiktoken's cache and could not be downloaded ({type(error).__name__}); "
         f"download {address} elsewhere, copy it to {os.path.join(folder, file)} (TIKTOKEN_CACHE_DIR sets the "
         "folder, tiktoken the file name) and run again; gpt2 has two such files",
-        name,
     )

@@ -6,18 +6,18 @@ it raises and never guesses: a raw file needs its dtype, a folder with two kinds
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+import numpy.typing as npt
 
 from lowtide._arrays import formats as arrays
 from lowtide._arrays.formats import foreign
 from lowtide._io import store
 from lowtide._io.store import Neighbours, Peek, absolute
-from lowtide._printable import brief
+from lowtide._printable import brief, listed
 from lowtide._tokens.formats.arrow import SAME, Arrow, ArrowSplits
 from lowtide._tokens.formats.datatrove import Datatrove
 from lowtide._tokens.formats.index import in_order
@@ -32,10 +32,7 @@ from lowtide._tokens.formats.olmo import OLMo
 from lowtide._tokens.formats.own import Own
 from lowtide._tokens.formats.several import join
 from lowtide._tokens.formats.tokens import UNFINISHED, IndexFile, Segment, Selection, TokenFormat, Tokens
-from lowtide.errors import ArgumentError, FormatError, NotFoundError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from lowtide.errors import ArgumentError, FormatError, missing
 
 __all__ = ["FORMATS", "Segment", "TokenFormat", "Tokens", "find"]
 
@@ -58,7 +55,6 @@ FORMATS: list[TokenFormat] = [
 """The formats; the first that recognises a file gets it, and the last recognises every file but an index."""
 
 _WORD = re.compile(r"(?:^|[^a-z])(train|training|val|valid|validation|test|dev|eval)(?![a-z])")
-_LISTED = 5  # names that an error shows
 
 
 def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeLike | None = None) -> Tokens:
@@ -121,9 +117,7 @@ def _folders(pattern: str) -> list[str]:
 
 def _matches(names: list[str], pattern: str, split: str) -> list[str]:
     if not names:
-        raise NotFoundError(
-            errno.ENOENT, "no file matches this pattern; check it and the working directory", pattern
-        )
+        raise missing(pattern, "no file matches this pattern; check it and the working directory")
     return _of_split(names, split, pattern, named=True)
 
 
@@ -207,10 +201,9 @@ def _of_split(names: list[str], split: str, where: str, named: bool = False) -> 
         return names
     if word not in groups:
         there = "; ".join(f"{key or 'no split'}: {_some(group)}" for key, group in groups.items())
-        raise NotFoundError(
-            errno.ENOENT,
-            f"no file here is named for the split {split!r} ({there}); pass another split, or the files",
+        raise missing(
             where,
+            f"no file here is named for the split {split!r} ({there}); pass another split, or the files",
         )
     if None in groups:
         raise ArgumentError(
@@ -221,8 +214,7 @@ def _of_split(names: list[str], split: str, where: str, named: bool = False) -> 
 
 
 def _some(names: list[str]) -> str:
-    more = f", … {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(os.path.basename(name) for name in names[:_LISTED]) + more
+    return listed(list(map(os.path.basename, names)))
 
 
 def _find(paths: list[str], split: str, dtype: npt.DTypeLike | None, folder: str | None = None) -> Tokens:

@@ -22,7 +22,7 @@ from lowtide._printable import brief
 from lowtide._tokens.formats import arrowstream
 from lowtide._tokens.formats.arrowstream import FIXED_LIST, INT, LARGE_LIST, LIST, Batch, Field, Stream
 from lowtide._tokens.formats.documents import Documents, Even, Ints, Part
-from lowtide._tokens.formats.index import Inside, TokenDtype, agree, check_same
+from lowtide._tokens.formats.index import Inside, TokenDtype, agree, check_same, no_split
 from lowtide._tokens.formats.records import MAX_SEGMENTS
 from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
@@ -90,13 +90,13 @@ class Arrow(TokenFormat):
     name = "arrow"
     index = "state.json"
     signature = "'_data_files' of a Hugging Face data set"
+    key = "_data_files"
     suffixes = (".arrow",)
 
     def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        if isinstance(file, IndexFile):
-            return "_data_files" in file.content
         starts = (arrowstream.CONTINUATION, arrowstream.FILE)
-        return file.path.endswith(".arrow") and file.head.startswith(starts)
+        named = file.path.endswith(".arrow") and file.head.startswith(starts)
+        return named or super().recognises(file, beside)
 
     def find(self, selection: Selection) -> Tokens:
         files = list(selection.files)
@@ -118,12 +118,8 @@ class ArrowSplits(TokenFormat):
     index = "dataset_dict.json"
     signature = "'splits' of a Hugging Face DatasetDict"
 
-    def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        return isinstance(file, IndexFile) and os.path.basename(file.path) == self.index
-
     def find(self, selection: Selection) -> Tokens:
-        [index] = selection.files
-        assert isinstance(index, IndexFile)
+        index = selection.index
         names = index.content.get("splits")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise invalid(f"{index.path}: splits", names, "a list of names", "save it again")
@@ -132,9 +128,7 @@ class ArrowSplits(TokenFormat):
             name for name in names if canonical(name) == split
         ]
         if not matches:
-            raise ArgumentError(
-                f"{index.path}: has no split {selection.split!r}, found {brief(names)}; pass split="
-            )
+            raise no_split(index.path, selection.split, names)
         path, _ = Inside(index.path).stat(f"{matches[0]}/{Arrow.index}", "splits")
         return _tokens(_listed(IndexFile.read(peek(path))), selection)
 

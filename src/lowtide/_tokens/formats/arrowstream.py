@@ -122,25 +122,21 @@ class Stream:
         if not size:
             return None
         if size > min(MAX_METADATA, store.size - at - 8):
-            raise (
-                self._too_short(at + 8 + size, at)
-                if size <= MAX_METADATA
-                else self._damaged(
-                    f"has a message of {size} bytes at byte {at}, expected at most {MAX_METADATA}"
-                )
+            if size <= MAX_METADATA:
+                raise self._too_short(at + 8 + size, at)
+            raise self._damaged(
+                f"has a message of {size} bytes at byte {at}, expected at most {MAX_METADATA}"
             )
         data = prefix[8 : 8 + size]
         if len(data) < size:
             data = store.read(at + 8, size, "message of Arrow")
-        message = _Table.root(data, f"{store.path}: the message at byte {at}")
+        message = _Table(data, f"{store.path}: the message at byte {at}")
         body = at + 8 + size
         nbytes = message.number(3, "<q")
         if nbytes < 0 or body + nbytes > store.size:
-            raise (
-                self._too_short(body + nbytes, at)
-                if nbytes > 0
-                else self._damaged(f"has a message of {nbytes} bytes at byte {at}")
-            )
+            if nbytes > 0:
+                raise self._too_short(body + nbytes, at)
+            raise self._damaged(f"has a message of {nbytes} bytes at byte {at}")
         header = message.table(2)
         if header is None:
             raise self._damaged(f"has a message without a header at byte {at}")
@@ -179,17 +175,11 @@ class Stream:
 class _Table:
     """A table in a flatbuffer; an offset that leads out of it raises."""
 
-    def __init__(self, data: bytes, at: int, where: str) -> None:
-        self._data, self._at, self._where = data, at, where
-        self._slots = at - self._get("<i", at)
+    def __init__(self, data: bytes, where: str, at: int | None = None) -> None:
+        self._data, self._where = data, where
+        self._at = self._get("<I", 0) if at is None else at  # by default the root
+        self._slots = self._at - self._get("<i", self._at)
         self._size = self._get("<H", self._slots)
-
-    @classmethod
-    def root(cls, data: bytes, where: str) -> _Table:
-        table = cls.__new__(cls)
-        table._data, table._where = data, where
-        table.__init__(data, table._get("<I", 0), where)  # type: ignore[misc]
-        return table
 
     def number(self, slot: int, kind: str) -> int:
         """A number; 0 where the writer left it out."""
@@ -198,7 +188,7 @@ class _Table:
 
     def table(self, slot: int) -> _Table | None:
         at = self._slot(slot)
-        return _Table(self._data, at + self._get("<I", at), self._where) if at else None
+        return _Table(self._data, self._where, at + self._get("<I", at)) if at else None
 
     def text(self, slot: int) -> str:
         at = self._slot(slot)
@@ -212,7 +202,7 @@ class _Table:
     def tables(self, slot: int) -> list[_Table]:
         first, count = self._vector(slot, 4)
         places = range(first, first + 4 * count, 4)
-        return [_Table(self._data, at + self._get("<I", at), self._where) for at in places]
+        return [_Table(self._data, self._where, at + self._get("<I", at)) for at in places]
 
     def pairs(self, slot: int) -> Iterator[tuple[int, int]]:
         """A vector of structures of two integers of 64 bits."""

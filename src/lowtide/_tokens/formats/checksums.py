@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 
 from lowtide._io import store
+from lowtide._printable import listed
 from lowtide._tokens.formats import find, own
 from lowtide.errors import FormatError
-
-_SHOWN = 5  # files that an error lists
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,9 @@ def verify(path: str | os.PathLike[str]) -> Verified:
         if digest != expected:
             wrong.append(f"{name} (sha256 {digest[:12]}…, written {expected[:12]}…)")
     if wrong:
-        more = f", … {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise FormatError(
-            f"{where}: {len(wrong)} of {count} files are not as they were written: "
-            f"{', '.join(wrong[:_SHOWN])}{more}; copy them again, or prepare the corpus again"
+            f"{where}: {len(wrong)} of {count} files are not as they were written: {listed(wrong)}; copy "
+            "them again, or prepare the corpus again"
         )
     for split in manifest.splits:
         documents = find(where, split=split).documents

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, size_error
+from lowtide._arrays.formats.layout import size_error
 from lowtide._io.store import HEAD, Neighbours, Peek, opened, peek
 from lowtide._printable import brief
-from lowtide._tokens.formats.documents import Column, Documents
+from lowtide._tokens.formats.documents import END, Column, Documents
 from lowtide._tokens.formats.index import TokenDtype, agree, all_or_none, check_same, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError
 
 _WIDTHS: dict[str, TokenDtype] = {"2": np.dtype("<u2"), "4": np.dtype("<u4")}
-_END: np.dtype[np.generic] = np.dtype("<u8")
 _MAX_METADATA = 2**16
 
 
@@ -68,14 +67,11 @@ def _documents(segments: list[Segment], beside: Neighbours) -> Documents | None:
     parts = []
     for segment in segments:
         index = peek(segment.path + ".index")
-        count, left = divmod(index.size, _END.itemsize)
+        count, left = divmod(index.size, END.itemsize)
         if left or (segment.count and not count):
-            what = f"document ends of {_END.itemsize} bytes each, for {segment.count} tokens"
-            raise size_error(index.path, index.size, (count + 1) * _END.itemsize, what)
-        layout = Layout(
-            index.path, Datatrove.name, 0, _END, (count,), file_size=index.size, identity=index.identity
-        )
-        parts.append(Column(layout, "document ends"))
+            what = f"document ends of {END.itemsize} bytes each, for {segment.count} tokens"
+            raise size_error(index.path, index.size, (count + 1) * END.itemsize, what)
+        parts.append(Column.of_file(index.path, Datatrove.name, count, index.identity))
     documents = Documents("ends", parts, [segment.count for segment in segments], whole=True)
     if documents.count:
         documents.bounds(documents.count - 1, documents.count)  # so that a swapped pair is noticed now

@@ -14,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.formats.layout import Layout
+from lowtide._io.identity import Identity
 from lowtide.errors import FormatError, IndexingError
 
 Ints = npt.NDArray[np.int64]
 
+END: np.dtype[np.uint64] = np.dtype("<u8")
+"""The dtype of document ends in a separate file."""
 _FAN = 256  # probes in one step of a search: they are read together, so more of them cost little
 _BLOCK = 2048  # ends that are read in one piece at the end of a search
 _SOME = 64  # documents that a run of tokens is expected to touch
@@ -57,6 +60,13 @@ class Column(Part):
         self.count = layout.shape[0]
         self._layout, self._base, self._scale = layout, base, scale
         self._array: Any = None
+
+    @classmethod
+    def of_file(cls, path: str, format: str, count: int, identity: Identity) -> Column:
+        """A file of ``count`` document ends and nothing else."""
+        size = count * END.itemsize
+        layout = Layout(path, format, 0, END, (count,), file_size=size, identity=identity)
+        return cls(layout, "document ends")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_array": None}
@@ -157,6 +167,14 @@ class Documents:
         # Both are only ever added to or emptied, so threads need no lock: one would not survive a fork.
         self._nodes: dict[tuple[int, int, int], Ints] = {}
         self._used: set[int] = set()
+
+    @classmethod
+    def of_ends(cls, columns: Sequence[Column], sizes: Sequence[int]) -> Documents:
+        """Documents whose ends are in files, the last of which is where the tokens end."""
+        documents = cls("ends", columns, sizes)
+        if documents.tokens:
+            documents.at(documents.tokens - 1)
+        return documents
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Documents, (self.kind, self._parts, self._sizes, self._whole)

@@ -5,22 +5,19 @@ An index file may come from a stranger: no name in it leads out of its folder, n
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from lowtide._arrays.formats.layout import size_error
 from lowtide._io import jsonfiles, store
 from lowtide._io.identity import Identity
 from lowtide._io.store import Neighbours
 from lowtide._printable import brief
-from lowtide.errors import ArgumentError, FormatError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from lowtide.errors import ArgumentError, FormatError, UnsupportedError, missing
 
 MAX_INDEX = 32 * 2**20
 """Bytes of the largest JSON index that is read: some 40,000 shards of MDS, 75,000 of lowtide."""
@@ -92,6 +89,11 @@ def check_same(what: str, path: str, value: object, first_path: str, first: obje
             f"{path}: another {what} than {first_path} ({brief(value)}, expected {brief(first)}): one corpus "
             f"has one {what}; pass the files that belong together"
         )
+
+
+def no_split(path: str, split: str, names: object) -> ArgumentError:
+    """The error for a split that an index does not list."""
+    return ArgumentError(f"{path}: has no split {split!r}, found {brief(names)}; pass split=")
 
 
 def all_or_none(paths: Sequence[str], beside: Neighbours) -> bool:
@@ -169,13 +171,18 @@ class Inside:
         except UnicodeEncodeError:  # a lone surrogate, which no file name has
             raise jsonfiles.invalid(f"{self.index}: {field}", name, "a file name") from None
         if place is None:
-            raise NotFoundError(
-                errno.ENOENT, f"no such file, and {self.index} lists it as {field}; restore or copy it", path
-            )
+            raise missing(path, f"no such file, and {self.index} lists it as {field}; restore or copy it")
         if place.kind != "file":
             with store.opened(path):  # it has the words for each kind
                 pass
         return path, place.identity
+
+    def sized(self, name: object, field: str, size: int, what: str, remedy: str) -> tuple[str, Identity]:
+        """As ``stat``, of a file that has ``size`` bytes for ``what``; with ``remedy`` if it does not."""
+        path, identity = self.stat(name, field, size)
+        if identity.size != size:
+            raise size_error(path, identity.size, size, f"{what} in {self.index}", remedy)
+        return path, identity
 
     def _checked(self, name: object, field: str) -> str:
         """The slow way, for names that are not plain: in sub-folders, or wrong."""

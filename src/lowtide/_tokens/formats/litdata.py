@@ -12,12 +12,12 @@ import numpy as np
 
 from lowtide._arrays.formats.layout import Layout, size_error
 from lowtide._io.jsonfiles import invalid
-from lowtide._io.store import Neighbours, Peek, Store, opened
+from lowtide._io.store import Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.documents import Column
 from lowtide._tokens.formats.index import Inside, agree, whole
 from lowtide._tokens.formats.records import Gatherer, SampleFile
-from lowtide._tokens.formats.tokens import IndexFile, Selection, TokenFormat, Tokens
+from lowtide._tokens.formats.tokens import Selection, TokenFormat, Tokens
 from lowtide.errors import FormatError, UnsupportedError
 
 _TENSORS = ("u1", "i1", "i2", "i2", "i4", "i4", "i8", "i8")  # from 11 on
@@ -39,13 +39,10 @@ class LitData(TokenFormat):
     name = "litdata"
     index = "index.json"
     signature = "'chunks' of LitData"
-
-    def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        return isinstance(file, IndexFile) and "chunks" in file.content
+    key = "chunks"
 
     def find(self, selection: Selection) -> Tokens:
-        [index] = selection.files
-        assert isinstance(index, IndexFile)
+        index = selection.index
         path, config, chunks = index.path, index.content.get("config"), index.content.get("chunks")
         if not isinstance(config, dict) or not isinstance(chunks, list) or not chunks:
             expected = "'config', an object, and 'chunks', a list that is not empty"

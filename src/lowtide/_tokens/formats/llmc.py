@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._arrays.formats.layout import size_error
 from lowtide._io.store import Neighbours, Peek
 from lowtide._tokens.formats.index import agree, check_same
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 HEADER = 1024
 """Bytes before the first token."""

@@ -25,16 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, size_error
 from lowtide._io import jsonfiles
 from lowtide._io.copying import sink
 from lowtide._io.identity import Identity
 from lowtide._io.jsonfiles import invalid
-from lowtide._io.store import Neighbours, Peek, is_address
-from lowtide._printable import brief
-from lowtide._tokens.formats.documents import Column, Documents
-from lowtide._tokens.formats.index import Inside, agree, token_dtype, whole
-from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
+from lowtide._io.store import is_address
+from lowtide._tokens.formats.documents import END, Column, Documents
+from lowtide._tokens.formats.index import Inside, agree, no_split, token_dtype, whole
+from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ NAME = "lowtide-manifest.json"
 FORMAT = "lowtide manifest"
 VERSION = 1
 
-_END = np.dtype("<u8")
+_REMEDY = "write the manifest again, with `lowtide info --manifest`"
 _ENDS_AT_ONCE = 2**17  # documents
 
 
@@ -55,22 +53,15 @@ class Manifested(TokenFormat):
     index = NAME
     signature = f"format {FORMAT!r}"
 
-    def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        return isinstance(file, IndexFile) and os.path.basename(file.path) == NAME
-
     def find(self, selection: Selection) -> Tokens:
-        [index] = selection.files
-        assert isinstance(index, IndexFile)
-        path, content = index.path, index.content
+        path, content = selection.path, selection.index.content
         if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
             actual = content.get("format"), content.get("version")
             raise invalid(f"{path}: format and version", actual, repr((FORMAT, VERSION)))
         splits = content.get("splits")
         if not isinstance(splits, dict) or selection.split not in splits:
             names = list(splits) if isinstance(splits, dict) else splits
-            raise ArgumentError(
-                f"{path}: has no split {selection.split!r}, found {brief(names)}; pass split="
-            )
+            raise no_split(path, selection.split, names)
         where = f"{path}: splits.{selection.split}"
         split = splits[selection.split]
         if not isinstance(split, dict):
@@ -153,18 +144,13 @@ def _described(corpus: Corpus, folder: str, split: str) -> dict[str, Any]:
 def _ends(documents: Documents) -> Iterator[Any]:
     for start in range(0, documents.count, _ENDS_AT_ONCE):
         bounds = documents.bounds(start, min(documents.count, start + _ENDS_AT_ONCE))
-        yield bounds[:, 1].astype(_END).view(np.uint8)
+        yield bounds[:, 1].astype(END).view(np.uint8)
 
 
 def _write(path: str, pieces: Iterator[Any]) -> None:
-    out = sink(path)
-    try:
+    with sink(path) as out:
         for piece in pieces:
             out.write(piece)
-        out.publish()
-    except BaseException:
-        out.abort()
-        raise
 
 
 def _list(split: dict[str, Any], name: str, where: str) -> list[Any]:
@@ -179,10 +165,7 @@ def _file(inside: Inside, entry: list[Any], number: int) -> tuple[str, Identity]
     if len(entry) != 4 or not isinstance(entry[2], str | None):
         raise invalid(where, entry, "a name, a size, an ETag or null, and a time")
     size, modified = whole(entry[1], f"{where}[1]"), whole(entry[3], f"{where}[3]")
-    path, identity = inside.stat(entry[0], f"files[{number}]", size)
-    if identity.size != size:
-        remedy = "write the manifest again, with `lowtide info --manifest`"
-        raise size_error(path, identity.size, size, f"files[{number}] in {inside.index}", remedy)
+    path, identity = inside.sized(entry[0], f"files[{number}]", size, f"files[{number}]", _REMEDY)
     if is_address(path):
         identity = identity._replace(etag=entry[2], mtime_ns=modified)
     return path, identity
@@ -202,8 +185,7 @@ def _segment(files: list[tuple[str, Identity]], entry: list[Any], itemsize: int,
         last = offset + max(0, count // record - 1) * stride + record * itemsize
     if last > identity.size:
         raise FormatError(
-            f"{where} ends beyond its file (byte {last}, expected at most {identity.size}); write the "
-            "manifest again, with `lowtide info --manifest`"
+            f"{where} ends beyond its file (byte {last}, expected at most {identity.size}); {_REMEDY}"
         )
     return Segment(path, offset, count, record, stride, identity.size, identity)
 
@@ -214,12 +196,6 @@ def _documents(inside: Inside, entry: Any, tokens: int, where: str) -> Documents
     if not isinstance(entry, dict):
         raise invalid(f"{where}.documents", entry, "an object or null")
     count = whole(entry.get("count"), f"{where}.documents.count")
-    size = count * _END.itemsize
-    path, identity = inside.stat(entry.get("file"), f"{where}.documents.file", size)
-    if identity.size != size:
-        raise size_error(path, identity.size, size, f"{count} documents in {inside.index}")
-    layout = Layout(path, "manifest", 0, _END, (count,), file_size=size, identity=identity)
-    documents = Documents("ends", [Column(layout, "document ends")], [tokens])
-    if tokens:
-        documents.at(tokens - 1)  # so the last document ends where the tokens do
-    return documents
+    field, what, remedy = f"{where}.documents.file", f"{count} documents", "copy or write it again"
+    path, identity = inside.sized(entry.get("file"), field, count * END.itemsize, what, remedy)
+    return Documents.of_ends([Column.of_file(path, "manifest", count, identity)], [tokens])

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy.typing as npt
 
 from lowtide._arrays.formats.layout import size_error
 from lowtide._io.jsonfiles import invalid
-from lowtide._io.store import Neighbours, Peek, Store, opened
+from lowtide._io.store import Store, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.index import Inside, TokenDtype, agree, token_dtype, whole
 from lowtide._tokens.formats.records import Gatherer, SampleFile
-from lowtide._tokens.formats.tokens import IndexFile, Selection, TokenFormat, Tokens
+from lowtide._tokens.formats.tokens import Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 CODES = {
     8: "uint8",
@@ -111,13 +109,10 @@ class MDS(TokenFormat):
     name = "mds"
     index = "index.json"
     signature = "'shards' of MosaicML Streaming"
-
-    def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        return isinstance(file, IndexFile) and "shards" in file.content
+    key = "shards"
 
     def find(self, selection: Selection) -> Tokens:
-        [index] = selection.files
-        assert isinstance(index, IndexFile)
+        index = selection.index
         path, shards = index.path, index.content.get("shards")
         if index.content.get("version") != 2 or not isinstance(shards, list) or not shards:
             values = [index.content.get("version"), shards]

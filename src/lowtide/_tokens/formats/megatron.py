@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._arrays.formats.layout import Layout, size_error
 from lowtide._io.jsonfiles import invalid
@@ -24,9 +25,6 @@ from lowtide._tokens.formats.documents import Documents, Ints, Part
 from lowtide._tokens.formats.index import agree, check_same
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 MAGIC = b"MMIDIDX\0\0"
 DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}

@@ -7,7 +7,7 @@ in tokens of its file: it can only be read from front to back, so it is given as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from lowtide._io.store import Neighbours, Peek, opened
 from lowtide._printable import brief
 from lowtide._tokens.formats.index import all_or_none, token_dtype
-from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
+from lowtide._tokens.formats.tokens import Chained, Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
 if TYPE_CHECKING:
@@ -49,23 +49,9 @@ class OLMo(TokenFormat):
         tables = [file.path[: -len(".npy")] + ".csv.gz" for file in selection.files]
         index = None
         if all_or_none(tables, selection.beside):
-            index = Tables(tuple(tables), tuple(segment.count for segment in segments))
+            sizes = tuple(segment.count for segment in segments)
+            index = Chained(tuple(partial(_ends, *one) for one in zip(tables, sizes, strict=True)), sizes)
         return Tokens(self.name, dtype, tuple(segments), index=index)
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Reads the lists of documents one after another: a call gives ends in global tokens, in blocks."""
-
-    paths: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-    def __call__(self) -> Iterator[Ints]:
-        first = 0
-        for path, size in zip(self.paths, self.sizes, strict=True):
-            for ends in _ends(path, size):
-                yield ends + first
-            first += size
 
 
 def _ends(path: str, size: int) -> Iterator[Ints]:

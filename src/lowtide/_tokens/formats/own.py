@@ -35,16 +35,15 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, size_error
 from lowtide._io import jsonfiles
 from lowtide._io.jsonfiles import invalid
-from lowtide._io.store import Neighbours, Peek, absolute, peek
+from lowtide._io.store import absolute, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats import llmc
-from lowtide._tokens.formats.documents import Column, Documents
-from lowtide._tokens.formats.index import MAX_INDEX, Inside, agree, read_json, whole
-from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
-from lowtide.errors import ArgumentError, FormatError
+from lowtide._tokens.formats.documents import END, Column, Documents
+from lowtide._tokens.formats.index import MAX_INDEX, Inside, agree, no_split, read_json, whole
+from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
+from lowtide.errors import FormatError
 
 NAME = "corpus.json"
 FORMAT = "lowtide corpus"
@@ -57,7 +56,7 @@ _DTYPES: dict[str, np.dtype[np.uint16] | np.dtype[np.uint32]] = {
     "uint16": np.dtype("<u2"),
     "uint32": np.dtype("<u4"),
 }
-_END = np.dtype("<u8")
+_REMEDY = "restore it or prepare the corpus again"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _UNPLAIN = re.compile(r"[/\\\0:\ud800-\udfff]")
@@ -207,18 +206,11 @@ class Own(TokenFormat):
     index = NAME
     signature = f"format {FORMAT!r}"
 
-    def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        return isinstance(file, IndexFile) and os.path.basename(file.path) == NAME
-
     def find(self, selection: Selection) -> Tokens:
-        [index] = selection.files
-        assert isinstance(index, IndexFile)
-        path, split = index.path, selection.split
-        manifest = Manifest.from_json(index.content, path)
+        path, split = selection.path, selection.split
+        manifest = Manifest.from_json(selection.index.content, path)
         if split not in manifest.splits:
-            raise ArgumentError(
-                f"{path}: has no split {split!r}, found {brief(list(manifest.splits))}; pass split="
-            )
+            raise no_split(path, split, list(manifest.splits))
         dtype = agree(_DTYPES[manifest.dtype], selection.dtype, path)
         inside = Inside(path)
         segments, parts = [], []
@@ -226,18 +218,10 @@ class Own(TokenFormat):
             where = f"splits.{split}[{i}]"
             segments.append(_segment(inside, where, shard, dtype, manifest.layout))
             if shard.ends is not None and shard.documents is not None:
-                expected = shard.documents * _END.itemsize
-                ends, identity = inside.stat(shard.ends, f"{where}.ends", expected)
-                _check_size(ends, identity.size, expected, f"{where}.documents {shard.documents}", path)
-                layout = Layout(
-                    ends, self.name, 0, _END, (shard.documents,), file_size=expected, identity=identity
-                )
-                parts.append(Column(layout, "document ends"))
-        documents = None
-        if parts:
-            documents = Documents("ends", parts, [segment.count for segment in segments])
-            if documents.tokens:
-                documents.at(documents.tokens - 1)  # so the last document ends where the tokens do
+                size, what = shard.documents * END.itemsize, f"{where}.documents {shard.documents}"
+                ends, identity = inside.sized(shard.ends, f"{where}.ends", size, what, _REMEDY)
+                parts.append(Column.of_file(ends, self.name, shard.documents, identity))
+        documents = Documents.of_ends(parts, [segment.count for segment in segments]) if parts else None
         tokenizer = manifest.tokenizer
         metadata = {
             "tokenizer": dataclasses.asdict(tokenizer) if tokenizer else None,
@@ -260,8 +244,8 @@ class Own(TokenFormat):
 def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.integer], layout: str) -> Segment:
     offset = llmc.HEADER if layout == "llmc" else 0
     expected = offset + shard.tokens * dtype.itemsize
-    path, identity = inside.stat(shard.file, f"{where}.file", expected)
-    _check_size(path, identity.size, expected, f"{where}.tokens {shard.tokens}", inside.index)
+    what = f"{where}.tokens {shard.tokens}"
+    path, identity = inside.sized(shard.file, f"{where}.file", expected, what, _REMEDY)
     if layout == "llmc" and not identity.is_remote:
         count, kind = llmc.check(peek(path))
         if count != shard.tokens or np.dtype(kind.dtype) != dtype:
@@ -270,12 +254,6 @@ def _segment(inside: Inside, where: str, shard: Shard, dtype: np.dtype[np.intege
                 f"{np.dtype(kind.dtype)}, expected {shard.tokens} of {dtype} by {where}); write them again"
             )
     return Segment(path, offset, shard.tokens, file_size=expected, identity=identity)
-
-
-def _check_size(path: str, size: int, expected: int, what: str, index: str) -> None:
-    if size != expected:
-        remedy = "restore it or prepare the corpus again"
-        raise size_error(path, size, expected, f"{what} in {index}", remedy)
 
 
 def _shards(content: object, where: str) -> list[Shard]:

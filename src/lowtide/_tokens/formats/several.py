@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from lowtide._printable import brief
-from lowtide._tokens.formats.documents import Documents, Ints
+from lowtide._tokens.formats.documents import Documents
 from lowtide._tokens.formats.index import check_same
-from lowtide._tokens.formats.tokens import Tokens
+from lowtide._tokens.formats.tokens import Chained, Tokens
 from lowtide.errors import ArgumentError
-
-
-@dataclass(frozen=True, slots=True)
-class Chained:
-    """Reads the document ends of one corpus after another."""
-
-    indexes: tuple[Callable[[], Iterator[Ints]], ...]
-    counts: tuple[int, ...]
-
-    def __call__(self) -> Iterator[Ints]:
-        first = 0
-        for index, count in zip(self.indexes, self.counts, strict=True):
-            for ends in index():
-                yield ends + first
-            first += count
 
 
 def join(corpora: Sequence[Tokens]) -> Tokens:
@@ -33,7 +18,7 @@ def join(corpora: Sequence[Tokens]) -> Tokens:
     first = corpora[0]
     if len(corpora) == 1:
         return first
-    where = [_place(one) for one in corpora]
+    where = [os.path.dirname(one.segments[0].path) for one in corpora]
     for path, one in zip(where[1:], corpora[1:], strict=True):
         check_same("dtype", path, one.dtype.name, where[0], first.dtype.name)
         check_same("eos", path, one.eos, where[0], first.eos)
@@ -41,8 +26,8 @@ def join(corpora: Sequence[Tokens]) -> Tokens:
         check_same("place of marks", path, one.marks, where[0], first.marks)
         if None not in (one.vocab_size, first.vocab_size):
             check_same("vocabulary size", path, one.vocab_size, where[0], first.vocab_size)
-        if _digest(one) and _digest(first):
-            check_same("tokenizer", path, _digest(one), where[0], _digest(first))
+        if one.tokenizer_digest and first.tokenizer_digest:
+            check_same("tokenizer", path, one.tokenizer_digest, where[0], first.tokenizer_digest)
     lists = [one.documents for one in corpora if one.documents is not None]
     indexes = tuple(one.index for one in corpora if one.index is not None)
     if 0 < len(lists) + len(indexes) < len(corpora) or (lists and indexes):
@@ -72,12 +57,3 @@ def join(corpora: Sequence[Tokens]) -> Tokens:
         vocab_size=size,
         metadata={**first.metadata, "corpora": tuple(where)},
     )
-
-
-def _place(tokens: Tokens) -> str:
-    return os.path.dirname(tokens.segments[0].path)
-
-
-def _digest(tokens: Tokens) -> object:
-    tokenizer = tokens.metadata.get("tokenizer")
-    return tokenizer.get("sha256") if isinstance(tokenizer, Mapping) else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy.typing as npt
 
 from lowtide._io.identity import Identity, sample
 from lowtide._io.journal import SUFFIX, published_size
@@ -14,8 +17,6 @@ from lowtide._tokens.formats.index import TokenDtype, read_json
 from lowtide.errors import FormatError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from lowtide._tokens.formats.documents import Documents, Ints
     from lowtide._tokens.formats.records import SampleFile
 
@@ -97,6 +98,27 @@ class Tokens:
         """All tokens."""
         return sum(segment.count for segment in self.segments)
 
+    @property
+    def tokenizer_digest(self) -> object:
+        """The digest of the tokenizer's file, where the format records it."""
+        tokenizer = self.metadata.get("tokenizer")
+        return tokenizer.get("sha256") if isinstance(tokenizer, Mapping) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Reads one list of document ends after another: a call gives ends in global tokens, in blocks."""
+
+    indexes: tuple[Callable[[], Iterator[Ints]], ...]
+    counts: tuple[int, ...]
+
+    def __call__(self) -> Iterator[Ints]:
+        first = 0
+        for index, count in zip(self.indexes, self.counts, strict=True):
+            for ends in index():
+                yield ends + first
+            first += count
+
 
 class IndexFile(Peek):
     """A JSON file that describes a whole corpus, with its content."""
@@ -127,6 +149,13 @@ class Selection:
         """The first file."""
         return self.files[0].path
 
+    @property
+    def index(self) -> IndexFile:
+        """The only file, of a format that is recognised by its index."""
+        [index] = self.files
+        assert isinstance(index, IndexFile)
+        return index
+
 
 class TokenFormat(ABC):
     """A format of corpora. An instance in ``FORMATS`` is one that ``lowtide.corpus`` reads."""
@@ -136,6 +165,8 @@ class TokenFormat(ABC):
     """The name of a JSON file that describes a whole folder."""
     signature: ClassVar[str] = ""
     """What tells its index from others of that name, for errors."""
+    key: ClassVar[str | None] = None
+    """A key of its index that others of that name do not have."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of the files of tokens that a folder is searched for."""
     pair: ClassVar[tuple[str, str] | None] = None
@@ -143,9 +174,11 @@ class TokenFormat(ABC):
     plain: ClassVar[bool] = False
     """Whether its files have no header, so that a file of any other kind may be taken for one."""
 
-    @abstractmethod
     def recognises(self, file: Peek, beside: Neighbours) -> bool:
-        """Whether a file is of this format, by its first bytes, its name or the files beside it."""
+        """Whether a file is of this format: its index, or by first bytes, name or the files beside it."""
+        if not isinstance(file, IndexFile):
+            return False
+        return self.key in file.content if self.key else os.path.basename(file.path) == self.index
 
     @abstractmethod
     def find(self, selection: Selection) -> Tokens:

@@ -7,27 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import lowtide
 from lowtide.errors import FormatError, TaskError
 from tests.support.formats import refused
-
-KINDS = ["parquet", "arrow"]
-both = pytest.mark.parametrize("kind", KINDS)
-
-
-def write(path: Path, column: Any, rows: int = 4, name: str = "text") -> Path:
-    """A table with a nested column before the text, in groups of ``rows``."""
-    first = pa.array([{"a": i, "text": "no"} for i in range(len(column))])
-    table = pa.table({"first": first, name: column})
-    if path.suffix == ".parquet":
-        pq.write_table(table, path, row_group_size=rows)
-    else:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table, rows)
-    return path
+from tests.support.tables import both, write
 
 
 def dies(*arguments: Any, **named: Any) -> Any:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,22 +19,9 @@ from lowtide._prepare.inputs.kind import ReadOptions, Unit
 from lowtide.errors import FormatError
 from tests.support.formats import refused
 from tests.support.pieces import documents, pieces_of
+from tests.support.tables import both, write
 
 TEXTS = st.lists(st.text(alphabet="ab é漢😀", max_size=30), min_size=1, max_size=30)
-KINDS = ["parquet", "arrow"]
-both = pytest.mark.parametrize("kind", KINDS)
-
-
-def write(path: Path, column: Any, rows: int = 4, name: str = "text") -> Path:
-    """A table with a nested column before the text, in groups of ``rows``."""
-    first = pa.array([{"a": i, "text": "no"} for i in range(len(column))])
-    table = pa.table({"first": first, name: column})
-    if path.suffix == ".parquet":
-        pq.write_table(table, path, row_group_size=rows)
-    else:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table, rows)
-    return path
 
 
 @pytest.fixture(scope="module")
