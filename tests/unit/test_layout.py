@@ -58,7 +58,6 @@ TESTED_IN = {
     "_memory/profile/targets.py": "process/cli/test_watch.py",
     "_memory/sampler.py": "process/memory/test_helper.py",
     "_memory/tree.py": "memory/test_watch.py",
-    "_prepare/executors.py": "process/prepare/test_jobs.py",
     "_prepare/inputs/datasets.py": "integration/prepare/test_datasets.py",
     "_prepare/run.py": "unit/prepare/test_prepare.py",
     "_prepare/settings.py": "unit/prepare/test_prepare.py",
