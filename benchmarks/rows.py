@@ -2,8 +2,7 @@
 
 Bars: warm at least twice DataLoader over np.memmap; in a memory cgroup of 256 MiB, with a file of several
 times that, at least 50 times every peer that maps the file, and ahead of the others. Reductions from the
-device at 0.8 of the speed at which the same file is read in order and nothing is computed. A histogram has no
-bar: NumPy's own, of an array in memory, takes longer than the device.
+device at 0.8 of the speed at which the same file is read in order and nothing is computed.
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from lowtide._arrays.reductions import _Job
+    from lowtide._arrays.passes import Pass
 
 Numbers = npt.NDArray[Any]
 Tally = Callable[[Numbers], Numbers]
-_BLOCK = 2**15  # elements that are sorted at once: they stay in the processor's cache
+_BLOCK = 2**16  # elements that are sorted at once: they stay in the processor's cache
 
 
 def counts(
-    job: _Job, bins: int | npt.ArrayLike, limits: tuple[float, float] | None, edges: Numbers
+    job: Pass, bins: int | npt.ArrayLike, limits: tuple[float, float] | None, edges: Numbers
 ) -> npt.NDArray[np.int64]:
     """What ``np.histogram(array, bins, limits)[0]`` gives, in one pass."""
     dtype = job.array.dtype
@@ -28,11 +28,10 @@ def counts(
     tallies: list[Tally] = [lambda piece: np.histogram(piece, bins, limits)[0]]
     if dtype.kind in "iuf":
         tallies.append(partial(_sorted, edges=edges))
-    total, tally = np.zeros(len(edges) - 1, np.int64), None
-    for chunk in job.chunks():
-        tally = tally or _fastest(tallies, chunk[: 1 + _BLOCK // max(1, chunk[0].size)])
-        for some in job.reduced_chunk(chunk, tally):
-            total += some
+    total = np.zeros(len(edges) - 1, np.int64)
+    if job.array.size:
+        sample = job.array[: 1 + 2 * _BLOCK * len(job.array) // job.array.size]
+        job.run(_fastest(tallies, sample), partial(np.add, total, out=total))
     return total
 
 
@@ -46,11 +45,11 @@ def _sorted(piece: Numbers, edges: Numbers) -> Numbers:
     return np.diff(below)
 
 
-def _of_bytes(job: _Job, edges: Numbers) -> npt.NDArray[np.int64]:
+def _of_bytes(job: Pass, edges: Numbers) -> npt.NDArray[np.int64]:
     """How often each of the 256 values occurs says how many are in each bin."""
     occurs = np.zeros(256, np.int64)
-    for some in job.reduced(lambda piece: np.bincount(piece.view(np.uint8).reshape(-1), minlength=256)):
-        occurs += some
+    count = partial(np.bincount, minlength=256)
+    job.run(lambda piece: count(piece.view(np.uint8).reshape(-1)), partial(np.add, occurs, out=occurs))
     return np.histogram(np.arange(256, dtype=np.uint8).view(job.array.dtype), edges, weights=occurs)[0]
 
 

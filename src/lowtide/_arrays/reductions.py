@@ -2,38 +2,26 @@
 
 An array is reduced piece by piece, by several threads, and what the pieces give is combined in the order of
 the rows: results do not depend on the number of threads. Sums are in float64 (integers exactly); variances
-of pieces are combined by the formula of Chan, Golub and LeVeque (1979), which does not subtract large numbers
-of each other.
+of pieces are combined by the formula of Chan, Golub and LeVeque (1979), which does not
+subtract large numbers of each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays import histograms
+from lowtide._arrays.passes import Axis, Numbers, Pass, Progress
 from lowtide._arrays.rows import Rows
-from lowtide._io.threads import in_threads, workers_for
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from lowtide._arrays.array import Array
-
-Axis = int | tuple[int, ...] | None
-Progress = Callable[[int], object] | bool | None
-Numbers = npt.NDArray[Any]
-T = TypeVar("T")
-_BUDGET = 16 * 2**20  # of a pass
 _LONG_ROW = 512  # elements of a row that NumPy adds to another one at full speed
-_PIECE = 2**18  # elements that are converted at once: in float64 they stay in the processor's cache
 
 
 class Reductions(Rows):
@@ -55,7 +43,7 @@ class Reductions(Rows):
         >>> a.sum(), a.sum(axis=0)
         (np.int64(66), array([18, 22, 26]))
         """
-        job = _Job(self, "sum", axis, out, keepdims, progress)
+        job = Pass(self, "sum", axis, out, keepdims, progress)
         kind = np.zeros(1, self.dtype).sum().dtype if dtype is None else np.dtype(dtype)
         return job.result(_total(job, _wide(kind)), kind)
 
@@ -85,7 +73,7 @@ class Reductions(Rows):
         >>> a.mean(), a.mean(axis=0)
         (np.float64(5.5), array([4.5, 5.5, 6.5]))
         """
-        job = _Job(self, "mean", axis, out, keepdims, progress)
+        job = Pass(self, "mean", axis, out, keepdims, progress)
         kind = _mean_dtype(self.dtype, dtype)
         with np.errstate(divide="ignore", invalid="ignore"):
             return job.result(_total(job, _wide(kind)) / job.count, kind)
@@ -108,7 +96,7 @@ class Reductions(Rows):
         >>> a.var(axis=0)
         array([11.25, 11.25, 11.25])
         """
-        job = _Job(self, "var", axis, out, keepdims, progress)
+        job = Pass(self, "var", axis, out, keepdims, progress)
         with np.errstate(divide="ignore", invalid="ignore"):
             variance = _squares(job) / np.float64(max(0.0, job.count - ddof))
         return job.result(variance, _real(_mean_dtype(self.dtype, dtype)))
@@ -191,7 +179,7 @@ class Reductions(Rows):
         >>> a.histogram(bins=3, range=(0, 12))[0]
         array([4, 4, 4])
         """
-        job = _Job(self, "histogram", None, None, False, progress)
+        job = Pass(self, "histogram", None, None, False, progress)
         if np.ndim(cast("Any", bins)) == 0:
             whole("bins", bins, least=1)
             if range is None and self.size:
@@ -200,161 +188,85 @@ class Reductions(Rows):
         return histograms.counts(job, bins, range, edges), edges
 
 
-class _Job:
-    """One pass: the axes that are reduced, the shape of the result, and the pieces."""
-
-    def __init__(
-        self, array: Rows, name: str, axis: Axis, out: None, keepdims: bool, progress: Progress
-    ) -> None:
-        array._check_open()
-        self.array = cast("Array", array)
-        self._name = name
-        self._keepdims = keepdims
-        self._progress = progress
-        if out is not None:
-            raise ArgumentError(f"{array.path}: {name} has no out=; assign what it returns")
-        if progress not in (None, True, False) and not callable(progress):
-            raise ArgumentError(
-                f"{array.path}: progress must be True or a function that takes a number of bytes, "
-                f"got {progress!r}"
-            )
-        if array.dtype.names or array.dtype.kind not in "biufc" + ("mM" if name in ("min", "max") else ""):
-            fields = "; select a field first, as in array['x']" if array.dtype.names else ""
-            raise ArgumentError(f"{array.path}: {name} of {array.dtype} is not defined{fields}")
-        axes = range(array.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        wrong = [one for one in axes if not -array.ndim <= one < array.ndim]
-        self.axes = tuple(sorted({one % array.ndim for one in axes})) if not wrong and array.ndim else ()
-        if wrong or 0 not in self.axes:
-            raise ArgumentError(
-                f"{array.path}: axis must be None, 0 or a tuple with 0 among them, got {axis!r}; reduce "
-                f"along other axes chunk by chunk, as in [chunk.{name}(axis=1) for chunk in array.chunks()]"
-            )
-        self.shape = tuple(n for i, n in enumerate(array.shape) if i not in self.axes)
-        self.count = math.prod(array.shape[i] for i in self.axes)
-        """Elements that become one."""
-
-    def chunks(self) -> Iterator[Numbers]:
-        array = self.array
-        if not array.size:
-            return
-        with (
-            _reporting(self._progress, self._name, array.nbytes) as report,
-            array.chunks(budget=max(_BUDGET, 8 * array.row_nbytes)) as chunks,
-        ):
-            for chunk in chunks:
-                yield chunk
-                report(chunk.nbytes)
-
-    def pieces(self, chunk: Numbers) -> list[Numbers]:
-        step = max(1, _PIECE // max(1, self.array.size // len(self.array)))
-        return [chunk[first : first + step] for first in range(0, len(chunk), step)]
-
-    def reduced(self, reduce: Callable[[Numbers], T]) -> Iterator[T]:
-        """What a function makes of each piece, in the order of the rows."""
-        for chunk in self.chunks():
-            yield from self.reduced_chunk(chunk, reduce)
-
-    def reduced_chunk(self, chunk: Numbers, reduce: Callable[[Numbers], T]) -> list[T]:
-        """The same for one chunk. Each thread takes the next piece: NumPy's loops run side by side."""
-        pieces = self.pieces(chunk)
-        remaining, results = deque(enumerate(pieces)), dict[int, T]()
-
-        def work() -> None:
-            # Not a share each: what reads ahead needs a core now and then, and one share would be late.
-            with suppress(IndexError):
-                while True:
-                    number, piece = remaining.popleft()
-                    results[number] = reduce(piece)
-
-        in_threads([work] * workers_for(len(pieces), chunk.nbytes))
-        return [results[number] for number in range(len(pieces))]
-
-    def result(self, value: Numbers, kind: np.dtype[Any]) -> Any:
-        if self._keepdims:
-            shape = [1 if i in self.axes else n for i, n in enumerate(self.array.shape)]
-            value = np.asarray(value).reshape(shape)
-        return np.asarray(value).astype(kind.newbyteorder("="))[()]
-
-
-@contextmanager
-def _reporting(progress: Progress, name: str, total: int) -> Iterator[Callable[[int], object]]:
-    if progress is not True:
-        yield progress if callable(progress) else lambda nbytes: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda nbytes: bar.advance(task, nbytes)
-
-
-def _total(job: _Job, wide: np.dtype[Any]) -> Numbers:
+def _total(job: Pass, wide: np.dtype[Any]) -> Numbers:
     total = np.zeros(job.shape, wide)
-    for some in job.reduced(lambda piece: _sum(piece.astype(wide, copy=False), job.axes)):
-        total += some
+    job.run(lambda piece: _sum(piece.astype(wide, copy=False), job.axes), partial(np.add, total, out=total))
     return total
 
 
-def _sum(values: Numbers, axes: tuple[int, ...]) -> Numbers:
-    """``values.sum(axis=axes)``. Of short rows several are taken as one: NumPy adds long rows faster."""
+def _together(values: Numbers, axes: tuple[int, ...]) -> int:
+    """How many rows NumPy had better take as one: it adds long rows faster."""
     width = values[:1].size
     together = 1 << (_LONG_ROW // max(1, width)).bit_length() >> 1
-    if (
-        axes != (0,)
-        or values.ndim < 2
-        or together < 2
-        or len(values) % together
-        or not values.flags.c_contiguous
-    ):
+    fits = axes == (0,) and values.ndim > 1 and not len(values) % max(1, together)
+    return together if fits and together > 1 and values.flags.c_contiguous else 1
+
+
+def _sum(values: Numbers, axes: tuple[int, ...]) -> Numbers:
+    """``values.sum(axis=axes)``."""
+    together = _together(values, axes)
+    if together == 1:
         return np.asarray(values.sum(axis=axes))
-    sums: Numbers = values.reshape(-1, together * width).sum(axis=0)
+    sums: Numbers = values.reshape(len(values) // together, -1).sum(axis=0)
     return np.asarray(sums.reshape(together, *values.shape[1:]).sum(axis=0))
 
 
-def _squares(job: _Job) -> Numbers:
+def _subtract(values: Numbers, shift: Numbers, axes: tuple[int, ...]) -> None:
+    """Take ``shift`` off all that ``axes`` have, in place."""
+    together = _together(values, axes)
+    if together == 1:
+        values -= np.expand_dims(shift, axes)
+    else:
+        rows = values.reshape(len(values) // together, -1)  # a view
+        rows -= np.tile(shift.reshape(-1), together)
+
+
+def _squares(job: Pass) -> Numbers:
     """The sum of the squared deviations from the mean.
 
-    Pieces are shifted by the mean of what came before. Its distance from their own mean is then part of the
-    variance, so that what is lost by subtracting it is lost beside a number as large.
+    Pieces are shifted by their first row. Its distance from their mean is then part of the variance, so that
+    what is lost by subtracting it is lost beside a number as large; of equal rows nothing remains at all.
     """
     wide = _wide(job.array.dtype if job.array.dtype.kind in "fc" else np.dtype(np.float64))
     width = max(1, math.prod(job.shape))
+    first = tuple(0 if axis in job.axes else slice(None) for axis in range(job.array.ndim))
+    mean: Numbers = np.zeros(job.shape, wide)
+    squares: Numbers = np.zeros(job.shape, _real(wide))
+    rows = 0
 
-    def reduce(piece: Numbers, shift: Numbers) -> tuple[int, Numbers, Numbers]:
+    def reduce(piece: Numbers) -> tuple[int, Numbers, Numbers]:
         with np.errstate(invalid="ignore", over="ignore"):  # of infinities
-            shifted = piece.astype(wide)
-            shifted -= shift
-            total = _sum(shifted, job.axes)
-            shifted *= shifted.conj() if wide.kind == "c" else shifted
-            return piece.size // width, total, _sum(shifted.real, job.axes)
+            values, n = piece.astype(wide), piece.size // width
+            shift = np.where(np.isfinite(values[first]), values[first], 0)
+            _subtract(values, shift, job.axes)
+            total = _sum(values, job.axes)
+            values *= values.conj() if wide.kind == "c" else values
+            return n, shift + total / n, _sum(values.real, job.axes) - (total * total.conj()).real / n
 
-    mean, squares, count = np.zeros(job.shape, wide), np.zeros(job.shape, _real(wide)), 0
-    for chunk in job.chunks():
-        if not count:
-            first = job.pieces(chunk)[0]
-            mean = first.astype(wide).sum(axis=job.axes) / (first.size // width)
-        pivot = np.where(np.isfinite(mean), mean, 0)
-        shift = np.expand_dims(pivot, job.axes)
+    def fold(some: tuple[int, Numbers, Numbers]) -> None:
+        nonlocal mean, squares, rows
+        n, local_mean, local_squares = some
         with np.errstate(invalid="ignore", over="ignore"):
-            for n, total, local in job.reduced_chunk(chunk, partial(reduce, shift=shift)):
-                step = total / n + pivot - mean
-                squares += local - (total * total.conj()).real / n
-                squares += (step * step.conj()).real * (count / (count + n) * n)
-                mean = mean + step * (n / (count + n))
-                count += n
-    return np.maximum(squares, 0) if count else np.full(job.shape, np.nan)
+            step = local_mean - mean
+            squares = squares + local_squares + (step * step.conj()).real * (rows / (rows + n) * n)
+            mean = mean + step * (n / (rows + n))
+        rows += n
+
+    job.run(reduce, fold)
+    return np.maximum(squares, 0) if rows else np.full(job.shape, np.nan)
 
 
 def _extreme(
     array: Reductions, ufunc: np.ufunc, axis: Axis, out: None, keepdims: bool, progress: Progress
 ) -> Any:
-    job = _Job(array, ufunc.__name__[:3], axis, out, keepdims, progress)
-    result = None
-    for some in job.reduced(lambda piece: ufunc.reduce(piece, axis=job.axes)):
+    job = Pass(array, ufunc.__name__[:3], axis, out, keepdims, progress)
+    result: Any = None
+
+    def fold(some: Numbers) -> None:
+        nonlocal result
         result = some if result is None else ufunc(result, some)
+
+    job.run(lambda piece: ufunc.reduce(piece, axis=job.axes), fold)
     if result is None:
         if not job.count:
             raise ArgumentError(f"{array.path}: an array without elements has no minimum and no maximum")
@@ -364,9 +276,15 @@ def _extreme(
 
 def _limits(array: Reductions) -> tuple[Any, Any]:
     """The smallest and the largest element, in one pass."""
-    job = _Job(array, "histogram", None, None, False, None)
-    least, most = zip(*job.reduced(lambda piece: (piece.min(), piece.max())), strict=True)
-    return np.min(least), np.max(most)
+    job = Pass(array, "histogram", None, None, False, None)
+    limits: list[Any] = []
+
+    def fold(some: tuple[Any, Any]) -> None:
+        least, most = zip(*limits[:1], some, strict=True)
+        limits[:] = [(np.min(least), np.max(most))]
+
+    job.run(lambda piece: (piece.min(), piece.max()), fold)
+    return cast("tuple[Any, Any]", limits[0])
 
 
 def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
