@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowtide._memory import proc
+from lowtide._memory.profile import command as commands
 from lowtide._memory.profile import profiler
 from lowtide._memory.profile.observer import Observer
 from lowtide._memory.profile.recording import Recording
@@ -151,9 +153,18 @@ def test_reads_of_children_without_wait_count(small: Path) -> None:
     assert 4 * 96 * MIB <= verdict.read < 4 * 96 * MIB + 32 * MIB
 
 
-def test_orphan_stays_in_the_tree() -> None:
-    inner = "import time; x = bytearray(64 * 2**20); time.sleep(0.4)"
-    script = f"sh -c '{sys.executable} -c \"{inner}\" &'; sleep 0.8"
+@pytest.mark.parametrize("late", [False, True])
+def test_orphan_stays_in_the_tree(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    start = commands.start
+
+    def start_and_wait(*arguments: Any) -> int:
+        pid = start(*arguments)
+        time.sleep(0.3 if late else 0)  # as on a busy machine: the orphan is here before the first look
+        return pid
+
+    monkeypatch.setattr(commands, "start", start_and_wait)
+    inner = "import time; x = bytearray(64 * 2**20); time.sleep(0.8)"
+    script = f"sh -c '{sys.executable} -c \"{inner}\" &'; sleep 1.2"
     recording = profiler.record(["sh", "-c", script])
     assert judge(recording).peak > 64 * MIB
 

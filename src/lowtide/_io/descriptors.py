@@ -20,7 +20,6 @@ from itertools import count
 
 from lowtide import errors
 from lowtide._io.identity import Identity
-from lowtide._io.status import Stamp, Status, of_result
 
 _Key = tuple[str, int, int, int]  # path, device, inode, generation of the inode
 
@@ -38,7 +37,6 @@ class Entry:
         self.users: deque[None] = deque()
         self.used = 0
         """Grows with every use of any descriptor."""
-        self.stamp = Status(fd).stamp
         self.random = False
         """Whether the kernel's own read-ahead is off."""
         self.doomed = False
@@ -187,8 +185,8 @@ class File:
             self._check_regular(status)
             self.key: _Key = self._key(fd, status)
             self._identity = identity or Identity.of(status, samples=())
-            self.seen: Stamp = (self._identity.size, *divmod(self._identity.mtime_ns, 10**9))
-            """What was last found to be right."""
+            self.seen = self._identity.size, self._identity.mtime_ns
+            """Size and modification time that were last found to be right."""
             self.entry: Entry | None = None
             """The descriptor of the last read, which may have been closed since."""
             if not self._identity.same_file(status):
@@ -233,8 +231,7 @@ class File:
         After a read, so that what was read cannot be newer than the check; for a mapping before it too, since
         it would die of SIGBUS where the file has shrunk.
         """
-        if entry.stamp() != self.seen:
-            self._check(entry.fd, os.fstat(entry.fd))
+        self._check(entry.fd, os.fstat(entry.fd))
 
     def check_descriptor(self, fd: int) -> None:
         """``check``, for those who know the number alone."""
@@ -259,8 +256,8 @@ class File:
             raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
 
     def _check(self, fd: int, status: os.stat_result) -> None:
-        stamp = of_result(status)
-        if stamp == self.seen:
+        seen = status.st_size, status.st_mtime_ns
+        if seen == self.seen:
             return
         if status.st_size < self.size:
             raise errors.TruncatedFileError(
@@ -274,7 +271,7 @@ class File:
                 f"{_time(self._identity.mtime_ns)}, and has {status.st_size}, modified at "
                 f"{_time(status.st_mtime_ns)}); open it again",
             )
-        self.seen = stamp
+        self.seen = seen
 
     def close(self) -> None:
         POOL.discard(self.key)

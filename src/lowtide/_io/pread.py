@@ -95,7 +95,8 @@ class PreadReader:
                 raise errors.reading(file.path, error) from None
             if got != out.nbytes:
                 self._read_fully(entry.fd, offset + got, out.reshape(-1).view(np.uint8)[got:])
-            if entry.stamp() != file.seen:
+            status = os.fstat(entry.fd)
+            if (status.st_size, status.st_mtime_ns) != file.seen:
                 file.check(entry)
             if self.drops:
                 pagecache.drop_range(entry.fd, offset, offset + out.nbytes)

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 class Tree:
     """The processes at and below ``root``, or ``root`` alone.
 
-    ``excluded`` processes and those below them are left out. With ``adopted`` also new children of this
-    process: orphans of the tree, if it is their subreaper. With ``pinned`` a number that the system gives to
-    another process later is not taken for the first one: the folder of each process in ``/proc`` stays open.
+    ``excluded`` processes and those below them are left out. With ``strangers``, the children that this
+    process had before the root, others count as well: orphans of the tree, if it is their subreaper. With
+    ``pinned`` a number that the system gives to another process later is not taken for the first one: the
+    folder of each process in ``/proc`` stays open.
     """
 
     def __init__(
         self,
         root: int,
         descendants: bool = True,
-        adopted: bool = False,
+        strangers: Iterable[int] | None = None,
         excluded: Iterable[int] = (),
         pinned: bool = False,
     ) -> None:
@@ -45,7 +46,7 @@ class Tree:
         self._retired: list[int] = []  # folders of processes that have ended
         if pinned:
             self._pin(root)
-        self._strangers = set(proc.children(os.getpid())) - {root} if adopted else None
+        self._strangers = None if strangers is None else set(strangers)
 
     def discover(self) -> bool:
         """Look for processes that have started or ended; whether there are any."""

@@ -7,7 +7,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lowtide._memory import proc
 from lowtide._memory.cgroup import MemoryCgroup
@@ -35,13 +35,13 @@ class Profiler:
         self,
         recording: Recording,
         interval: float,
-        adopted: bool = False,
+        strangers: Iterable[int] | None = None,
         group: MemoryCgroup | None = None,
     ) -> None:
         self.recording = recording
         self.interval = interval
         self.observer = Observer(
-            Tree(recording.pid, adopted=adopted, pinned=True)
+            Tree(recording.pid, strangers=strangers, pinned=True)
             if group is None
             else GroupTree(group, [os.getpid()])
         )
@@ -163,10 +163,11 @@ def run(
     """
     require_proc()
     commands.adopt_orphans()
+    strangers = set(proc.children(os.getpid()))  # before the start: an orphan may be here at once
     with commands.Relay() as relay:
         pid = relay.pid = commands.start(command, relay.mask)
         recording = Recording(list(command), pid, time.time(), interval, budget)
-        profiler = Profiler(recording, interval, adopted=True)
+        profiler = Profiler(recording, interval, strangers)
         if keep:
             profiler.keep(path)
         while not commands.has_ended(pid):
@@ -184,7 +185,7 @@ def run(
     if peak > proc.status().peak:
         recording.true_peak = max(recording.true_peak or 0, peak)
     commands.reap_orphans()
-    if orphans := proc.children(os.getpid()):
+    if orphans := [pid for pid in proc.children(os.getpid()) if pid not in strangers]:
         recording.blind.append(f"processes that the command left running: {', '.join(map(str, orphans))}")
     profiler.finish()
     return profiler
