@@ -9,6 +9,7 @@ after a large load is seen, and a load at the end is not taken for a leak.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ _END_PART = 0.12  # a level end that is shorter is the end of the program, not o
 _STEP_PART = 0.1  # of the curve: half of the rise in so short a time is a step
 _RAMP_PART = 0.15  # of the curve: a rise to the end that is shorter may be a step
 _RAMP_REST = 0.2  # of a rise: so much between steps, if it is steady, is a ramp
+_LONGER = 3.0  # times the longest pause of a rise: a level end of this length is not a pause
 _STEPS = 0.6  # of a rise: a pause of this length means two steps, not a ramp
 
 
@@ -187,12 +189,13 @@ def _ramp(x: Curve, smooth: _Smooth) -> Shape:
     start = max(0, crossings[0] - 1)
     first, last = float(places[start]), float(places[level])
     pause = float(np.diff(places[crossings]).max(initial=0.0))
+    still = max((_still(lowest[a : b + 1]) for a, b in pairwise(crossings)), default=0) * span / len(lowest)
     flat, extent = float(x[-1]) - last, last - first
     slope = _theil_sen(places[start : level + 1], smooth.values[start : level + 1])
     shape = Shape("rises", rise, first, last, flat / span, slope)
     if flat >= _FLAT_PART * span:
-        # As long as a pause before it says nothing: the next step may follow.
-        longer = flat >= 1.5 * pause
+        # Not much longer than a pause before it says nothing: the next step may follow.
+        longer = flat >= _LONGER * still
         return replace(
             shape, kind="levels off" if longer else "undecided", reason="" if longer else "two steps"
         )
@@ -203,6 +206,14 @@ def _ramp(x: Curve, smooth: _Smooth) -> Shape:
     if flat >= _END_PART * span and flat >= 1.5 * pause:
         return replace(shape, kind="undecided", reason="just level")
     return shape
+
+
+def _still(lowest: Curve) -> int:
+    """Bins in a row in which a rise paused: a curve that only slows down does not."""
+    moves = np.diff(lowest)
+    still = np.concatenate(([False], moves < moves.mean() / 4, [False])) if len(moves) else np.zeros(1, bool)
+    edges = np.flatnonzero(np.diff(still))
+    return int((edges[1::2] - edges[::2]).max(initial=0))
 
 
 def _few_steps(lowest: Curve, rise: float) -> bool:

@@ -25,6 +25,7 @@ _LEAST_GROWTH_OVER_TIME = 16 * MIB  # without reads there is nothing to relate i
 _LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
 _LEAST_SECONDS = 0.1
 _LEAST_LEVEL = 0.25  # seconds in which memory must be level to be bounded, if little is read and written
+_CREEPS = 10  # times what still came over time: so much at once before it, and the bytes read decide
 _LEAST_CLIMBING = 1.75  # seconds of growth without reads: an allocation takes less
 _SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
 _LEAST_HIDDEN = 16 * MIB
@@ -135,7 +136,7 @@ def _shape(recording: Recording, curves: _Curves, much_read: bool, worked: bool)
         # What was read is all in memory, and nothing was read since: loaded, if that is a while ago.
         return (by_time, False) if by_time.kind == "levels off" else (by_read, True)
     if by_read.kind == "levels off" and by_time.rises:
-        if _stopped(curves, by_time, by_read):
+        if _stopped(curves, by_time, by_read) or by_time.before >= _CREEPS * by_time.rise:
             return by_read, True
         return replace(by_time, kind="undecided", reason="disagree"), False
     if by_read.reason in ("two steps", "swings", "just level") and by_time.rises:

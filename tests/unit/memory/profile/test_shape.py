@@ -37,6 +37,8 @@ CURVES: dict[str, tuple[Function, str]] = {
     "saw with a rising floor": (lambda t: 50 + saw(t, 13, 160) + 400 * t, "rises"),
     "spikes": (lambda t: 20 + 400.0 * (t * 4 % 1 > 0.94), "flat"),
     "line": (lambda t: 50 + 400 * t, "rises"),
+    "slower, to a level": (lambda t: 50 + 1000 * (1 - np.exp(-3.5 * t)), "levels off"),
+    "stairs to a landing": (lambda t: 50 + 60 * np.minimum(np.floor(8 * t), 6), "undecided"),
     "late": (lambda t: 50 + 1000 * np.maximum(0, t - 0.6), "rises"),
     "loaded": (lambda t: 50 + 4000 * np.minimum(t, 0.1), "levels off"),
     "full": (lambda t: 50 + 1000 * np.minimum(t, 0.7), "levels off"),

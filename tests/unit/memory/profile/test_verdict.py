@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowtide._memory.profile.recording import Detail, Point, Recording, Shares
@@ -241,6 +242,23 @@ def test_memory_that_rises_while_the_last_bytes_change_nothing_is_unclear() -> N
         for point, read in zip(trace.points, reads, strict=True)
     ]
     assert judge(trace).line.startswith("unclear: memory rises over time by 1")
+
+
+def test_what_still_creeps_after_a_load_is_judged_by_the_bytes_read() -> None:
+    # Four workers that read a mapped file, as recorded: pages that are new to one, and not to the others.
+    times = [0.2, 0.3, 0.5, 0.8, 1.3, 1.8, 2.4, 3.0, 3.6, 4.1, 4.7, 5.3, 5.9, 6.4, 7.0, 7.6, 8.2, 8.7, 9.3,
+             9.9, 10.5, 11.0, 11.6, 13.0]  # fmt: skip
+    reads = [7, 7, 7, 12, 18, 20, 1431, 2272, 2853, 3168, 3448, 3602, 3698, 3787, 3839, 3874, 3900, 3913,
+             3921, 3927, 3931, 3937, 3945, 3955]  # fmt: skip
+    memory = [117, 143, 169, 177, 201, 236, 1087, 1208, 1261, 1271, 1279, 1282, 1285, 1288, 1292, 1295, 1298,
+              1302, 1304, 1308, 1309, 1312, 1316, 241]  # fmt: skip
+    at = np.linspace(times[0], times[-1], 520)
+    trace = recording(np.interp(at, times, memory).tolist())
+    trace.points[:] = [
+        point._replace(time=time - times[0], requested=int(read * MIB))
+        for point, time, read in zip(trace.points, at, np.interp(at, times, reads), strict=True)
+    ]
+    assert judge(trace).line.startswith("bounded: loads 1178 MiB, then flat")
 
 
 def test_file_that_is_mapped_to_its_end_grows_though_it_is_level_then() -> None:
