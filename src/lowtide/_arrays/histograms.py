@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from lowtide._arrays.passes import Pass
+    from lowtide._arrays.reducer import Reducer
 
 Numbers = npt.NDArray[Any]
 Tally = Callable[[Numbers], Numbers]
@@ -19,7 +19,7 @@ _BLOCK = 2**16  # elements that are sorted at once: they stay in the processor's
 
 
 def counts(
-    job: Pass, bins: int | npt.ArrayLike, limits: tuple[float, float] | None, edges: Numbers
+    job: Reducer, bins: int | npt.ArrayLike, limits: tuple[float, float] | None, edges: Numbers
 ) -> npt.NDArray[np.int64]:
     """What ``np.histogram(array, bins, limits)[0]`` gives, in one pass."""
     dtype = job.array.dtype
@@ -45,7 +45,7 @@ def _sorted(piece: Numbers, edges: Numbers) -> Numbers:
     return np.diff(below)
 
 
-def _of_bytes(job: Pass, edges: Numbers) -> npt.NDArray[np.int64]:
+def _of_bytes(job: Reducer, edges: Numbers) -> npt.NDArray[np.int64]:
     """How often each of the 256 values occurs says how many are in each bin."""
     occurs = np.zeros(256, np.int64)
     count = partial(np.bincount, minlength=256)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays import histograms
-from lowtide._arrays.passes import Axis, Numbers, Pass, Progress
+from lowtide._arrays.reducer import Axis, Numbers, Progress, Reducer
 from lowtide._arrays.rows import Rows
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError
@@ -43,7 +43,7 @@ class Reductions(Rows):
         >>> a.sum(), a.sum(axis=0)
         (np.int64(66), array([18, 22, 26]))
         """
-        job = Pass(self, "sum", axis, out, keepdims, progress)
+        job = Reducer(self, "sum", axis, out, keepdims, progress)
         kind = np.zeros(1, self.dtype).sum().dtype if dtype is None else np.dtype(dtype)
         return job.result(_total(job, _wide(kind)), kind)
 
@@ -73,7 +73,7 @@ class Reductions(Rows):
         >>> a.mean(), a.mean(axis=0)
         (np.float64(5.5), array([4.5, 5.5, 6.5]))
         """
-        job = Pass(self, "mean", axis, out, keepdims, progress)
+        job = Reducer(self, "mean", axis, out, keepdims, progress)
         kind = _mean_dtype(self.dtype, dtype)
         with np.errstate(divide="ignore", invalid="ignore"):
             return job.result(_total(job, _wide(kind)) / job.count, kind)
@@ -96,7 +96,7 @@ class Reductions(Rows):
         >>> a.var(axis=0)
         array([11.25, 11.25, 11.25])
         """
-        job = Pass(self, "var", axis, out, keepdims, progress)
+        job = Reducer(self, "var", axis, out, keepdims, progress)
         with np.errstate(divide="ignore", invalid="ignore"):
             variance = _squares(job) / np.float64(max(0.0, job.count - ddof))
         return job.result(variance, _real(_mean_dtype(self.dtype, dtype)))
@@ -179,7 +179,7 @@ class Reductions(Rows):
         >>> a.histogram(bins=3, range=(0, 12))[0]
         array([4, 4, 4])
         """
-        job = Pass(self, "histogram", None, None, False, progress)
+        job = Reducer(self, "histogram", None, None, False, progress)
         if np.ndim(cast("Any", bins)) == 0:
             whole("bins", bins, least=1)
             if range is None and self.size:
@@ -188,7 +188,7 @@ class Reductions(Rows):
         return histograms.counts(job, bins, range, edges), edges
 
 
-def _total(job: Pass, wide: np.dtype[Any]) -> Numbers:
+def _total(job: Reducer, wide: np.dtype[Any]) -> Numbers:
     total = np.zeros(job.shape, wide)
     job.run(lambda piece: _sum(piece.astype(wide, copy=False), job.axes), partial(np.add, total, out=total))
     return total
@@ -221,7 +221,7 @@ def _subtract(values: Numbers, shift: Numbers, axes: tuple[int, ...]) -> None:
         rows -= np.tile(shift.reshape(-1), together)
 
 
-def _squares(job: Pass) -> Numbers:
+def _squares(job: Reducer) -> Numbers:
     """The sum of the squared deviations from the mean.
 
     Pieces are shifted by their first row. Its distance from their mean is then part of the variance, so that
@@ -259,7 +259,7 @@ def _squares(job: Pass) -> Numbers:
 def _extreme(
     array: Reductions, ufunc: np.ufunc, axis: Axis, out: None, keepdims: bool, progress: Progress
 ) -> Any:
-    job = Pass(array, ufunc.__name__[:3], axis, out, keepdims, progress)
+    job = Reducer(array, ufunc.__name__[:3], axis, out, keepdims, progress)
     result: Any = None
 
     def fold(some: Numbers) -> None:
@@ -276,7 +276,7 @@ def _extreme(
 
 def _limits(array: Reductions) -> tuple[Any, Any]:
     """The smallest and the largest element, in one pass."""
-    job = Pass(array, "histogram", None, None, False, None)
+    job = Reducer(array, "histogram", None, None, False, None)
     limits: list[Any] = []
 
     def fold(some: tuple[Any, Any]) -> None:

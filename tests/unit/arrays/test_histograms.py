@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
-from lowtide._arrays import histograms, passes
+from lowtide._arrays import histograms, reducer
 
 
 @given(
@@ -33,7 +33,7 @@ def test_histograms_are_numpys(
     np.save(path, array)
     with (
         lowtide.open(path) as a,
-        mock.patch.object(passes, "_PIECE", 7),
+        mock.patch.object(reducer, "_PIECE", 7),
         mock.patch.object(histograms, "_BLOCK", 5),
         mock.patch.object(histograms, "_fastest", lambda ways, sample: ways[: way + 1][-1]),
     ):

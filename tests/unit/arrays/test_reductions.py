@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import lowtide
 from lowtide._arrays import array as array_module
-from lowtide._arrays import passes
+from lowtide._arrays import reducer
 from lowtide.errors import ArgumentError, BudgetError
 
 NAMES = ["sum", "mean", "var", "std", "min", "max"]
@@ -45,7 +45,7 @@ def test_reductions_are_numpys(
     path = tmp_path_factory.mktemp("reductions") / "x.npy"
     np.save(path, array)
     wide = array.astype({"f": "f8", "c": "c16"}.get(array.dtype.kind, array.dtype))
-    with lowtide.open(path) as a, mock.patch.object(passes, "_PIECE", piece), warnings.catch_warnings():
+    with lowtide.open(path) as a, mock.patch.object(reducer, "_PIECE", piece), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy warns of means of nothing
         try:
             exact = getattr(np, name)(wide, axis=axis, keepdims=keepdims)
@@ -64,7 +64,7 @@ def test_reductions_are_numpys(
 def test_a_small_spread_on_a_large_mean_keeps_its_digits(tmp_path: Path) -> None:
     array = 1e8 + np.random.default_rng(0).normal(size=(20_000, 2))
     np.save(tmp_path / "x.npy", array)
-    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(passes, "_PIECE", 100):
+    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reducer, "_PIECE", 100):
         np.testing.assert_allclose(a.std(axis=0), array.std(axis=0), rtol=1e-9)
         np.testing.assert_allclose(a.var(ddof=1), array.var(ddof=1), rtol=1e-9)
 
@@ -74,7 +74,7 @@ def test_infinities_and_the_order_of_magnitudes_are_numpys(tmp_path: Path) -> No
     array[3, 0], array[900, 1], array[500, 2] = np.inf, -np.inf, np.nan
     array[:10, 3] += 1e9  # the first pieces are far from the rest
     np.save(tmp_path / "x.npy", array)
-    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(passes, "_PIECE", 20):
+    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reducer, "_PIECE", 20):
         for name in NAMES:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -92,7 +92,7 @@ def test_long_doubles_keep_their_digits(tmp_path: Path) -> None:
 
 def test_equal_rows_do_not_deviate(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full((1000, 7), 0.1))
-    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(passes, "_PIECE", 70):
+    with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reducer, "_PIECE", 70):
         assert a.std() == 0
         assert (a.var(axis=0) == 0).all()
 

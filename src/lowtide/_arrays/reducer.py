@@ -1,4 +1,4 @@
-"""A pass over an array that reduces it: pieces by several threads, and results in the order of the rows."""
+"""A reducer goes through an array once: pieces by several threads, results in the order of the rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHUNK = 2**21  # bytes that a thread reads at once
 _PIECE = 2**19  # elements that are converted at once; threads that call NumPy more often wait for each other
 
 
-class Pass:
+class Reducer:
     """One pass: the axes that are reduced, the shape of the result, and the pieces."""
 
     def __init__(
