@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lowtide._arrays.together import Zip
 
 DEFAULT_BUDGET = 64 * 2**20
+_TOGETHER = 8  # chunks
 
 
 class Chunks(ReadOnly, Closing, Iterator[Any]):
@@ -214,7 +215,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         self._loops = 0
         self._unchecked = True
         self._source: Prefetcher[Any] = Prefetcher(
-            self._plan.submit, position, self._plan.count, self._prefetch
+            self._plan.submit, position, self._plan.count, self._prefetch, self._plan.together
         )
 
     def close(self) -> None:
@@ -286,7 +287,13 @@ class Plan:
         self.count = total // self.rows if drop_last else -(-total // self.rows)
         self._held = held = min(self._share(self.rows), total)
         self.in_flight = held * self._row_cost + window + ahead
-        self.buffers = Buffers(held * array.row_nbytes, most=self._buffers)
+        self.together = 1
+        """Chunks that several threads take from memory at once, if all rows are there."""
+        nbytes = held * array.row_nbytes
+        if 0 < array.nbytes <= window and nbytes and not (reuse or with_rows):
+            self.together = max(1, min(_TOGETHER, 1 + (size - self.in_flight) // nbytes))
+            self.in_flight += (self.together - 1) * nbytes
+        self.buffers = Buffers(nbytes, most=self._buffers + self.together - 1)
         self._ring: list[npt.NDArray[Any]] = []
         self._reuse = reuse
 
@@ -349,7 +356,7 @@ class Plan:
         pending = self._order.submit(start, stop, out)
         if self._with_rows:
             return pending.then(lambda _: (self._order.rows(start, stop), out))
-        if pending.done:
+        if pending.done and not pending.beside:
             pending.wait()
             return Pending.of(out)
         return pending.then(lambda _: out)

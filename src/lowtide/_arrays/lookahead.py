@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from lowtide._io.buffers import Buffers
 from lowtide._io.costs import LONG, Costs
-from lowtide._io.pending import Outcome, combined
+from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.threads import in_threads, workers_for
 from lowtide._permutation import Ints, Order
 
@@ -163,7 +163,7 @@ class Lookahead:
         if self.whole:
             if self._rows is None:
                 self._rows = self._load_all()
-            self._take(self._rows, self._order(start, stop), out)
+            self._gather(self._rows, start, stop, out)
             return None
         outcomes, piece = [], max(1, self.rows // 4)
         state = self._rows, self._next
@@ -181,6 +181,14 @@ class Lookahead:
         self._rows = memory
         outcome = combined(outcomes)
         return outcome.cached if outcome.total else None
+
+    def dealt(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[None]:
+        """``read``, of rows that are all in memory: several threads may deal at once."""
+        assert self._rows is not None
+        return Pending(self._gather, self._rows, start, stop, out, done=True, beside=True)
+
+    def _gather(self, rows: npt.NDArray[Any], start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        self._take(rows, self._order(start, stop), out)
 
     def _start(self, place: int) -> None:
         self._next = self._known = place

@@ -163,7 +163,7 @@ class ShuffledOrder(RowOrder):
         if ahead is None:
             return super().submit(start, stop, out)
         if ahead.whole and ahead.holds(start, stop):
-            return Pending(ahead.read, start, stop, out, done=True)
+            return ahead.dealt(start, stop, out)
         # The first rows are read one by one: they tell what a read costs. In the page cache that is so little
         # that one measurement is not enough.
         known = self._measured[cached] >= (_TRIALS if cached else 1)

@@ -296,6 +296,7 @@ class JointPlan:
             self.plans = [plan(array, rows, share) for array, share in parts]
         self.rows, self.count = self.plans[0].rows, self.plans[0].count
         self.in_flight = sum(each.in_flight for each in self.plans)
+        self.together = 1
 
     @staticmethod
     def _plan(

@@ -48,13 +48,17 @@ class Pending(Generic[T]):
     True
     """
 
-    __slots__ = ("_arguments", "_function", "_steps", "done")
+    __slots__ = ("_arguments", "_function", "_steps", "beside", "done")
 
-    def __init__(self, function: Callable[..., T], *arguments: Any, done: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., T], *arguments: Any, done: bool = False, beside: bool = False
+    ) -> None:
         self._function: Callable[..., Any] = function
         self._arguments = arguments
         self._steps: tuple[Callable[[Any], Any], ...] = ()
         self.done = done
+        self.beside = beside
+        """Whether several threads may wait at once, each for one of its kind."""
 
     @classmethod
     def of(cls, result: T) -> Pending[T]:
@@ -70,7 +74,7 @@ class Pending(Generic[T]):
 
     def then(self, function: Callable[[T], U]) -> Pending[U]:
         """A pending ``function(result)``. The function runs in the thread that waits."""
-        after: Pending[U] = Pending(self._function, *self._arguments, done=self.done)
+        after: Pending[U] = Pending(self._function, *self._arguments, done=self.done, beside=self.beside)
         after._steps = (*self._steps, function)
         return after
 

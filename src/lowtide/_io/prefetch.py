@@ -13,6 +13,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from lowtide._io import threads
 from lowtide._io.pending import Pending
 from lowtide.errors import BusyError
 
@@ -38,6 +39,9 @@ class Prefetcher(Generic[T]):
     waits for the first, and one thread at a time calls ``submit`` and ``wait``. A consumer that does nothing
     but wait for the thread tries again without.
 
+    Items that are ready but for some work of the processor, and independent of each other, are finished
+    ``together``, by several threads, as long as no thread works ahead.
+
     Several threads may share one: each item goes to one of them. A signal handler or finalizer that asks for
     an item while its own thread is waiting for one gets a ``BusyError``.
 
@@ -47,8 +51,12 @@ class Prefetcher(Generic[T]):
     >>> squares.close()
     """
 
-    def __init__(self, submit: Callable[[int], Pending[T]], start: int, stop: int, depth: int) -> None:
+    def __init__(
+        self, submit: Callable[[int], Pending[T]], start: int, stop: int, depth: int, together: int = 1
+    ) -> None:
         self._submit = submit
+        self._together = together
+        self._finished: deque[T] = deque()
         self._stop = stop
         self._depth = depth
         self._direct = True
@@ -99,6 +107,9 @@ class Prefetcher(Generic[T]):
         if not self._depth:
             return self._submit(self.position).wait()
         started = time.perf_counter()
+        if self._finished:
+            self._returned = started
+            return self._finished.popleft()
         is_late = self._seconds and started - self._returned > self._seconds
         self._late = self._late + 1 if is_late else 0
         pending = self._submit(self.position) if self._late < _PATIENCE else None
@@ -108,10 +119,25 @@ class Prefetcher(Generic[T]):
             self._direct = False  # from here on the thread works ahead
             self._requested = self.position
             return self._next_from_worker(pending)
-        item = pending.wait()
+        count = min(self._together, self._stop - self.position) if pending.beside else 1
+        item = self._finish(pending, count) if count > 1 else pending.wait()
         self._returned = time.perf_counter()
-        self._seconds = self._returned - started
+        self._seconds = (self._returned - started) / count
         return item
+
+    def _finish(self, pending: Pending[T], count: int) -> T:
+        """Finish so many items, side by side; all but the first are for later."""
+        pendings = [pending, *(self._submit(self.position + i) for i in range(1, count))]
+        items: list[Any] = [None] * count
+        remaining = iter(range(count))
+
+        def work() -> None:
+            for i in remaining:
+                items[i] = pendings[i].wait()
+
+        threads.in_threads([work] * min(count, threads.CORES))
+        self._finished.extend(items[1:])
+        return items[0]  # type: ignore[no-any-return]
 
     def _next_waiting(self) -> T:
         """From the worker, and find out whether the consumer does anything but wait for it."""
@@ -181,6 +207,7 @@ class Prefetcher(Generic[T]):
             self._closing = self._inside  # called by a signal handler: whom it interrupted will do it
             if not self._closing:
                 self._end_worker()
+                self._finished.clear()
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -193,11 +220,11 @@ class Prefetcher(Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the thread and the lock: what was read ahead can be read again."""
-        omitted = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_forks")
+        omitted = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_forks", "_finished")
         return {name: value for name, value in self.__dict__.items() if name not in omitted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _worker=None)
+        self.__dict__.update(state, _worker=None, _finished=deque())
         self._unlock()
 
 

@@ -17,7 +17,7 @@ def workers_for(reads: int, nbytes: int) -> int:
     """Threads worth using: handing work over costs about as much as 50 small reads."""
     if reads < 256 and (reads < 2 or nbytes < 2 * 2**20):
         return 1
-    return 1 if get_ident() in _INSIDE else min(_CORES, reads)
+    return 1 if get_ident() in _INSIDE else min(CORES, reads)
 
 
 def in_threads(tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -52,7 +52,7 @@ def _start(task: Callable[[], T]) -> Future[T] | None:
     global _POOL
     try:
         if _POOL is None:  # two threads may both see that; then one of the pools is dropped again
-            _POOL = ThreadPoolExecutor(_CORES, thread_name_prefix="lowtide-read")
+            _POOL = ThreadPoolExecutor(CORES, thread_name_prefix="lowtide-read")
         return _POOL.submit(_inside, task)
     except RuntimeError:  # no more threads: the interpreter is shutting down
         return None
@@ -73,7 +73,7 @@ def _after_fork() -> None:
     _POOL, _INSIDE = None, set()
 
 
-_CORES = min(4, cores())
+CORES = min(4, cores())
 _POOL: ThreadPoolExecutor | None = None
 _INSIDE: set[int] = set()  # threads that run a task, or are inside of the locks of the pool
 if hasattr(os, "register_at_fork"):

@@ -249,3 +249,21 @@ def test_tiny_rows_in_the_page_cache_are_swept_where_a_read_of_each_takes_longer
     array = lowtide.open(path, dtype=np.dtype((np.void, width)))
     window = Lookahead(array, Shuffled(len(array), 7), 60 * 2**20)
     assert window.pays(1e-9 * nanoseconds, cached=True) is pays
+
+
+def test_chunks_of_a_file_that_fits_are_dealt_together_within_the_budget(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).random((4096, 64))
+    np.save(tmp_path / "x.npy", array)
+    with lowtide.open(tmp_path / "x.npy") as a:
+        order = np.concatenate([rows for rows, _ in a.chunks(100, shuffle=True, seed=3, with_rows=True)])
+        seen = set()
+        for budget in range(a.nbytes, 4 * a.nbytes, a.nbytes // 16):
+            chunks = a.chunks(100, shuffle=True, seed=3, budget=budget)
+            seen.add(chunks._plan.together)
+            assert chunks.nbytes_in_flight <= budget
+            got = list(chunks)
+            np.testing.assert_array_equal(np.concatenate(got), array[order])
+            assert len({chunk.ctypes.data for chunk in got}) == len(got)  # each has its own memory
+        assert (min(seen), max(seen)) == (1, 8)
+        assert len(seen) > 3
+        assert a.chunks(100, shuffle=True, budget=4 * a.nbytes, reuse=True)._plan.together == 1

@@ -25,7 +25,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
     monkeypatch.setattr(reducer, "_CHUNK", 2**14)
     results = []
     for cores in (1, 2, 4):
-        with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(threads, "_CORES", cores):
+        with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(threads, "CORES", cores):
             results.append([*(getattr(a, name)(axis=0) for name in NAMES), a.histogram(9, (0, 1))[0]])
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
@@ -35,7 +35,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 def test_a_failure_ends_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4096, 256), "f4"))
     monkeypatch.setattr(reducer, "_CHUNK", 2**14)
-    monkeypatch.setattr(threads, "_CORES", 3)
+    monkeypatch.setattr(threads, "CORES", 3)
     calls: list[int] = []
 
     def progress(nbytes: int) -> None:
@@ -76,7 +76,7 @@ def test_results_are_folded_in_the_order_of_the_rows(
     np.save(tmp_path / "x.npy", np.asarray(np.arange(2**19).reshape(-1, 8), order=order))
     monkeypatch.setattr(reducer, "_CHUNK", 2**15)
     monkeypatch.setattr(reducer, "_PIECE", 2**11)
-    monkeypatch.setattr(threads, "_CORES", 3)
+    monkeypatch.setattr(threads, "CORES", 3)
     firsts: list[int] = []
 
     def reduce(piece: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import threading
 import time
@@ -409,3 +410,50 @@ def test_a_thread_that_was_not_woken_looks_by_itself_and_sleeps_in_the_end() -> 
     thread.join(10)
     assert not thread.is_alive()
     assert taken == [1, 2]
+
+
+@pytest.mark.parametrize("together", [1, 3, 8])
+def test_items_of_memory_are_finished_together(together: int) -> None:
+    waited: list[int] = []
+
+    def finish(number: int) -> int:
+        waited.append(number)
+        return number * number
+
+    def submit(number: int) -> Pending[int]:
+        return Pending(finish, number, done=True, beside=True)
+
+    squares = Prefetcher(submit, 2, 12, depth=2, together=together)
+    assert squares.next() == 4
+    assert sorted(waited) == list(range(2, 2 + together))
+    copy = pickle.loads(pickle.dumps(squares.__getstate__() | {"_submit": None}))
+    assert "_finished" not in copy
+    assert [squares.next_numbered() for _ in range(9)] == [(i, i * i) for i in range(3, 12)]
+    assert sorted(waited) == list(range(2, 12))  # each once
+    with pytest.raises(StopIteration):
+        squares.next()
+    squares.close()
+
+
+def test_items_that_depend_on_each_other_are_not_finished_together() -> None:
+    waited: list[int] = []
+    numbers = Prefetcher(lambda i: Pending(waited.append, i, done=True), 0, 8, depth=2, together=8)
+    numbers.next()
+    assert waited == [0]
+    numbers.close()
+
+
+def test_a_failure_of_items_that_are_finished_together_is_raised_and_tried_again() -> None:
+    fail = [True]
+
+    def finish(number: int) -> int:
+        if number == 2 and fail:
+            raise OSError("gone")
+        return number
+
+    numbers = Prefetcher(lambda i: Pending(finish, i, done=True, beside=True), 0, 6, depth=2, together=4)
+    with pytest.raises(OSError, match="gone"):
+        numbers.next()
+    fail.clear()
+    assert [numbers.next() for _ in range(6)] == list(range(6))
+    numbers.close()

@@ -307,7 +307,7 @@ def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
 
     with (
         mock.patch.object(reader, "fill", slow),
-        mock.patch.object(threads, "_CORES", 2),
+        mock.patch.object(threads, "CORES", 2),
         pytest.raises(KeyboardInterrupt),
     ):
         reader.submit(of_records(np.array([0]), 8 * 2**20), np.zeros(8 * 2**20, np.uint8)).wait()

@@ -65,5 +65,5 @@ def test_without_threads_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) ->
 def test_few_small_reads_take_no_thread(
     monkeypatch: pytest.MonkeyPatch, reads: int, nbytes: int, expected: int
 ) -> None:
-    monkeypatch.setattr(threads, "_CORES", 4)
+    monkeypatch.setattr(threads, "CORES", 4)
     assert workers_for(reads, nbytes) == expected

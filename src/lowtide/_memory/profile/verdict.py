@@ -25,6 +25,7 @@ _LEAST_GROWTH_OVER_TIME = 16 * MIB  # without reads there is nothing to relate i
 _LEAST_READ = 16 * MIB  # below this a slope per GiB means nothing; nor below the libraries that were loaded
 _LEAST_SECONDS = 0.1
 _LEAST_LEVEL = 0.25  # seconds in which memory must be level to be bounded, if little is read and written
+_PARTS = 48  # of a curve: what it rises by in one of them is a step
 _CREEPS = 10  # times what still came over time: so much at once before it, and the bytes read decide
 _LEAST_CLIMBING = 1.75  # seconds of growth without reads: an allocation takes less
 _SHORT = 3.0  # seconds: in less, growth over time alone may be a program that still starts
@@ -151,10 +152,16 @@ def _shape(recording: Recording, curves: _Curves, much_read: bool, worked: bool)
 
 
 def _stopped(curves: _Curves, by_time: Shape, by_read: Shape) -> bool:
-    """Whether memory stopped to rise with the last bytes read, which were read in a short time."""
+    """Whether memory stopped to rise with the last bytes read, which were read in a short time.
+
+    Where it rises in steps, as the heap of a JVM does, two more of them must be missing.
+    """
     level = min(int(np.searchsorted(curves.read, by_read.level)), len(curves.read) - 1)
     expected = by_time.slope * float(curves.time[-1] - curves.time[level])
-    return expected >= 2 * _LEAST_GROWTH and curves.total[-1] - curves.total[level] < 0.3 * expected
+    places = np.linspace(curves.read[0], curves.read[-1], _PARTS + 1)
+    step = float(np.diff(np.interp(places, curves.read, curves.total)).max())
+    least = max(2 * _LEAST_GROWTH, 2 * step)
+    return expected >= least and curves.total[-1] - curves.total[level] < 0.3 * expected
 
 
 def _worded(
