@@ -291,7 +291,7 @@ class Plan:
         """Chunks that several threads take from memory at once, if all rows are there."""
         nbytes = held * array.row_nbytes
         if 0 < array.nbytes <= window and nbytes and not (reuse or with_rows):
-            self.together = max(1, min(_TOGETHER, 1 + (size - self.in_flight) // nbytes))
+            self.together = max(1, min(_TOGETHER, self.count, 1 + (size - self.in_flight) // nbytes))
             self.in_flight += (self.together - 1) * nbytes
         self.buffers = Buffers(nbytes, most=self._buffers + self.together - 1)
         self._ring: list[npt.NDArray[Any]] = []
