@@ -290,7 +290,7 @@ class Plan:
         self.together = 1
         """Chunks that several threads take from memory at once, if all rows are there."""
         nbytes = held * array.row_nbytes
-        if 0 < array.nbytes <= window and nbytes and not (reuse or with_rows):
+        if 0 < array.nbytes <= window and nbytes and arrays == 1 and not (reuse or with_rows):
             self.together = max(1, min(_TOGETHER, self.count, 1 + (size - self.in_flight) // nbytes))
             self.in_flight += (self.together - 1) * nbytes
         self.buffers = Buffers(nbytes, most=self._buffers + self.together - 1)

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide._arrays import chunks as chunks_module
 from lowtide._arrays import lookahead
 from lowtide._arrays.lookahead import Lookahead, RowCosts
 from lowtide._arrays.orders import ShuffledOrder
@@ -260,10 +261,15 @@ def test_chunks_of_a_file_that_fits_are_dealt_together_within_the_budget(tmp_pat
         for budget in range(a.nbytes, 4 * a.nbytes, a.nbytes // 16):
             chunks = a.chunks(100, shuffle=True, seed=3, budget=budget)
             seen.add(chunks._plan.together)
-            assert chunks.nbytes_in_flight <= budget
+            with mock.patch.object(chunks_module, "_TOGETHER", 1):
+                alone = a.chunks(100, shuffle=True, seed=3, budget=budget).nbytes_in_flight
+            more = (chunks._plan.together - 1) * 100 * a.row_nbytes
+            assert chunks.nbytes_in_flight == alone + more <= budget
             got = list(chunks)
             np.testing.assert_array_equal(np.concatenate(got), array[order])
             assert len({chunk.ctypes.data for chunk in got}) == len(got)  # each has its own memory
         assert (min(seen), max(seen)) == (1, 8)
         assert len(seen) > 3
         assert a.chunks(100, shuffle=True, budget=4 * a.nbytes, reuse=True)._plan.together == 1
+        pair = lowtide.zip(a, a)
+        assert pair.chunks(100, shuffle=True, budget=8 * a.nbytes).nbytes_in_flight < 3 * a.nbytes + 2**24

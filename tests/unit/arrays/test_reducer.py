@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import lowtide
 from lowtide._arrays import reducer
 from lowtide._io import threads
+from lowtide.errors import FileChangedError
 
 NAMES = ["sum", "mean", "var", "std", "min", "max"]
 
@@ -40,7 +42,7 @@ def test_a_failure_ends_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def progress(nbytes: int) -> None:
         calls.append(nbytes)
-        if len(calls) >= 3:
+        if len(calls) == 3:
             raise InterruptedError
 
     with lowtide.open(tmp_path / "x.npy") as a, pytest.raises(InterruptedError):
@@ -88,3 +90,18 @@ def test_results_are_folded_in_the_order_of_the_rows(
     assert len(firsts) > 100
     assert firsts == sorted(firsts)
     assert len(set(firsts)) == len(firsts)
+
+
+def test_a_file_that_is_replaced_meanwhile_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("x.npy", "other.npy"):
+        np.save(tmp_path / name, np.zeros((4096, 256), "f4"))
+    monkeypatch.setattr(reducer, "_CHUNK", 2**16)
+
+    def replace(nbytes: int) -> None:
+        if (tmp_path / "other.npy").exists():
+            os.replace(tmp_path / "other.npy", tmp_path / "x.npy")
+
+    with lowtide.open(tmp_path / "x.npy") as a, pytest.raises(FileChangedError, match="replaced"):
+        a.sum(progress=replace)
