@@ -12,6 +12,7 @@ from lowtide._memory.profile.recording import Point
 MIB = 2**20
 _EARLY = 10.0  # seconds of a command that are looked at more closely
 _PAGE = 4096
+_MUCH = 64 * MIB  # of memory that no look of a kind has seen
 
 
 class Governor:
@@ -66,6 +67,7 @@ class Trigger:
     def __init__(self, shares: bool) -> None:
         self._shares = shares
         self._last: Point | None = None
+        self._most = 0  # bytes at any look so far
 
     def due(self, point: Point, cost: float) -> bool:
         """Whether a look at this moment would show something new; the last one took ``cost`` seconds."""
@@ -75,20 +77,32 @@ class Trigger:
         if point.time < last.time + max(0.02, 5 * cost):
             return False
         if self._shares:
-            resident = point.anon + point.file + point.shared
-            moved = abs(resident - last.anon - last.file - last.shared)
+            resident = self._bytes(point)
+            moved = abs(resident - self._bytes(last))
             touched = (point.minor - last.minor) * _PAGE
             return point.epoch != last.epoch or max(moved, touched) >= max(4 * MIB, resident / 50)
-        mapped = point.file + point.shared
-        new = abs(mapped - last.file - last.shared)
+        mapped = self._bytes(point)
+        new = abs(mapped - self._bytes(last))
         nowhere = (point.written - last.written) - (point.stored - last.stored)
         if new >= max(8 * MIB, mapped / 20) or nowhere >= 8 * MIB:
             return True
         return point.time >= 1.25 * last.time + 0.05
 
+    def pressing(self, point: Point) -> bool:
+        """Whether memory is half as large again as at any look so far: worth a look that is not paid for.
+
+        A program whose imports have used up the credit may map its data right after that, and end. Memory
+        multiplies only a few times in a run, so the cost of these looks is bounded.
+        """
+        return self._bytes(point) >= max(self._most + _MUCH, self._most * 3 // 2)
+
     def taken(self, point: Point) -> None:
         """Note a look that is taken at ``point``."""
         self._last = point
+        self._most = max(self._most, self._bytes(point))
+
+    def _bytes(self, point: Point) -> int:
+        return point.file + point.shared + (point.anon if self._shares else 0)
 
 
 class Aside:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from lowtide._memory import proc
 from lowtide._memory.cgroup import MemoryCgroup
@@ -84,18 +85,15 @@ class Profiler:
 
     def _expensive(self, point: Point) -> None:
         self._collect()
-        shares, files = self.shares, self.files
-        if (
-            point.processes > 1
-            and not shares.busy
-            and shares.governor.credit() > 0
-            and self._shares_due.due(point, shares.governor.last)
-        ):
-            shares.start(lambda: self.observer.shares(point))
-            self._shares_due.taken(point)
-        if not files.busy and files.governor.credit() > 0 and self._files_due.due(point, files.governor.last):
-            files.start(self.observer.detail)
-            self._files_due.taken(point)
+        if point.processes > 1:
+            self._start_if_due(self.shares, self._shares_due, point, lambda: self.observer.shares(point))
+        self._start_if_due(self.files, self._files_due, point, self.observer.detail)
+
+    def _start_if_due(self, aside: Aside, trigger: Trigger, point: Point, look: Callable[[], Any]) -> None:
+        paid = aside.governor.credit() > 0
+        if not aside.busy and (paid or trigger.pressing(point)) and trigger.due(point, aside.governor.last):
+            aside.start(look)
+            trigger.taken(point)
 
     def _collect(self, wait: float = 0.0) -> None:
         """Keep what expensive looks have seen since the last time."""

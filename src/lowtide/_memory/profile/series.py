@@ -60,7 +60,11 @@ def series_of(recording: Recording) -> Series:
             float(code_size.max()), 2.0 * max(detail.program or detail.code for detail in details)
         )
         most = max(size or 0 for size in sizes) + code_most
-        mapped = np.minimum(mapped, np.where(now.processes > 1, most, np.inf))
+        is_known = now.processes > 1
+        later = now.time > details[-1].time
+        if (now.file > now.processes * most)[later].any():  # other files have been mapped since the last look
+            is_known &= ~later
+        mapped = np.minimum(mapped, np.where(is_known, most, np.inf))
     shared = shared + _unmapped_memory(details, now, column)
     # Reads through a mapping appear in no counter; the pages that they leave resident do.
     touched = np.maximum(0.0, now.touched - code)

@@ -63,6 +63,28 @@ def test_shares_are_looked_at_when_memory_moved(change: dict[str, int], due: boo
     assert not trigger.due(START._replace(time=1.1, **change), 0.05), "it would cost more than it tells"
 
 
+@pytest.mark.parametrize("is_of_shares", [False, True], ids=["files", "shares"])
+def test_look_without_credit_needs_memory_half_as_large_again(is_of_shares: bool) -> None:
+    trigger = Trigger(shares=is_of_shares)
+    trigger.taken(START)
+    assert not trigger.pressing(START._replace(file=113 * MIB)), "63 MiB more"
+    assert trigger.pressing(START._replace(file=200 * MIB))
+    trigger.taken(START._replace(file=1000 * MIB))
+    trigger.taken(START)  # memory that was seen once is not new again
+    assert not trigger.pressing(START._replace(file=1400 * MIB))
+    assert trigger.pressing(START._replace(file=1700 * MIB))
+
+
+def test_looks_without_credit_are_few_however_much_memory_there_is() -> None:
+    trigger, looks = Trigger(shares=False), 0
+    for gib in range(4096):
+        point = START._replace(file=gib * 2**30)
+        if trigger.pressing(point):
+            trigger.taken(point)
+            looks += 1
+    assert 10 < looks < 25
+
+
 @pytest.mark.parametrize(
     ("change", "due"),
     [

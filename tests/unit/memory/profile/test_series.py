@@ -171,3 +171,16 @@ def test_files_that_are_removed_at_the_end_were_in_step() -> None:
 def test_memory_file_systems_that_rise_otherwise_may_be_of_others(memory: float, step: float) -> None:
     """Not as much, or too few looks."""
     assert judge(written(memory, step)).state == "unclear"
+
+
+def test_file_mapped_after_the_last_look_is_not_limited_by_the_files_before() -> None:
+    """Workers that import for a while, then map 800 MiB and end before another look at files."""
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(100):
+        mapped = 20 + 40 * max(0, index - 80)
+        trace.add(point(index * 0.01, 100, processes=4, file=mapped * MIB))
+    sizes = {"code": 20 * MIB, "code_size": 20 * MIB, "program": 20 * MIB, "data_size": MIB}
+    trace.details[:] = [detail(time, **sizes) for time in (0.1, 0.5)]
+    mapped = trace.series().mapped
+    assert mapped[50] == 20 * MIB
+    assert mapped[-1] == 780 * MIB
