@@ -17,14 +17,13 @@ from lowtide._arrays.reductions import Reductions
 from lowtide._closing import Closing
 from lowtide._io import store
 from lowtide._io.reader import Cache, Reader, ReaderName
-from lowtide._ranks import Rank
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, BudgetError, IndexingError, UnsupportedError
 
 if TYPE_CHECKING:
-    from lowtide._arrays.chunks import Chunks, Plan
+    from lowtide._arrays.chunks import Plan
     from lowtide._arrays.formats.layout import Layout
-    from lowtide._arrays.orders import OrderName, RowOrder, Shuffle
+    from lowtide._arrays.orders import RowOrder
     from lowtide._arrays.writable import WritableArray
 
 IMPLICIT_LOAD_LIMIT = 256 * 2**20
@@ -262,96 +261,10 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
             self._read_runs(flat[some], 1, into[some])
         return out
 
-    def chunks(
-        self,
-        rows: int | None = None,
-        *,
-        budget: int | str | None = None,
-        order: OrderName | None = None,
-        shuffle: Shuffle | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        drop_last: bool = False,
-        prefetch: int = 1,
-        reuse: bool = False,
-        with_rows: bool = False,
-        rank: Rank = None,
-        world_size: int | None = None,
-    ) -> Chunks:
-        """Go through all rows once, ``rows`` at a time, with flat memory; see :class:`lowtide.Chunks`.
-
-        The order depends on the number of rows, ``order``, ``seed`` and ``epoch`` alone. Two arrays of the
-        same length, such as features and labels, therefore stay together; :func:`lowtide.zip` reads them as
-        one.
-
-        Parameters
-        ----------
-        rows
-            Rows per chunk. The last chunk may have fewer.
-        budget
-            Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks read ahead and the
-            hints to the kernel; ``"64 MiB"`` by default, and more only if ``rows`` alone take more. With
-            both, ``rows`` must fit. A shuffled pass uses the rest to read the rows of many chunks together,
-            where it finds that this is faster: more memory, more speed. An array that fits is read once.
-        order
-            ``"sequential"``, by default: row after row. ``"shuffle"``: an order that looks uniformly random
-            and is never stored. ``"blocks"``: blocks of 256 neighbouring rows are permuted, then the rows
-            within windows of 16 blocks. That is less random, but reads are longer, which suits slow disks.
-        shuffle
-            A shorthand for ``order``: ``True`` is ``"shuffle"``, ``False`` is ``"sequential"``, and
-            ``"blocks"`` is itself. Pass one of the two.
-        seed
-            An integer of any size. The same seed gives the same order, also in the next epoch.
-        epoch
-            An integer >= 0. Pass the number of the epoch for a new order in each of them.
-        drop_last
-            Leave out a last chunk that has fewer rows.
-        prefetch
-            Chunks that a thread reads ahead; 0 is without a thread.
-        reuse
-            Give one of a ring of buffers, which the next step of the loop overwrites, instead of a new array:
-            faster, but copy what you keep. One thread only: another one that asks gets a ``BusyError``.
-        with_rows
-            Give pairs ``(rows, chunk)``, where ``rows`` are the row numbers of the chunk, as int64.
-        rank
-            Which of ``world_size`` processes this is, from 0. Each reads its part of every chunk. ``"auto"``
-            takes both from ``torch.distributed`` or, under ``torchrun``, from the environment.
-        world_size
-            Processes that share the pass. ``rows`` are then those of all of them together, so that the order
-            and the state do not depend on their number: a run may stop on two and resume on three.
-
-        Examples
-        --------
-        >>> for chunk in a.chunks(3): print(chunk.sum())
-        36
-        30
-        >>> for rows, chunk in a.chunks(2, shuffle=True, seed=1, epoch=3, with_rows=True):
-        ...     print(rows, bool((chunk == a[rows]).all()))
-        [3 1] True
-        [2 0] True
-        """
-        from lowtide._arrays.chunks import Chunks
-
-        self._check_open()
-        return Chunks(
-            self,
-            rows,
-            budget=budget,
-            order=order,
-            shuffle=shuffle,
-            seed=seed,
-            epoch=epoch,
-            drop_last=drop_last,
-            prefetch=prefetch,
-            reuse=reuse,
-            with_rows=with_rows,
-            rank=rank,
-            world_size=world_size,
-        )
-
     def _pass(self, kind: type[RowOrder], key: int, rows: int | None, **options: Any) -> Plan:
         from lowtide._arrays.chunks import Plan
 
+        self._check_open()
         return Plan(self, kind, key, rows, **options)
 
     def __iter__(self) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from lowtide.errors import ArgumentError, BudgetError, BusyError, ClosedError, I
 
 if TYPE_CHECKING:
     from lowtide._arrays.array import Array
-    from lowtide._arrays.together import Zip
+    from lowtide._arrays.deriving import Rowwise
 
 DEFAULT_BUDGET = 64 * 2**20
 _TOGETHER = 8  # chunks
@@ -59,7 +59,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
 
     def __init__(
         self,
-        array: Array | Zip,
+        array: Rowwise[Any],
         rows: int | None,
         *,
         budget: int | str | None,

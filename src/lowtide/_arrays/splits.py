@@ -20,7 +20,7 @@ from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, IndexingError
 
 if TYPE_CHECKING:
-    from lowtide._arrays.array import Array
+    from lowtide._arrays.deriving import Rowwise, V
 
 _BLOCK = 256  # rows; a row's place in its block is two digits below 16
 _ROUNDS = 6
@@ -130,9 +130,9 @@ class Fold(Selection):
 
 
 def split(
-    array: Array, fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
-) -> tuple[Array, ...]:
-    """The parts of an array; see :meth:`Array.split`."""
+    array: Rowwise[V], fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
+) -> tuple[V, ...]:
+    """The parts of an array or a zip; see :meth:`Array.split`."""
     try:
         sizes = _sizes(array._row_count(), fractions)
     except ArgumentError as error:
@@ -145,19 +145,19 @@ def split(
     if not shuffle:
         borders = np.cumsum([0, *sizes]).tolist()
         return tuple(array.rows(start, start + size) for start, size in zip(borders, sizes, strict=False))
-    views = []
-    rest = array._rows_view(Local(len(array), whole("seed", seed)))
+    views, total = [], sum(sizes)
+    rest = array._rows_view(Local(total, whole("seed", seed)))
     for size in sizes[:-1]:
-        total = len(rest)
         views.append(rest._rows_view(Share(total, size, False)))
         rest = rest._rows_view(Share(total, total - size, True))
+        total -= size
     return (*views, rest)
 
 
 class Folds(Sequence[Any]):
     """``array.folds(...)``: as many pairs of views, ``(train, validation)``, as there are folds."""
 
-    def __init__(self, array: Array, folds: int, seed: int, stratify: Any) -> None:
+    def __init__(self, array: Rowwise[Any], folds: int, seed: int, stratify: Any) -> None:
         self._array = array
         self._count = count = whole("folds", folds, least=2)
         total = array._row_count()
@@ -256,9 +256,9 @@ class _Dealer:
         self._counts += np.bincount(parts, minlength=len(self.bits))
 
 
-def _stratified(array: Array, labels: Any, seed: int, sizes: list[int], parts: int) -> list[Masked]:
+def _stratified(array: Rowwise[Any], labels: Any, seed: int, sizes: list[int], parts: int) -> list[Masked]:
     """Masks of the parts, each with its share of every class, in one pass over the labels."""
-    total = len(array)
+    total = array._row_count()
     if np.shape(labels) != (total,):
         raise ArgumentError(
             f"{array.path}: stratify must have one label per row (shape {np.shape(labels)}, expected "
