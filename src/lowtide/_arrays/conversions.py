@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.formats.layout import parse_dtype
 from lowtide._io.extents import Ints
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, IndexingError
@@ -47,10 +48,7 @@ class Astype(Conversion):
     """Rows of another dtype, as ``ndarray.astype`` converts them."""
 
     def __init__(self, argument: npt.DTypeLike) -> None:
-        try:
-            self.argument = np.dtype(argument)
-        except TypeError as error:
-            raise ArgumentError(f"dtype {argument!r} is not understood: {error}") from None
+        self.argument = parse_dtype(argument, "dtype")
         if self.argument.hasobject or self.argument.subdtype or not self.argument.itemsize:
             raise ArgumentError(
                 f"dtype must be one of numbers, times, records or text of a given length, got {argument!r}"
@@ -119,9 +117,11 @@ class Columns(Conversion):
 
     def _basic(self) -> bool:
         return all(
-            isinstance(part, slice | int | np.integer) or part is None or part is Ellipsis
+            part is None
+            or part is Ellipsis
+            or (isinstance(part, slice | int | np.integer) and not isinstance(part, bool))
             for part in self._parts()
-        ) and not any(isinstance(part, bool) for part in self._parts())
+        )
 
     def _index(self, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
         try:

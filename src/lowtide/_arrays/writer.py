@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
 from collections.abc import Mapping
@@ -16,11 +15,13 @@ from lowtide import errors
 from lowtide._arrays import casting as _casting
 from lowtide._arrays import targets, unpublished
 from lowtide._arrays.casting import Casting
+from lowtide._arrays.formats.layout import parse_dtype
 from lowtide._arrays.unpublished import State
 from lowtide._arrays.writable import WritableArray, create_shaped
 from lowtide._closing import Publishing
 from lowtide._io import store
 from lowtide._readonly import ReadOnly
+from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -348,19 +349,15 @@ class Writer(ReadOnly, Publishing):
 def _checked_shape(path: str, given: Any, name: str = "row_shape") -> tuple[int, ...]:
     lengths = given if isinstance(given, (tuple, list)) else (given,)
     try:
-        shape = tuple(-1 if isinstance(length, bool) else operator.index(length) for length in lengths)
-    except TypeError:
-        shape = (-1,)
-    if any(length < 0 for length in shape):
-        raise ArgumentError(f"{path}: {name} must be an integer >= 0 or a tuple of them, got {given!r}")
-    return shape
+        return tuple(whole(name, length, least=0) for length in lengths)
+    except ArgumentError:
+        raise ArgumentError(
+            f"{path}: {name} must be an integer >= 0 or a tuple of them, got {given!r}"
+        ) from None
 
 
 def _checked_dtype(path: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise ArgumentError(f"{path}: dtype {dtype!r} is not understood: {error}") from None
+    kind = parse_dtype(dtype, f"{path}: dtype")
     if kind.hasobject:
         raise UnsupportedError(f"{path}: objects can only be stored as pickles, which lowtide does not write")
     if not kind.itemsize or kind.subdtype:

@@ -159,6 +159,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtyp
         pytest.param("x.npy", object, (), UnsupportedError, "pickles", id="objects"),
         pytest.param("x.npy", "S0", (), ArgumentError, "no fixed size", id="no size"),
         pytest.param("x.npy", "no such type", (), ArgumentError, "not understood", id="dtype"),
+        pytest.param("x.npy", "(,)f8", (), ArgumentError, "not understood", id="dtype syntax"),
         pytest.param("x.npy", "f4", (-1,), ArgumentError, r"integer >= 0 .* got \(-1,\)", id="shape"),
         pytest.param("x.npz", "f4", (), UnsupportedError, r"\.npz files are read and not written", id="npz"),
     ],
