@@ -12,6 +12,7 @@ import numpy.typing as npt
 from lowtide._arrays import formats
 from lowtide._arrays.casting import Casting
 from lowtide._arrays.deriving import Deriving
+from lowtide._arrays.indexing import wrap_array
 from lowtide._arrays.operators import ArrayOperators
 from lowtide._arrays.reductions import Reductions
 from lowtide._closing import Closing
@@ -231,24 +232,17 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
                 f"array[:, [2, 1]], and from the flattened array as in array[:].take(indices)"
             )
         indices = np.asarray(rows)
-        if indices.dtype.kind not in "iu":
-            if indices.size:
-                raise IndexingError(f"{self.path}: rows must be integers, got {indices.dtype}")
-            indices = indices.astype(np.int64)
-        count = len(self)
-        if indices.size and not -count <= int(indices.min()) <= int(indices.max()) < count:
-            wrong = int(indices.max()) if int(indices.max()) >= count else int(indices.min())
-            raise IndexingError(f"{self.path}: index {wrong} is out of bounds for axis 0 with size {count}")
-        indices = indices.astype(np.int64)
-        if indices.size and indices.min() < 0:
-            indices = np.where(indices < 0, indices + count, indices)
+        if indices.size and indices.dtype.kind not in "iu":
+            raise IndexingError(f"{self.path}: rows must be integers, got {indices.dtype}")
+        try:
+            indices = wrap_array(indices, 0, len(self))
+        except IndexingError as error:
+            raise IndexingError(f"{self.path}: {error}") from None
         shape = (*indices.shape, *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)
-        elif (
-            out.shape != shape
-            or out.dtype != self.dtype
-            or not (out.flags.c_contiguous and out.flags.writeable)
+        elif (out.shape, out.dtype) != (shape, self.dtype) or not (
+            out.flags.c_contiguous and out.flags.writeable
         ):
             raise ArgumentError(
                 f"{self.path}: out must be a writable C-contiguous array of shape {shape} and dtype "

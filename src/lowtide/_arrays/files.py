@@ -176,8 +176,7 @@ class Concatenation(ByRows):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_pickled()
-        parts = tuple(tuple(part) for part in self._parts)
-        return _restore, (parts, self._shape[1:], self._dtype, self._title, *self._settings)
+        return Concatenation, (self._parts, self._shape[1:], self._dtype, self._title, *self._settings)
 
     @property
     def _shown(self) -> str:
@@ -201,9 +200,7 @@ class Concatenation(ByRows):
             layout = Layout(
                 part.path, part.format, part.offset, self._dtype, shape, False, part.end, part.name, identity
             )
-            reader, cache = self._settings
-            array = StoredArray(layout, reader=reader, cache=cache)
-            self._arrays[number] = array
+            array = self._arrays[number] = StoredArray(layout, *self._settings)
             while len(self._arrays) > _OPEN:
                 self._arrays.popitem(last=False)
         return array
@@ -280,7 +277,3 @@ class Concatenation(ByRows):
             starts, targets, rows = (starts + taken)[rest], (targets + taken)[rest], (rows - taken)[rest]
         which, offsets, places, lengths = (np.concatenate(column) for column in zip(*pieces, strict=True))
         return which, Extents(offsets, places, lengths)
-
-
-def _restore(parts: tuple[tuple[Any, ...], ...], *arguments: Any) -> Concatenation:
-    return Concatenation([Part(*part) for part in parts], *arguments)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.conversions import is_names
 from lowtide._io.buffers import Buffers
 from lowtide._io.extents import Extents, Ints, of_records
 from lowtide._io.reader import Reader
@@ -105,7 +106,7 @@ class Selection:
                 axes.append(Axis(len(range(first, stop, step)), step * strides[axis]))
                 axis += 1
             elif isinstance(item, int) and not advanced:
-                start += _wrap(item, axis, shape[axis]) * strides[axis]
+                start += wrap(item, axis, shape[axis]) * strides[axis]
                 axis += 1
             else:
                 if seat is None:
@@ -113,8 +114,8 @@ class Selection:
                 elif last_advanced != place - 1:
                     apart = True
                 last_advanced = place
-                for array in _as_arrays(item, axis, shape):
-                    arrays.append(_wrap_array(array, axis, shape[axis]) * strides[axis])
+                for array in as_arrays(item, axis, shape):
+                    arrays.append(wrap_array(array, axis, shape[axis]) * strides[axis])
                     axis += 1
         if arrays:
             try:
@@ -297,7 +298,7 @@ def items_of(index: Any, shape: tuple[int, ...]) -> list[Any]:
 def _item(item: Any) -> Any:
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
-    if isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(x, str) for x in item)):
+    if is_names(item):
         raise IndexingError(f"a field is selected alone, and then its rows: array[{item!r}][...]")
     if not isinstance(item, bool | np.bool_):
         try:
@@ -322,8 +323,8 @@ def _axes_used(item: Any) -> int:
     return 1
 
 
-def _as_arrays(item: Any, axis: int, shape: tuple[int, ...]) -> Sequence[npt.NDArray[Any]]:
-    """The integer arrays that an int, an integer array or a mask stands for, one an axis."""
+def as_arrays(item: Any, axis: int, shape: tuple[int, ...]) -> Sequence[npt.NDArray[Any]]:
+    """The integer arrays that an int, an integer array or a mask stands for, one per axis."""
     if isinstance(item, int):
         return [np.asarray(item)]
     if item.dtype.kind != "b":
@@ -338,18 +339,17 @@ def _as_arrays(item: Any, axis: int, shape: tuple[int, ...]) -> Sequence[npt.NDA
     return places
 
 
-def _wrap(index: int, axis: int, size: int) -> int:
+def wrap(index: int, axis: int, size: int) -> int:
+    """An index of an axis, counted from its start."""
     if not -size <= index < size:
         raise IndexingError(f"index {index} is out of bounds for axis {axis} with size {size}")
     return index + size if index < 0 else index
 
 
-def _wrap_array(index: npt.NDArray[Any], axis: int, size: int) -> npt.NDArray[np.int64]:
-    if index.size:
-        low, high = int(index.min()), int(index.max())
-        if low < -size or high >= size:
-            _wrap(low if low < -size else high, axis, size)
-        index = index.astype(np.int64)
-        if low < 0:
-            index = np.where(index < 0, index + size, index)
-    return index.astype(np.int64)
+def wrap_array(index: npt.NDArray[Any], axis: int, size: int) -> Ints:
+    """Indices of an axis, counted from its start, as int64."""
+    low, high = (int(index.min()), int(index.max())) if index.size else (0, -1)
+    if low < -size or high >= size:
+        wrap(low if low < -size else high, axis, size)
+    index = index.astype(np.int64)
+    return np.where(index < 0, index + size, index) if low < 0 else index

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.buffers import Buffers
 from lowtide._io.costs import LONG, Costs
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.threads import in_threads, workers_for
@@ -167,7 +166,7 @@ class Lookahead:
             return None
         outcomes, piece = [], max(1, self.rows // 4)
         state = self._rows, self._next
-        memory = state[0] if state[0] is not None else self._empty(self.rows)
+        memory = state[0] if state[0] is not None else self.array._memory(self.rows)
         if state[0] is None or start != state[1]:
             self._forget()
             self._start(start)
@@ -283,16 +282,10 @@ class Lookahead:
 
     def _load_all(self) -> npt.NDArray[Any]:
         """All rows, in the order of the file: each thread reads the next ones."""
-        rows = self._empty(self.rows)
+        rows = self.array._memory(self.rows)
         pieces = iter(range(0, self.rows, self._stage_rows))
         in_threads([partial(self._read_pieces, rows, pieces) for _ in range(self._parts)])
         return rows
-
-    def _empty(self, rows: int) -> npt.NDArray[Any]:
-        # Once, and not by malloc: it might keep what was freed, and passes would add up.
-        return Buffers(rows * self.array.row_nbytes, most=0).empty(
-            (rows, *self.array.shape[1:]), self.array.dtype
-        )
 
     def _read_pieces(self, out: npt.NDArray[Any], pieces: Iterator[int]) -> None:
         for first in pieces:
@@ -301,7 +294,7 @@ class Lookahead:
 
     def _read_part(self, numbers: Ints, slots: npt.NDArray[np.int32], memory: npt.NDArray[Any]) -> _Part:
         """Read rows, sorted by number, to their slots."""
-        stage = self._empty(self._stage_rows)
+        stage = self.array._memory(self._stage_rows)
         parts = []
         start, some = 0, 1024
         while start < len(numbers):

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.lookahead import Lookahead
-from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._permutation import BlockShuffled, Ints, Kept, Order, Sequential, Shuffled
@@ -172,10 +171,7 @@ class ShuffledOrder(RowOrder):
             done = ahead.whole or cached
             return Pending(self._read_ahead, ahead, start, stop, out, done=done)
         ahead.release()
-        if not cached:
-            return Pending(self._read, start, stop, out)
-        self._read(start, stop, out)
-        return Pending.of(None)
+        return super().submit(start, stop, out)
 
     def _read_ahead(self, ahead: Lookahead, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         # So long may a chunk wait while the first sweep fills memory.
@@ -298,10 +294,8 @@ class BlockOrder(RowOrder):
         return _Loading(window, rows, pendings)
 
     def _memory(self) -> npt.NDArray[Any]:
-        """For the longest window; not by malloc, which might keep what was freed, so that passes add up."""
-        rows = min(self.permutation.window_rows, self.permutation.n)
-        buffers = Buffers(rows * self.array.row_nbytes, most=0)
-        return buffers.empty((rows, *self.array.shape[1:]), self.array.dtype)
+        """For the longest window."""
+        return self.array._memory(min(self.permutation.window_rows, self.permutation.n))
 
 
 ORDERS: list[type[RowOrder]] = [SequentialOrder, ShuffledOrder, BlockOrder]

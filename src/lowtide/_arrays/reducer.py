@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.rows import Rows
-from lowtide._io.buffers import Buffers
 from lowtide._io.threads import in_threads, workers_for
 from lowtide.errors import ArgumentError
 
@@ -113,7 +112,7 @@ class Reducer:
         starts = iter(range(0, len(array), rows))
 
         def own() -> Iterator[Numbers]:
-            memory = Buffers(rows * array.row_nbytes, most=0).empty((rows, *array.shape[1:]), array.dtype)
+            memory = array._memory(rows)
             for start in starts:
                 stop = min(len(array), start + rows)
                 array._read_rows(start, stop, memory[: stop - start])

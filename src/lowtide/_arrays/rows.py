@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD, Ints
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.threads import in_threads, workers_for
@@ -97,6 +98,10 @@ class Rows(ReadOnly):
     def _check_pickled(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
+
+    def _memory(self, rows: int) -> npt.NDArray[Any]:
+        """Memory for rows. Not by malloc, which might keep what was freed, so that passes add up."""
+        return Buffers(rows * self._row_nbytes, most=0).empty((rows, *self._shape[1:]), self._dtype)
 
     def _check_file(self) -> None:
         """Raise if the file was replaced or written to since the array was opened."""

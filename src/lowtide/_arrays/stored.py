@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ _TRANSPOSED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file
 class StoredArray(Array):
     """The array that ``lowtide.open`` returns for one file."""
 
-    def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
+    def __init__(self, layout: Layout, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
         self._layout = layout
         self._describe(layout.shape, layout.dtype)
         self._settings = (reader, cache)
@@ -74,8 +73,7 @@ class StoredArray(Array):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_pickled()
-        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
-        return _restore, (layout, *self._settings)
+        return StoredArray, (self._layout, *self._settings)
 
     def __getitem__(self, index: Any) -> Any:
         # Rows and elements are asked for one by one in loops: planning would take longer than reading them.
@@ -172,10 +170,6 @@ class StoredArray(Array):
             selection = Selection.of(place, self._shape, self._strides, self.itemsize)
             out[..., first : first + step] = selection.read(self._reader, self._layout.offset, self._dtype)
         return Outcome(1, 1)
-
-
-def _restore(layout: tuple[Any, ...], reader: ReaderName, cache: Cache) -> StoredArray:
-    return StoredArray(Layout(*layout), reader=reader, cache=cache)
 
 
 def _exports(dtype: np.dtype[Any]) -> bool:

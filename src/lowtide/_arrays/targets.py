@@ -45,7 +45,8 @@ def recover(path: str) -> None:
         try:
             fd = os.open(path, os.O_RDWR)
         except FileNotFoundError:
-            _unlink(path + journal.SUFFIX)
+            with suppress(FileNotFoundError):
+                os.unlink(path + journal.SUFFIX)
             return
         try:
             if not atomic.lock(fd):
@@ -222,8 +223,3 @@ def _undo(fd: int, header: bytes, size: int, journal_path: str) -> None:
         pass
     finally:
         os.close(fd)
-
-
-def _unlink(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)

@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -83,7 +83,7 @@ class WritableArray(Publishing, StoredArray):
         # A new file is locked by whoever created it.
         self._file = _WritableFile(layout.path, lock=self._final == layout.path)
         identity = Identity.of(os.fstat(self._file.fd()))._replace(written=True)
-        super().__init__(replace(layout, identity=identity), reader=reader, cache=cache)
+        super().__init__(replace(layout, identity=identity), reader, cache)
 
     @property
     def path(self) -> str:
@@ -236,8 +236,7 @@ class WritableArray(Publishing, StoredArray):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
-        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
-        return _restore, (layout, *self._settings, self._casting, self._final)
+        return _restore, (self._layout, *self._settings, self._casting, self._final)
 
 
 class WritableField(ConvertedView):
@@ -269,13 +268,10 @@ def _field_of(value: Any, name: str, path: str) -> Any:
     return value[name]
 
 
-def _restore(
-    layout: tuple[Any, ...], reader: ReaderName, cache: Cache, casting: Casting, final: str
-) -> WritableArray:
-    """In another process: it writes the same file, be it under its temporary name, and publishes nothing."""
-    at = Layout(*layout)
-    restored = WritableArray(at, reader=reader, cache=cache, casting=casting, path=final)
-    inode = at.identity and at.identity.inode
+def _restore(layout: Layout, reader: ReaderName, cache: Cache, casting: Casting, final: str) -> WritableArray:
+    """In another process: it writes the same file, even under its temporary name, and publishes nothing."""
+    restored = WritableArray(layout, reader=reader, cache=cache, casting=casting, path=final)
+    inode = layout.identity and layout.identity.inode
     if restored._layout.identity is not None and restored._layout.identity.inode != inode:
         restored.abort()
         raise WriteError(
