@@ -99,8 +99,10 @@ class WritableArray(Publishing, StoredArray):
             field[...] = value if isinstance(index, str) else _field_of(value, name, self.path)
 
     def _fields(self, names: str | list[str]) -> Array:
+        if not isinstance(names, str):
+            return super()._fields(names)
         try:
-            return WritableField(self, Fields(names)) if isinstance(names, str) else super()._fields(names)
+            return WritableField(self, Fields(names))
         except IndexingError as error:
             raise IndexingError(f"{self.path}: {error}") from None
 
