@@ -115,18 +115,13 @@ class Fold(Selection):
         size = len(range(number, total, folds))
         self.n = total - size if rest else size
 
-    def __call__(self, numbers: Ints) -> Ints:
+    def __call__(self, numbers: Any) -> Any:
         if not self.rest:
             return self.number + numbers * self.folds
-        turn, place = np.divmod(numbers, self.folds - 1)
-        rows: Ints = turn * self.folds + place + (place >= self.number)
-        return rows
-
-    def at(self, number: int) -> int:
-        if not self.rest:
-            return self.number + number * self.folds
-        turn, place = divmod(number, self.folds - 1)
+        turn, place = divmod(numbers, self.folds - 1)
         return turn * self.folds + place + (place >= self.number)
+
+    at = __call__
 
 
 def split(

@@ -30,7 +30,7 @@ from lowtide._io import atomic
 from lowtide._io.identity import Identity
 from lowtide._io.pace import ScatteredPace
 from lowtide._io.reader import Cache, ReaderName
-from lowtide._io.system import sync_data, write_at
+from lowtide._io.system import sync_data
 from lowtide.errors import ArgumentError, IndexingError, UnsupportedError, WriteError
 
 _AT_ONCE = 4 * 2**20  # bytes converted and written at once
@@ -155,17 +155,8 @@ class WritableArray(Publishing, StoredArray):
         converted = _casting.convert(self.path, rows, elements.dtype, self._casting, first)
         converted = converted.reshape(values.shape)
         fd = self._file.fd()
-        span = [0, 0, 0]  # first byte, end and bytes of some records
-
-        def record(offset: int, data: memoryview) -> None:
-            write_at(fd, data, offset)
-            span[0] = offset if not span[2] else min(span[0], offset)
-            span[1] = max(span[1], offset + len(data))
-            span[2] += len(data)
-
-        for records in assignment.write(part, converted, record, elements.offset):
-            self._pace.wrote(fd, span[0], span[1], span[2], records)
-            span[:] = 0, 0, 0
+        for written in assignment.write(part, converted, fd, elements.offset):
+            self._pace.wrote(fd, *written)
 
     def flush(self) -> None:
         """Put everything that was assigned on disk; when it returns, a loss of power takes none of it away.

@@ -132,6 +132,7 @@ def create(
     where, is_npy = targets.resolve(path)
     kind = None if dtype is None else _checked_dtype(where, dtype)
     row = None if row_shape is None else _checked_shape(where, row_shape)
+    lengths = None if shape is None else _checked_shape(where, shape, "shape")
     if casting not in ("same_kind", "unsafe"):
         raise ArgumentError(f"{where}: casting must be 'same_kind' or 'unsafe', got {casting!r}")
     if store.is_address(where) and (shape is not None or append):
@@ -139,42 +140,30 @@ def create(
             f"{where}: an object cannot be changed in place, as shape= or append=True would; create it with "
             "row_shape and append all rows, or write a file and copy it with lowtide.copy"
         )
-    with unpublished.CREATING, store.using(path, storage_options):
-        if shape is not None:
-            return _shaped(where, is_npy, kind, shape, casting, append or row_shape is not None)
-        there = append and os.path.exists(where)
-        if kind is None and not there:
-            raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its rows")
-        unpublished.take_over(where)
-        target: Target
-        if kind is not None and store.is_address(where):
-            from lowtide._arrays.uploaded import Uploaded
-
-            target = Uploaded(where, is_npy, kind, row or ())
-        elif kind is None or there:
-            target = targets.Appended(where, is_npy, kind, row)
-        else:
-            target = targets.Fresh(where, is_npy, kind, row or ())
-        writer = Writer(target, casting)
-        unpublished.add(writer)
-    return writer
-
-
-def _shaped(
-    where: str, is_npy: bool, kind: np.dtype[Any] | None, shape: Any, casting: Casting, rows_too: bool
-) -> WritableArray:
-    if rows_too:
+    if shape is not None and (append or row_shape is not None):
         raise ArgumentError(
             f"{where}: shape was given together with append or row_shape; pass shape for an array whose "
             f"elements are assigned, or row_shape for rows that are appended"
         )
-    if kind is None:
-        raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its elements")
-    lengths = _checked_shape(where, shape, "shape")
-    unpublished.take_over(where)
-    array = create_shaped(where, is_npy, kind, lengths, casting)
-    unpublished.add(array)
-    return array
+    with unpublished.CREATING, store.using(path, storage_options):
+        there = append and os.path.exists(where)
+        if kind is None and not there:
+            elements = "rows" if shape is None else "elements"
+            raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its {elements}")
+        unpublished.take_over(where)
+        writer: Writer | WritableArray
+        if kind is None or there:
+            writer = Writer(targets.Appended(where, is_npy, kind, row), casting)
+        elif lengths is not None:
+            writer = create_shaped(where, is_npy, kind, lengths, casting)
+        elif store.is_address(where):
+            from lowtide._arrays.uploaded import Uploaded
+
+            writer = Writer(Uploaded(where, is_npy, kind, row or ()), casting)
+        else:
+            writer = Writer(targets.Fresh(where, is_npy, kind, row or ()), casting)
+        unpublished.add(writer)
+    return writer
 
 
 class Writer(ReadOnly, Publishing):
