@@ -119,13 +119,10 @@ class Selection:
                     axis += 1
         if arrays:
             try:
-                together = np.broadcast_arrays(*arrays)
+                places = np.asarray(sum(arrays))
             except ValueError:
                 shapes = ", ".join(str(array.shape) for array in arrays)
                 raise IndexingError(f"index arrays of shapes {shapes} cannot be broadcast together") from None
-            places = np.zeros(together[0].shape, np.int64)
-            for array in together:
-                places += array
             gathered = Axis(places.size, places=places.ravel(), shape=places.shape)
             axes.insert(0 if apart or seat is None else seat, gathered)
         dotted = index is Ellipsis or (isinstance(index, tuple) and any(item is Ellipsis for item in index))

@@ -109,9 +109,10 @@ class Lookahead:
         self._most_known = int(_KNOWN * self.rows)
         self._ring_rows = self._most_known + self.rows
         self._bits = self._ring_rows.bit_length()
-        self._forget()
+        self.release()
 
-    def _forget(self) -> None:
+    def release(self) -> None:
+        """Give the memory back. Whoever reads at this moment has its own reference."""
         self._rows: npt.NDArray[Any] | None = None
         self._next = self._known = 0  # places: the next one to deal, and the first that is not known yet
         self._head = self._swept = 0  # rows of the file: where the sweep is, and how far it has gone in all
@@ -133,14 +134,10 @@ class Lookahead:
         self.due = not margin * costs.per_row(width, spacing) < seconds
         return not self.due
 
-    def release(self) -> None:
-        """Give the memory back. Whoever reads at this moment has its own reference."""
-        self._forget()
-
     def __getstate__(self) -> dict[str, Any]:
         """Settings alone: what was read can be read again."""
         copy = object.__new__(Lookahead)
-        copy._forget()
+        copy.release()
         return {**self.__dict__, **copy.__dict__}
 
     def holds(self, start: int, stop: int) -> bool:
@@ -168,7 +165,7 @@ class Lookahead:
         state = self._rows, self._next
         memory = state[0] if state[0] is not None else self.array._memory(self.rows)
         if state[0] is None or start != state[1]:
-            self._forget()
+            self.release()
             self._start(start)
         self._rows = None  # a fork, or a failure, must not leave anything that is half overwritten
         for first in range(start, stop, piece):

@@ -128,10 +128,7 @@ def split(
     array: Rowwise[V], fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
 ) -> tuple[V, ...]:
     """The parts of an array or a zip; see :meth:`Array.split`."""
-    try:
-        sizes = _sizes(array._row_count(), fractions)
-    except ArgumentError as error:
-        raise ArgumentError(f"{array.path}: {error}") from None
+    sizes = _sizes(array.path, array._row_count(), fractions)
     if stratify is not None:
         if not shuffle:
             raise ArgumentError("stratify divides each class at random; leave shuffle=False out")
@@ -169,7 +166,10 @@ class Folds(Sequence[Any]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[one] for one in range(self._count)[number]]
-        number = self._number(number)
+        try:
+            number = range(self._count)[operator.index(number)]
+        except (IndexError, TypeError):
+            raise IndexingError(f"{self._array.path}: there is no fold {number!r} of {self._count}") from None
         total = self._permutation.n
         if self._parts is not None:
             part = self._parts[number]
@@ -181,24 +181,18 @@ class Folds(Sequence[Any]):
         permuted = self._array._rows_view(self._permutation)
         return tuple(permuted._rows_view(Fold(total, self._count, number, rest)) for rest in (True, False))
 
-    def _number(self, number: Any) -> int:
-        try:
-            return range(self._count)[operator.index(number)]
-        except (IndexError, TypeError):
-            raise IndexingError(f"{self._array.path}: there is no fold {number!r} of {self._count}") from None
-
     def __repr__(self) -> str:
         return f"<{self._count} folds of {self._array!r}>"
 
 
-def _sizes(total: int, fractions: Sequence[float]) -> list[int]:
+def _sizes(path: str, total: int, fractions: Sequence[float]) -> list[int]:
     """Rows of each part: fractions that add up to less than 1 leave the rest to one more."""
     for fraction in fractions:
         number = isinstance(fraction, int | float | np.number) and not isinstance(fraction, bool)
         if not number or not 0 < fraction < 1:
-            raise ArgumentError(f"a fraction must be above 0 and below 1, got {fraction!r}")
+            raise ArgumentError(f"{path}: a fraction must be above 0 and below 1, got {fraction!r}")
     if not fractions or sum(fractions) > 1 + 1e-9:
-        raise ArgumentError(f"fractions must add up to at most 1, got {list(fractions)}")
+        raise ArgumentError(f"{path}: fractions must add up to at most 1, got {list(fractions)}")
     borders = [round(total * float(border)) for border in np.cumsum(fractions)]
     if sum(fractions) > 1 - 1e-9:
         borders[-1] = total
