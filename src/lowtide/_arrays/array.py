@@ -1,4 +1,4 @@
-"""Array: a lazy, NumPy-like view of what lies on disk."""
+"""Array: a lazy, NumPy-like view of data on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lowtide._arrays.writable import WritableArray
 
 IMPLICIT_LOAD_LIMIT = 256 * 2**20
-"""``np.asarray(array)`` and friends load at most this many bytes: more must be asked for as ``array[:]``."""
+"""``np.asarray(array)`` and the like load at most this many bytes; ``array[:]`` loads any number."""
 
 _ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists of places stay small
 _ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
@@ -85,26 +85,26 @@ def open(
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Open an array on disk; nothing but its header is read.
+    """Open an array on disk, reading only its header.
 
     ``.npy``, members of ``.npz`` that are stored (``np.savez``), ``.safetensors`` and contiguous HDF5
-    datasets are recognised by their content. With ``dtype`` the file is raw, in ``np.memmap``'s words.
+    datasets are recognised by their content. With ``dtype`` the file is read as raw, as by ``np.memmap``.
 
     Parameters
     ----------
     path
         The file, or an address such as ``"s3://bucket/x.npy"`` (``gs://``, ``az://``, ``https://``), which is
         read in place by range requests. A list of files, a pattern such as ``"part-*.npy"`` (sorted by name)
-        or a folder of ``.npy`` files is one array: their rows one after another. All headers are looked at,
-        and must agree on the dtype and on the shape of a row; files are opened when their rows are read.
+        or a folder of ``.npy`` files is one array: their rows one after another. All headers are read and
+        must agree on the dtype and on the shape of a row; files are opened when their rows are read.
     dtype
-        What the elements of a raw file are. A file that has a header needs ``offset`` too: its header is not
+        The dtype of a raw file. For a file that has a header pass ``offset`` too, since its header is not
         data.
     shape
-        The shape of a raw file, of which one length may be ``-1``; by default one axis to the file's end.
+        The shape of a raw file; one length may be ``-1``. By default one axis to the end of the file.
     offset
-        Byte at which the data of a raw file starts. An explicit ``0`` reads all bytes of a file, even of one
-        that starts like an NPY, NPZ, safetensors or HDF5 file.
+        Byte at which the data of a raw file starts. An explicit ``0`` reads all bytes of a file, even if it
+        starts like an NPY, NPZ, safetensors or HDF5 file.
     mode
         ``"r"``, or ``"r+"`` to assign elements in place, as in ``array[rows] = values``; see
         :class:`lowtide.WritableArray`. New files are written by :func:`lowtide.create`.
@@ -120,10 +120,10 @@ def open(
     casting
         With ``mode="r+"``: what to do with values of another dtype, as in :func:`lowtide.create`.
     cache_dir
-        For addresses: a folder in which long ranges are kept, shared by all processes that use it, within the
-        bytes of ``cache``. Without it nothing is written to disk.
+        For addresses: a folder that caches long ranges, up to the bytes of ``cache`` and shared by all
+        processes that use it. Without it nothing is written to disk.
     storage_options
-        For addresses: credentials, endpoint and region in obstore's words, unless the environment has them;
+        For addresses: credentials, endpoint and region by obstore's names, if the environment has none;
         ``timeout`` (``"30s"`` per request), ``retry_timeout`` (``"120s"``), ``in_flight`` (``"16 MiB"``).
 
     Examples
@@ -159,7 +159,7 @@ def open(
         if (paths := files.paths_of(path)) is not None:
             if not is_read:
                 raise ArgumentError(
-                    f"many files are one array to read, got mode={mode!r}; open them one by one"
+                    f"many files can only be read as one array, got mode={mode!r}; open them one by one"
                 )
             is_list = isinstance(path, list | tuple)
             title = "".join(paths[:1]) if is_list else store.absolute(os.fspath(cast("str", path)))
@@ -177,8 +177,8 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
     spawn, and thousands may be open at once. It shows the file as it was when opened: a file that was
-    truncated, replaced or written to since raises an exception. What cannot be noticed is a write in place
-    that puts the old modification time back.
+    truncated, replaced or written to since raises an exception. A write in place that restores the old
+    modification time is not noticed.
 
     Iterating gives row after row, like an ndarray, read ahead in chunks; use :meth:`chunks` for speed.
 
@@ -201,7 +201,7 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
         raise NotImplementedError
 
     def __getitems__(self, rows: Sequence[int]) -> list[Any]:
-        """Several rows in one read: PyTorch's ``DataLoader`` asks for its batches by this."""
+        """Several rows in one read: PyTorch's ``DataLoader`` calls this for its batches."""
         return list(self.take(rows))
 
     def take(

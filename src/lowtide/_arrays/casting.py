@@ -1,4 +1,4 @@
-"""Converting rows to the dtype of a file, so that what does not fit is an error and never another value."""
+"""Conversion of rows to the dtype of a file: values that do not fit raise an error."""
 
 from __future__ import annotations
 

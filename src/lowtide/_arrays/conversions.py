@@ -31,7 +31,7 @@ class Conversion(ABC):
         """Fill ``out`` with the converted rows."""
 
     def bytes_of(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[int, int] | None:
-        """First byte and number of bytes of a row that are the converted row as they are; else None."""
+        """First byte and size of the part of a row that is the converted row; None if there is none."""
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ class Astype(Conversion):
 
     def result(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
         try:
-            # Of no element: whether text holds numbers is found when it is read.
+            # Without elements: whether text holds numbers shows when it is read.
             np.zeros(0, dtype).astype(self.argument)
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{dtype} cannot be converted to {self.argument} ({error})") from None
@@ -161,7 +161,7 @@ class Columns(Conversion):
 
 
 def _row(shape: Shape, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array with the strides of a row, of which no element may be looked at: it has no memory."""
+    """An array with the strides of a row but without memory: its elements must not be read."""
     strides = [dtype.itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides, writeable=False)
 

@@ -1,4 +1,4 @@
-"""What an array offers as other arrays: some of its rows, columns, fields, another dtype."""
+"""Views of an array: some of its rows, columns or fields, or another dtype."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Rowwise(Generic[V]):
         start
             The first row; the first of all by default. Negative ones count from the end.
         stop
-            The row before which it ends; the end of the array by default.
+            The row before which the view ends; the end of the array by default.
         step
             Every ``step``-th row, backwards if it is negative; 1 by default.
 
@@ -187,14 +187,14 @@ class Rowwise(Generic[V]):
         Parameters
         ----------
         *fractions : float
-            The share of each part, above 0 and below 1. What is missing to 1 is one more part.
+            The share of each part, above 0 and below 1. If they add up to less than 1, the rest is a part.
         seed
             The same seed gives the same parts.
         shuffle
             False: parts are consecutive rows.
         stratify
             Labels, one per row: an array of lowtide or NumPy. Every class is divided in these proportions, to
-            within a row. The labels are read once; masks of one bit per row and part are kept.
+            within one row. The labels are read once; masks of one bit per row and part are kept.
 
         Examples
         --------

@@ -35,7 +35,7 @@ def run_of(
 ) -> tuple[int, int, tuple[int, ...]] | None:
     """First byte, bytes and shape of what integers select, if it is one run of bytes; else None.
 
-    Single rows and elements are asked for in loops: for them ``Selection`` takes longer than the read.
+    Loops ask for single rows and elements: for them ``Selection`` takes longer than the read.
     """
     items = index if type(index) is tuple else (index,)
     axes = len(items)
@@ -50,7 +50,7 @@ def run_of(
         if number < 0:
             number += size
         if not 0 <= number < size:
-            return None  # for Selection to say what is wrong
+            return None  # Selection raises the error
         start += number * stride
     return start, min(strides) if in_columns else strides[axes - 1], shape[axes:]
 
@@ -151,8 +151,8 @@ class Selection:
     def on_disk(self) -> tuple[int, list[Axis], list[int], list[bool]]:
         """The axes longer than 1 as they are on disk, slowest first and all of them upwards.
 
-        Returns the first byte, those axes, the numbers that they have in the result, and which of them the
-        result has the other way round.
+        Returns the first byte, those axes, the numbers that they have in the result, and which of them are
+        reversed in the result.
         """
         start = self.start
         order = sorted((i for i, axis in enumerate(self.axes) if axis.count > 1), key=self._disk_order)
@@ -161,7 +161,7 @@ class Selection:
             if i not in order:
                 start += int(axis.offsets(np.zeros(1, np.int64))[0])
         for axis in (self.axes[i] for i in order):
-            if axis.stride < 0:  # read upwards, turn round in memory
+            if axis.stride < 0:  # read upwards, reverse in memory
                 start += (axis.count - 1) * axis.stride
                 axis = Axis(axis.count, -axis.stride)
             on_disk.append(axis)
@@ -237,7 +237,8 @@ def read_in_order(reader: Reader, start: int, axis: Axis, width: int, out: npt.N
     stride, block = axis.stride, max(1, min(axis.count, _IN_ORDER // axis.stride))
     kind = np.dtype(f"u{width}" if width in (1, 2, 4, 8) else f"V{width}")  # integers are copied faster
     records = out.view(kind)
-    # Not by malloc: some processors copy slowly to 16 bytes behind the start of a page, where it has them.
+    # Not by malloc, whose large blocks start 16 bytes behind the start of a page: some processors copy slowly
+    # to there.
     buffers = Buffers(block * stride, most=0)
     buffer = buffers.empty((block * stride,), np.dtype(np.uint8))
 

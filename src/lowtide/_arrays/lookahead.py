@@ -112,7 +112,7 @@ class Lookahead:
         self.release()
 
     def release(self) -> None:
-        """Give the memory back. Whoever reads at this moment has its own reference."""
+        """Give the memory back. A read in progress has its own reference."""
         self._rows: npt.NDArray[Any] | None = None
         self._next = self._known = 0  # places: the next one to deal, and the first that is not known yet
         self._head = self._swept = 0  # rows of the file: where the sweep is, and how far it has gone in all
@@ -196,7 +196,7 @@ class Lookahead:
     def _extend(self, stop: int) -> bool:
         """Take the next places into account; whether there is a row to read and memory for it.
 
-        In the first sweep the more, the further it is: as if it had always gone round.
+        The first sweep takes more of them the further it is, as if there had been sweeps before.
         """
         is_full = self._idle <= self.rows // _ROUNDS * 2
         if is_full and stop <= self._known:

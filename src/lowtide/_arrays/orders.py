@@ -47,7 +47,7 @@ class RowOrder:
         self.array = array
         self._ahead = AHEAD
         self._piece = 2**15
-        # Whether nearly all of the last read was in the page cache. The first is read to learn about it.
+        # Whether nearly all of the last read was in the page cache. The first read finds out.
         self._cached = True
 
     @property
@@ -58,7 +58,7 @@ class RowOrder:
     def window_nbytes(self, spare: int, *, bounded: bool) -> int:
         """How much of ``spare`` bytes of memory it uses besides the chunks.
 
-        If it is not ``bounded``, nobody gave a budget, and what an order cannot do without may be more.
+        If it is not ``bounded``, no budget was given, and an order may use more if it cannot do without.
         """
         return 0
 
@@ -174,7 +174,7 @@ class ShuffledOrder(RowOrder):
         return super().submit(start, stop, out)
 
     def _read_ahead(self, ahead: Lookahead, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        # So long may a chunk wait while the first sweep fills memory.
+        # How long a chunk may wait while the first sweep fills memory.
         alone = min(self._seconds.values()) * (stop - start)
         cached = ahead.read(start, stop, out, max(alone, _PATIENCE))
         self._cached = self._cached if cached is None else cached
@@ -199,7 +199,7 @@ class _Loading(NamedTuple):
 class BlockOrder(RowOrder):
     """Blocks of neighbouring rows are permuted, then the rows within windows of blocks.
 
-    A window is held in memory if there is room. Else its rows are read one by one, in the same order. Of an
+    A window is held in memory if there is room. Else its rows are read one by one, in the same order. For an
     array in a bucket the next window is read meanwhile, if there is room for two.
     """
 
@@ -305,7 +305,7 @@ def order_kind(order: object, shuffle: object) -> type[RowOrder]:
     """The kind that ``order`` names, or its shorthand ``shuffle`` (True, False or "blocks")."""
     if order is not None and shuffle is not None:
         raise ArgumentError(
-            f"order and shuffle are two words for one setting, got order={order!r} and shuffle={shuffle!r}; "
+            f"order and shuffle are the same setting, got order={order!r} and shuffle={shuffle!r}; "
             f"pass one of them"
         )
     name = order if order is not None else _name_of(shuffle)

@@ -59,7 +59,7 @@ class Reducer:
             )
         self.shape = tuple(n for i, n in enumerate(array.shape) if i not in self.axes)
         self.count = math.prod(array.shape[i] for i in self.axes)
-        """Elements that become one."""
+        """Elements per element of the result."""
 
     def run(self, reduce: Callable[[Numbers], T], fold: Callable[[T], object]) -> None:
         """Call ``reduce`` with each piece, in several threads, and ``fold`` with the results, in order."""
@@ -98,7 +98,7 @@ class Reducer:
 
     @contextmanager
     def _chunks(self) -> Iterator[Callable[[], Iterator[Numbers]]]:
-        """Chunks in order, of which each thread asks for the next when it is its turn.
+        """Chunks in order; each thread takes the next one when it is its turn.
 
         A thread reads for itself while others compute, and computes with what its own core has in its cache.
         Where only one thread may read, chunks are read ahead instead.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 256  # rows; a row's place in its block is two digits below 16
 _ROUNDS = 6
-_CLASSES = 2**16  # labels with more values are no classes
+_CLASSES = 2**16  # labels with more values are not classes
 _LABELS = 2**18  # labels at once
 _SAFE = 3 * 10**9  # rows up to which the square of a row number fits an int64
 
@@ -175,7 +175,7 @@ class Folds(Sequence[Any]):
             part = self._parts[number]
             rest = np.invert(part.bits[: -(-total // 8)])
             if total % 8:
-                rest[-1] &= 0xFF << -total % 8 & 0xFF  # what is behind the last row is not of the rest
+                rest[-1] &= 0xFF << -total % 8 & 0xFF  # bits behind the last row
             views = (Masked(rest, total - part.n), part)
             return tuple(self._array._rows_view(view) for view in views)
         permuted = self._array._rows_view(self._permutation)
@@ -205,7 +205,7 @@ def _sizes(path: str, total: int, fractions: Sequence[float]) -> list[int]:
 class _Dealer:
     """Deals the rows of each class out to parts, 256 rows of a class at a time.
 
-    What is kept is one bit per row and part, and for each class a count and the rows that are no 256 yet.
+    It keeps one bit per row and part and, for each class, a count and the rows that are fewer than 256.
     """
 
     def __init__(self, total: int, seed: int, sizes: list[int], parts: int) -> None:

@@ -1,4 +1,4 @@
-"""An array in one file: where its header says that it is, and a reader of its rows."""
+"""An array in one file: the layout that its header gives, and a reader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoredArray(Array):
         self._strides = tuple(strides if layout.fortran else strides[::-1])
         is_run = bool(self._shape) and not self._in_columns and 0 < self._row_nbytes <= LONGEST
         self._exports = _exports(self._dtype)
-        # What a single row takes, as one attribute: a class with __getattr__ is slow to find each.
+        # What reading a single row needs, as one attribute: a class with __getattr__ is slow to find each.
         rows = self._shape[0] if is_run and self._exports else 0
         self._single = (rows, layout.offset, self._row_nbytes, self._shape[1:], self._dtype)
         self._offset = layout.offset
@@ -76,7 +76,7 @@ class StoredArray(Array):
         return StoredArray, (self._layout, *self._settings)
 
     def __getitem__(self, index: Any) -> Any:
-        # Rows and elements are asked for one by one in loops: planning would take longer than reading them.
+        # Loops ask for rows and elements one by one: planning would take longer than reading them.
         if type(index) is not int and isinstance(index, np.integer):
             index = int(index)
         if type(index) is int:

@@ -1,7 +1,7 @@
-"""Views: arrays that are parts or conversions of others, and read nothing until they are asked.
+"""Views: arrays that are parts or conversions of others, and are read on demand.
 
-A view is an ``Array``: it implements the reads of rows by those of its source. What selects rows stays
-outermost and what converts rows is below it, so that the view of a view is never deeper than needed.
+A view is an ``Array``: it implements the reads of rows by those of its source. Selections of rows stay
+outermost, with conversions below them, so that the view of a view is never deeper than needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lowtide.errors import IndexingError
 
 _STAGE = 2**20  # bytes of rows that are read to be picked from, or converted
 _AT_ONCE = 2**15  # rows whose numbers are computed at once
-_SPARSE = 4  # of so many rows one is wanted: then the others are not read through
+_SPARSE = 4  # if fewer than one row in so many is wanted, the others are not read
 
 
 class ByRows(Array):
@@ -205,7 +205,7 @@ class RowView(View):
         return self._source._submit_runs(starts + (self._offset or 0), targets, rows, out)
 
     def _read_near(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
-        """Read rows that follow each other: if many of the source's rows are wanted, it is read through."""
+        """Read consecutive rows; where many of the source's rows are wanted, all of them are read."""
         source, outcomes = self._source, []
         width = max(1, self.row_nbytes)
         stage = np.empty((max(1, _STAGE // width), *self.shape[1:]), self.dtype)
@@ -284,7 +284,7 @@ class ConvertedView(View):
     def _read_through(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
         source = self._source
         if source.row_nbytes > _SPARSE * self.row_nbytes and source.row_nbytes > 2**16:
-            step = _AT_ONCE  # rows of which most would be read for nothing
+            step = _AT_ONCE  # most of what else is in these rows would be read for nothing
             return combined(
                 self._read_runs(np.arange(first, min(stop, first + step)), 1, out[first - start :][:step])
                 for first in range(start, stop, step)

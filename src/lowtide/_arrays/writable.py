@@ -1,4 +1,4 @@
-"""Arrays whose elements can be assigned: files that are there, and new ones of a known shape."""
+"""Arrays whose elements can be assigned: existing files, and new ones of a known shape."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FORMATS = ("npy", "raw", "safetensors")
 
 
 class _Elements(NamedTuple):
-    """What is assigned to: all of an array, or a field of its records."""
+    """The target of an assignment: all of an array, or a field of its records."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -49,8 +49,8 @@ class _Elements(NamedTuple):
 class WritableArray(Publishing, StoredArray):
     """An :class:`Array` whose elements can be assigned, in bounded memory and with few unwritten pages.
 
-    ``lowtide.open(path, mode="r+")`` opens a file that is there, and ``lowtide.create(path, dtype,
-    shape=...)`` makes a new one. ``out[index] = values`` takes every index that ``out[index]`` reads, values
+    ``lowtide.open(path, mode="r+")`` opens an existing file, and ``lowtide.create(path, dtype,
+    shape=...)`` creates one. ``out[index] = values`` takes every index that ``out[index]`` reads, values
     that broadcast to it, and other lowtide arrays of its shape, which are copied piece by piece. A field of
     records is assigned as ``out["x"][rows] = values``; other views are read-only. Values that do not fit are
     refused as by ``create``; those of pieces of 4 MiB before them have been written by then.
@@ -122,7 +122,7 @@ class WritableArray(Publishing, StoredArray):
     def _values(
         self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[[tuple[slice, ...]], npt.NDArray[Any]]:
-        """What gives the values for a place in the selection; an error if they do not fit its shape."""
+        """A function of the values for a place in the selection; an error if they do not fit its shape."""
         if isinstance(value, Array) and value.shape == shape:
             source = value
             if self._inodes() & source._inodes():  # what is read would have been written a piece before
@@ -159,10 +159,10 @@ class WritableArray(Publishing, StoredArray):
             self._pace.wrote(fd, *written)
 
     def flush(self) -> None:
-        """Put everything that was assigned on disk; when it returns, a loss of power takes none of it away.
+        """Put everything that was assigned on disk, so that it survives a loss of power.
 
-        It waits for what this process and others wrote to the file. A new file still has no name after it:
-        ``close`` gives it one.
+        That includes what other processes wrote to the file. A new file has its final name only after
+        ``close``.
         """
         self._check_open()
         with errors.write_errors(self.path):
@@ -214,7 +214,7 @@ class WritableArray(Publishing, StoredArray):
         )
 
     def _discard(self, state: State) -> bool:
-        """End it without publishing; whether there was something to publish."""
+        """End it without publishing; return whether there was something to publish."""
         if self._partial is None or not self._partial.held:
             return False
         self.abort()
@@ -276,7 +276,7 @@ def _restore(layout: Layout, reader: ReaderName, cache: Cache, casting: Casting,
 
 
 def open_in_place(layout: Layout, reader: ReaderName, cache: Cache, casting: Casting) -> WritableArray:
-    """The array of a file that is there, to be written in place."""
+    """The array of an existing file, to be written in place."""
     if layout.format not in _FORMATS:
         remedy = "write the array to an .npy file with lowtide.create"
         raise UnsupportedError(
@@ -301,7 +301,7 @@ def create_shaped(
 class _WritableFile:
     """A descriptor for writing in each process that has the array: those of a parent are not used after fork.
 
-    Files that are there are locked together with others who write in place, so that none appends to them.
+    Existing files have a lock that is shared by all who write in place, so that nobody appends to them.
     """
 
     def __init__(self, path: str, *, lock: bool) -> None:

@@ -81,30 +81,30 @@ def create(
 
     The file is NPY when ``path`` ends in ``.npy``, else raw.
 
-    Use it as a context manager. The file appears under its name, complete and on disk, when the block ends
-    well; when it fails, nothing appears and an older file of that name is untouched. Memory and dirty page
+    Use it as a context manager. The file appears under its name, complete and on disk, when the block ends;
+    after an exception nothing appears, and an older file of that name is untouched. Memory and dirty page
     cache stay bounded however much is written.
 
-    A writer that is never closed publishes nothing, and says so: a ``ResourceWarning``, and a line on
-    standard error when the program ends. Creating the same path again in the same process, as by running a
-    cell of a notebook again, aborts the older writer with a ``ResourceWarning``.
+    A writer that is never closed publishes nothing; there is a ``ResourceWarning``, and a line on standard
+    error when the program ends. Creating the same path again in the same process, as by running a cell of a
+    notebook again, aborts the older writer with a ``ResourceWarning``.
 
     Parameters
     ----------
     path
-        The file to write. Symbolic links are followed. A file that is there is replaced when the block ends
-        well; the new one has its mode. An address such as ``"s3://bucket/out.npy"`` is written in parts, and
+        The file to write. Symbolic links are followed. An existing file is replaced when the block ends; the
+        new one has its mode. An address such as ``"s3://bucket/out.npy"`` is written in parts, and
         visible when it is complete; rows can be appended to a new object only.
     dtype
-        The dtype of the file. With ``append=True`` it may be left out for an NPY file that is there.
+        The dtype of the file. With ``append=True`` it may be left out for an existing NPY file.
     row_shape
-        The shape of one row, ``()`` by default; of an NPY file that is appended to, that of its rows.
+        The shape of one row, ``()`` by default; with ``append=True`` that of the rows of the NPY file.
     shape
-        The shape of an array that is filled in any order, as in ``out[rows] = values``; what is never
-        assigned is 0. See :class:`lowtide.WritableArray`. Without it, rows are appended.
+        The shape of an array that is filled in any order, as in ``out[rows] = values``; elements that are
+        never assigned are 0. See :class:`lowtide.WritableArray`. Without it, rows are appended.
     append
-        Add rows to the file that is there (or to a new one). Readers see the rows that were there before
-        until the block has ended well, and again if it fails or the machine dies.
+        Add rows to an existing file (or to a new one). Readers see only the rows that were there before until
+        the block has ended, and also if it fails or the machine dies.
     casting
         What to do with rows of another dtype. ``"same_kind"`` converts them if every value fits: precision
         may be lost, but integers and floats out of range, text that is too long, times that the unit cannot
@@ -169,7 +169,7 @@ def create(
 class Writer(ReadOnly, Publishing):
     """Takes rows, and publishes them when closed; see :func:`create`. Threads may share one."""
 
-    _state: State = "aborted"  # until it is made
+    _state: State = "aborted"  # until it is created
     _remedy = "create the file with other arguments"
 
     def __init__(self, target: Target, casting: Casting) -> None:
@@ -258,7 +258,7 @@ class Writer(ReadOnly, Publishing):
             self._end("failed")
 
     def close(self) -> None:
-        """Publish what was appended; idempotent, and an error when it cannot be published any more."""
+        """Publish what was appended; idempotent. Raises if it can no longer be published."""
         if self._state in ("closed", "aborted"):
             return
         self._check_open()
@@ -275,11 +275,11 @@ class Writer(ReadOnly, Publishing):
             unpublished.published(self.path)
 
     def abort(self) -> None:
-        """Forget what was appended; idempotent, and harmless after ``close``."""
+        """Discard what was appended; idempotent, and harmless after ``close``."""
         self._discard("aborted")
 
     def _discard(self, state: State) -> bool:
-        """End it without publishing; whether it was open."""
+        """End it without publishing; return whether it was open."""
         if self._state == "closing" and self._target.held:
             with self._lock:  # another thread publishes it, and has the path until that is done
                 return False
@@ -299,7 +299,7 @@ class Writer(ReadOnly, Publishing):
         return self._state == "open" and self._target.held
 
     def _ended(self) -> State:
-        """What it is while it is not open: only a fork takes a target away from an open writer."""
+        """The state while it is not open: only a fork takes a target away from an open writer."""
         return "forked" if self._state == "open" else self._state
 
     def _check_open(self) -> None:
@@ -310,7 +310,7 @@ class Writer(ReadOnly, Publishing):
         if self._appending:
             raise BusyError(
                 f"{self.path}: rows are being appended in this very thread, which a signal handler or "
-                f"finalizer interrupted; set a flag there, and append or close when it is back"
+                f"finalizer interrupted; set a flag there, and append or close after it has returned"
             )
 
     def __enter__(self) -> Writer:

@@ -125,7 +125,7 @@ def test_append_to_another_kind_of_array_says_what_is_there(tmp_path: Path) -> N
         lowtide.create(path, "f4", 3, append=True)
     raw = tmp_path / "old.bin"
     raw.write_bytes(b"12345")
-    with pytest.raises(FormatError, match=r"old\.bin: has 5 bytes, no multiple of rows of 4 bytes"):
+    with pytest.raises(FormatError, match=r"old\.bin: has 5 bytes, not a multiple of rows of 4 bytes"):
         lowtide.create(raw, "f4", append=True)
 
 
@@ -473,7 +473,7 @@ def test_an_append_takes_dtype_and_row_shape_from_the_file(tmp_path: Path) -> No
         out.append([3, 4])
     assert np.load(tmp_path / "a.npy").tolist() == [[1, 2], [3, 4]]
     write(tmp_path / "a.bin", [[1, 2]])
-    with pytest.raises(ArgumentError, match="a raw file does not say its dtype"):
+    with pytest.raises(ArgumentError, match="a raw file does not record its dtype"):
         lowtide.create(tmp_path / "a.bin", append=True)
     for append in (False, True):
         with pytest.raises(ArgumentError, match="a new file needs a dtype"):

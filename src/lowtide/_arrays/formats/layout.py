@@ -1,4 +1,4 @@
-"""Where the bytes of an array are: what every format returns, and the checks that formats share."""
+"""Layout: where the bytes of an array are. Every format returns one; the checks that formats share."""
 
 from __future__ import annotations
 

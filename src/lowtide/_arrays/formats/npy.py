@@ -107,9 +107,9 @@ def read_header(store: Store, base: int = 0, end: int | None = None, where: str 
 
 
 def make_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
-    """The bytes before the data of a C-ordered NPY file, as long for any number of rows.
+    """The header of a C-ordered NPY file, which has the same length for any number of rows.
 
-    So a writer may put the header of a longer array over that of a shorter one and leave the data alone.
+    So a writer can replace the header of a shorter array by that of a longer one and leave the data alone.
 
     >>> header = make_header("<f4", (0, 256))
     >>> len(header), len(make_header("<f4", (10**15, 256)))
@@ -232,7 +232,7 @@ def _refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
 
 
 def _descr(dtype: np.dtype[np.generic]) -> object:
-    """What the header says of ``dtype``, if it says all."""
+    """The description of ``dtype`` for the header; an error if it would lose something."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # metadata is not saved; it does not change a byte either
