@@ -220,9 +220,9 @@ class BlockOrder(RowOrder):
         nbytes = min(self.permutation.window_rows, len(self.array)) * self.array.row_nbytes
         most = min(_WINDOW, spare) if bounded else _WINDOW
         has_next = self.array._overlaps and len(self.array) > self.permutation.window_rows
-        if has_next and (2 * nbytes <= most or not bounded):
-            return 2 * nbytes if nbytes <= most else 0
-        return nbytes if nbytes <= most else 0
+        if nbytes > most:
+            return 0
+        return 2 * nbytes if has_next and (2 * nbytes <= most or not bounded) else nbytes
 
     def limit(self, ahead: int, window: int) -> None:
         super().limit(ahead, window)
