@@ -34,10 +34,10 @@ class Selection(ABC):
     """The attributes that it is pickled, compared and shown by, in the order of ``__init__``."""
 
     @abstractmethod
-    def __call__(self, numbers: Ints) -> Ints:
+    def __call__(self, numbers: Ints, /) -> Ints:
         """The row numbers in the source of rows ``numbers`` of the view."""
 
-    def at(self, number: int) -> int:
+    def at(self, number: int, /) -> int:
         """The row number of one row: loops ask for rows one by one, and arrays of one are slow."""
         return int(self(np.array([number]))[0])
 
