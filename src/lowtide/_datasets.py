@@ -74,13 +74,13 @@ class ArrayDataset(data.Dataset[Any]):
         return _item([_tensor(np.asarray(array[row])) for array in self._zip.arrays], self._zip._names)
 
     def __getitems__(self, rows: Sequence[int]) -> Sequence[Any]:
-        """Several rows in one read of each array: PyTorch's ``DataLoader`` asks for its batches by this."""
+        """Several rows in one read of each array: PyTorch's ``DataLoader`` calls this for its batches."""
         parts = [_tensor(self._take(place, rows)) for place in range(len(self._zip.arrays))]
         return _Items(parts, self._zip._names)
 
 
 class _Row(tuple[Any, ...]):
-    """An item. It has its own type so that PyTorch's ``default_collate`` asks for our way to join items."""
+    """An item. It has its own type so that PyTorch's ``default_collate`` joins items by ``_collate``."""
 
 
 class _NamedRow(dict[str, Any]):
@@ -92,7 +92,7 @@ def _item(parts: Sequence[Any], names: tuple[str, ...] | None) -> _Row | _NamedR
 
 
 class _Items(Sequence[Any]):
-    """The items of a batch. They were read as one tensor per array, and that is what they are joined to."""
+    """The items of a batch. They were read as one tensor per array, and are joined to these."""
 
     def __init__(self, parts: list[torch.Tensor], names: tuple[str, ...] | None) -> None:
         self.parts, self._names = parts, names
@@ -109,7 +109,7 @@ class _Items(Sequence[Any]):
         return (_item(row, self._names) for row in zip(*self.parts, strict=True))
 
     def joined(self) -> Any:
-        """What ``default_collate`` makes of tuples and dicts of tensors, without copying row by row."""
+        """The result of ``default_collate`` for tuples and dicts of tensors, without copying row by row."""
         return self.parts if self._names is None else dict(zip(self._names, self.parts, strict=True))
 
 
@@ -181,7 +181,7 @@ class ChunkDataset(data.IterableDataset[Any]):
             "drop_last": drop_last,
             "budget": budget,
         }
-        # What is wrong with them is reported here; who asks later may get another answer.
+        # Raises for invalid ranks. With "auto" they may be others by the time of an ``iter``.
         self._options |= dict(zip(("rank", "world_size"), ranks(rank, world_size), strict=True))
         if rank == "auto":
             self._options |= {"rank": rank, "world_size": world_size}
@@ -189,7 +189,7 @@ class ChunkDataset(data.IterableDataset[Any]):
         self._at = 0
         """The next chunk of this process; of worker n it is n less, so that a state fits every worker."""
         self._resume: int | None = None
-        len(self)  # what is wrong with the arguments is reported here
+        len(self)  # raises for arguments that chunks() refuses
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -221,7 +221,7 @@ class ChunkDataset(data.IterableDataset[Any]):
             self._epoch.value, self._resume, self._at = epoch, None, 0
 
     def __iter__(self) -> Iterator[Any]:
-        # Not a generator: its body would run at the first `next`, and a state may be asked for before that.
+        # Not a generator: its body would run at the first `next`, and a state may be requested before that.
         self._at, self._resume = self._resume or 0, None
         return self._walk(self._at)
 

@@ -18,7 +18,7 @@ __all__ = ["to_dask"]
 
 
 def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
-    """A Dask array over ``array``: each block is read when its task runs, by whoever runs it.
+    """A Dask array over ``array``: each block is read when its task runs, by the process that runs it.
 
     A task carries the path and a few integers, so the workers must see the file under the same path; the
     scheduler need not. The name follows from the path, the size, the time of the last change and the layout:
@@ -29,7 +29,7 @@ def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
     array
         An array of :func:`lowtide.open`. It may be closed afterwards.
     chunks
-        What ``dask.array.from_array`` takes. ``"auto"`` (Dask's own ``array.chunk-size``) and sizes such as
+        As for ``dask.array.from_array``. ``"auto"`` (Dask's own ``array.chunk-size``) and sizes such as
         ``"64 MiB"`` make blocks that are contiguous in the file: whole rows, as many as fit.
 
     Examples
@@ -70,8 +70,8 @@ def to_dask(array: Array, chunks: Any = "auto") -> DaskArray:
 class _Unopened:
     """The pickle of an array, opened for each read.
 
-    An array is opened by whoever unpickles it, and Dask's scheduler unpickles every graph: it would need the
-    file. Opening takes some 50 µs, for a block of megabytes.
+    Unpickling an array opens it, and Dask's scheduler unpickles every graph: it would need the file. Opening
+    takes some 50 µs, for a block of megabytes.
     """
 
     def __init__(self, array: Array) -> None:
@@ -90,7 +90,7 @@ class _Unopened:
 
 
 class _Recipe(NamedTuple):
-    """How to open an array: what its pickle calls, in which the array that a view shows is a recipe too."""
+    """How to open an array: the call in its pickle, with the source of a view as a recipe too."""
 
     restore: Callable[..., Array]
     arguments: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Array: a lazy, NumPy-like view of what lies on disk."""
+"""Array: a lazy, NumPy-like view of data on disk."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import numpy.typing as npt
 from lowtide._arrays import formats
 from lowtide._arrays.casting import Casting
 from lowtide._arrays.deriving import Deriving
+from lowtide._arrays.indexing import wrap_array
 from lowtide._arrays.operators import ArrayOperators
 from lowtide._arrays.reductions import Reductions
 from lowtide._closing import Closing
 from lowtide._io import store
 from lowtide._io.reader import Cache, Reader, ReaderName
-from lowtide._ranks import Rank
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, BudgetError, IndexingError, UnsupportedError
 
 if TYPE_CHECKING:
-    from lowtide._arrays.chunks import Chunks, Plan
+    from lowtide._arrays.chunks import Plan
     from lowtide._arrays.formats.layout import Layout
-    from lowtide._arrays.orders import OrderName, RowOrder, Shuffle
+    from lowtide._arrays.orders import RowOrder
     from lowtide._arrays.writable import WritableArray
 
 IMPLICIT_LOAD_LIMIT = 256 * 2**20
-"""``np.asarray(array)`` and friends load at most this many bytes: more must be asked for as ``array[:]``."""
+"""``np.asarray(array)`` and the like load at most this many bytes; ``array[:]`` loads any number."""
 
 _ROWS_AT_ONCE = 2**15  # rows whose places are computed at once, so that lists of places stay small
 _ITERATE_AT_ONCE = 2**20  # bytes read at once by a loop over single rows
@@ -85,26 +85,26 @@ def open(
     cache_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Open an array on disk; nothing but its header is read.
+    """Open an array on disk, reading only its header.
 
     ``.npy``, members of ``.npz`` that are stored (``np.savez``), ``.safetensors`` and contiguous HDF5
-    datasets are recognised by their content. With ``dtype`` the file is raw, in ``np.memmap``'s words.
+    datasets are recognised by their content. With ``dtype`` the file is read as raw, as by ``np.memmap``.
 
     Parameters
     ----------
     path
         The file, or an address such as ``"s3://bucket/x.npy"`` (``gs://``, ``az://``, ``https://``), which is
         read in place by range requests. A list of files, a pattern such as ``"part-*.npy"`` (sorted by name)
-        or a folder of ``.npy`` files is one array: their rows one after another. All headers are looked at,
-        and must agree on the dtype and on the shape of a row; files are opened when their rows are read.
+        or a folder of ``.npy`` files is one array: their rows one after another. All headers are read and
+        must agree on the dtype and on the shape of a row; files are opened when their rows are read.
     dtype
-        What the elements of a raw file are. A file that has a header needs ``offset`` too: its header is not
+        The dtype of a raw file. For a file that has a header pass ``offset`` too, since its header is not
         data.
     shape
-        The shape of a raw file, of which one length may be ``-1``; by default one axis to the file's end.
+        The shape of a raw file; one length may be ``-1``. By default one axis to the end of the file.
     offset
-        Byte at which the data of a raw file starts. An explicit ``0`` reads all bytes of a file, even of one
-        that starts like an NPY, NPZ, safetensors or HDF5 file.
+        Byte at which the data of a raw file starts. An explicit ``0`` reads all bytes of a file, even if it
+        starts like an NPY, NPZ, safetensors or HDF5 file.
     mode
         ``"r"``, or ``"r+"`` to assign elements in place, as in ``array[rows] = values``; see
         :class:`lowtide.WritableArray`. New files are written by :func:`lowtide.create`.
@@ -120,10 +120,10 @@ def open(
     casting
         With ``mode="r+"``: what to do with values of another dtype, as in :func:`lowtide.create`.
     cache_dir
-        For addresses: a folder in which long ranges are kept, shared by all processes that use it, within the
-        bytes of ``cache``. Without it nothing is written to disk.
+        For addresses: a folder that caches long ranges, up to the bytes of ``cache`` and shared by all
+        processes that use it. Without it nothing is written to disk.
     storage_options
-        For addresses: credentials, endpoint and region in obstore's words, unless the environment has them;
+        For addresses: credentials, endpoint and region by obstore's names, if the environment has none;
         ``timeout`` (``"30s"`` per request), ``retry_timeout`` (``"120s"``), ``in_flight`` (``"16 MiB"``).
 
     Examples
@@ -159,7 +159,7 @@ def open(
         if (paths := files.paths_of(path)) is not None:
             if not is_read:
                 raise ArgumentError(
-                    f"many files are one array to read, got mode={mode!r}; open them one by one"
+                    f"many files can only be read as one array, got mode={mode!r}; open them one by one"
                 )
             is_list = isinstance(path, list | tuple)
             title = "".join(paths[:1]) if is_list else store.absolute(os.fspath(cast("str", path)))
@@ -177,8 +177,8 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
 
     It holds a path and a few integers, so it pickles to a few hundred bytes, may be used after fork and
     spawn, and thousands may be open at once. It shows the file as it was when opened: a file that was
-    truncated, replaced or written to since raises an exception. What cannot be noticed is a write in place
-    that puts the old modification time back.
+    truncated, replaced or written to since raises an exception. A write in place that restores the old
+    modification time is not noticed.
 
     Iterating gives row after row, like an ndarray, read ahead in chunks; use :meth:`chunks` for speed.
 
@@ -201,7 +201,7 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
         raise NotImplementedError
 
     def __getitems__(self, rows: Sequence[int]) -> list[Any]:
-        """Several rows in one read: PyTorch's ``DataLoader`` asks for its batches by this."""
+        """Several rows in one read: PyTorch's ``DataLoader`` calls this for its batches."""
         return list(self.take(rows))
 
     def take(
@@ -232,24 +232,17 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
                 f"array[:, [2, 1]], and from the flattened array as in array[:].take(indices)"
             )
         indices = np.asarray(rows)
-        if indices.dtype.kind not in "iu":
-            if indices.size:
-                raise IndexingError(f"{self.path}: rows must be integers, got {indices.dtype}")
-            indices = indices.astype(np.int64)
-        count = len(self)
-        if indices.size and not -count <= int(indices.min()) <= int(indices.max()) < count:
-            wrong = int(indices.max()) if int(indices.max()) >= count else int(indices.min())
-            raise IndexingError(f"{self.path}: index {wrong} is out of bounds for axis 0 with size {count}")
-        indices = indices.astype(np.int64)
-        if indices.size and indices.min() < 0:
-            indices = np.where(indices < 0, indices + count, indices)
+        if indices.size and indices.dtype.kind not in "iu":
+            raise IndexingError(f"{self.path}: rows must be integers, got {indices.dtype}")
+        try:
+            indices = wrap_array(indices, 0, len(self))
+        except IndexingError as error:
+            raise IndexingError(f"{self.path}: {error}") from None
         shape = (*indices.shape, *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)
-        elif (
-            out.shape != shape
-            or out.dtype != self.dtype
-            or not (out.flags.c_contiguous and out.flags.writeable)
+        elif (out.shape, out.dtype) != (shape, self.dtype) or not (
+            out.flags.c_contiguous and out.flags.writeable
         ):
             raise ArgumentError(
                 f"{self.path}: out must be a writable C-contiguous array of shape {shape} and dtype "
@@ -262,96 +255,10 @@ class Array(Deriving, Reductions, ArrayOperators, Closing):
             self._read_runs(flat[some], 1, into[some])
         return out
 
-    def chunks(
-        self,
-        rows: int | None = None,
-        *,
-        budget: int | str | None = None,
-        order: OrderName | None = None,
-        shuffle: Shuffle | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        drop_last: bool = False,
-        prefetch: int = 1,
-        reuse: bool = False,
-        with_rows: bool = False,
-        rank: Rank = None,
-        world_size: int | None = None,
-    ) -> Chunks:
-        """Go through all rows once, ``rows`` at a time, with flat memory; see :class:`lowtide.Chunks`.
-
-        The order depends on the number of rows, ``order``, ``seed`` and ``epoch`` alone. Two arrays of the
-        same length, such as features and labels, therefore stay together; :func:`lowtide.zip` reads them as
-        one.
-
-        Parameters
-        ----------
-        rows
-            Rows per chunk. The last chunk may have fewer.
-        budget
-            Memory for everything in flight: the chunk in your hands, ``prefetch`` chunks read ahead and the
-            hints to the kernel; ``"64 MiB"`` by default, and more only if ``rows`` alone take more. With
-            both, ``rows`` must fit. A shuffled pass uses the rest to read the rows of many chunks together,
-            where it finds that this is faster: more memory, more speed. An array that fits is read once.
-        order
-            ``"sequential"``, by default: row after row. ``"shuffle"``: an order that looks uniformly random
-            and is never stored. ``"blocks"``: blocks of 256 neighbouring rows are permuted, then the rows
-            within windows of 16 blocks. That is less random, but reads are longer, which suits slow disks.
-        shuffle
-            A shorthand for ``order``: ``True`` is ``"shuffle"``, ``False`` is ``"sequential"``, and
-            ``"blocks"`` is itself. Pass one of the two.
-        seed
-            An integer of any size. The same seed gives the same order, also in the next epoch.
-        epoch
-            An integer >= 0. Pass the number of the epoch for a new order in each of them.
-        drop_last
-            Leave out a last chunk that has fewer rows.
-        prefetch
-            Chunks that a thread reads ahead; 0 is without a thread.
-        reuse
-            Give one of a ring of buffers, which the next step of the loop overwrites, instead of a new array:
-            faster, but copy what you keep. One thread only: another one that asks gets a ``BusyError``.
-        with_rows
-            Give pairs ``(rows, chunk)``, where ``rows`` are the row numbers of the chunk, as int64.
-        rank
-            Which of ``world_size`` processes this is, from 0. Each reads its part of every chunk. ``"auto"``
-            takes both from ``torch.distributed`` or, under ``torchrun``, from the environment.
-        world_size
-            Processes that share the pass. ``rows`` are then those of all of them together, so that the order
-            and the state do not depend on their number: a run may stop on two and resume on three.
-
-        Examples
-        --------
-        >>> for chunk in a.chunks(3): print(chunk.sum())
-        36
-        30
-        >>> for rows, chunk in a.chunks(2, shuffle=True, seed=1, epoch=3, with_rows=True):
-        ...     print(rows, bool((chunk == a[rows]).all()))
-        [3 1] True
-        [2 0] True
-        """
-        from lowtide._arrays.chunks import Chunks
-
-        self._check_open()
-        return Chunks(
-            self,
-            rows,
-            budget=budget,
-            order=order,
-            shuffle=shuffle,
-            seed=seed,
-            epoch=epoch,
-            drop_last=drop_last,
-            prefetch=prefetch,
-            reuse=reuse,
-            with_rows=with_rows,
-            rank=rank,
-            world_size=world_size,
-        )
-
     def _pass(self, kind: type[RowOrder], key: int, rows: int | None, **options: Any) -> Plan:
         from lowtide._arrays.chunks import Plan
 
+        self._check_open()
         return Plan(self, kind, key, rows, **options)
 
     def __iter__(self) -> Iterator[Any]:

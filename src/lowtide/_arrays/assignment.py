@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.indexing import Axis, Selection, merged, offsets_of
+from lowtide._io.system import write_at
 
 _RECORDS = 1024  # each may make a page dirty
-Write = Callable[[int, memoryview], None]
 
 
 def parts(selection: Selection, nbytes: int) -> Iterator[tuple[Selection, tuple[slice, ...]]]:
@@ -57,10 +57,12 @@ def _shifted(inner: slice, outer: slice) -> slice:
     return slice(outer.start + inner.start, outer.start + inner.stop)
 
 
-def write(selection: Selection, values: npt.NDArray[Any], write_at: Write, offset: int) -> Iterator[int]:
-    """Write ``values``, of the selection's shape and the file's dtype; yields how many records were written.
+def write(
+    selection: Selection, values: npt.NDArray[Any], fd: int, offset: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Write ``values``, of the selection's shape and the file's dtype, to an array at byte ``offset``.
 
-    ``write_at(offset, data)`` writes one record; the array's first byte is at ``offset`` of the file.
+    Yields, for some records at a time, their first byte, their end, the number of bytes and of records.
     """
     if not values.nbytes:
         return
@@ -75,6 +77,7 @@ def write(selection: Selection, values: npt.NDArray[Any], write_at: Write, offse
     total = math.prod(axis.count for axis in outer)
     for first in range(0, total, _RECORDS):
         last = min(total, first + _RECORDS)
-        for number, place in enumerate(offsets_of(outer, first, last).tolist(), first):
-            write_at(offset + start + place, data[number * width : (number + 1) * width])
-        yield last - first
+        places = offset + start + offsets_of(outer, first, last)
+        for number, place in enumerate(places.tolist(), first):
+            write_at(fd, data[number * width : (number + 1) * width], place)
+        yield int(places.min()), int(places.max()) + width, (last - first) * width, last - first

@@ -1,4 +1,4 @@
-"""Converting rows to the dtype of a file, so that what does not fit is an error and never another value."""
+"""Conversion of rows to the dtype of a file: values that do not fit raise an error."""
 
 from __future__ import annotations
 
@@ -53,11 +53,9 @@ def convert(
                 convert(path, rows[number : number + 1], dtype, casting, first + number)
         raise ArgumentError(f"{path}: row {first} cannot be converted to {dtype}: {error}") from None
     for field, values, lost in _losses(rows, converted):
-        place = np.unravel_index(int(lost.argmax()), lost.shape)
-        value = values[place]
-        if isinstance(value, np.generic) and values.dtype.kind not in "mM":
-            value = value.item()
-        text = str(value) if values.dtype.kind in "mM" else brief(value, 60)
+        first_lost = int(lost.argmax())
+        place = np.unravel_index(first_lost, lost.shape)
+        text = str(values[place]) if values.dtype.kind in "mM" else brief(values.item(first_lost), 60)
         where = f"field {field!r} of row" if field else "row"
         held = dtype[field] if field else dtype
         raise ArgumentError(

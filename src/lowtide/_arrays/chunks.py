@@ -1,4 +1,4 @@
-"""Chunks: once through an array, in order or shuffled, within a memory budget."""
+"""Chunks: one pass over an array, in order or shuffled, within a memory budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lowtide.errors import ArgumentError, BudgetError, BusyError, ClosedError, I
 
 if TYPE_CHECKING:
     from lowtide._arrays.array import Array
-    from lowtide._arrays.together import Zip
+    from lowtide._arrays.deriving import Rowwise
 
 DEFAULT_BUDGET = 64 * 2**20
 _TOGETHER = 8  # chunks
@@ -39,10 +39,10 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
     for another order. Each item is a chunk, or with ``with_rows=True`` a pair ``(rows, chunk)``.
 
     ``len`` is the number of chunks still to come, so ``tqdm`` and ``rich.progress.track`` show a true bar.
-    ``state_dict()`` is a few integers; loaded into an iterator with the same settings it continues exactly
-    where the other one stopped, at once, however far that was, on any number of ranks. ``chunks[i]`` is chunk
-    number ``i``, read for itself. Leaving a ``with`` block, ``close()`` or
-    dropping the iterator ends its thread.
+    ``state_dict()`` is a few integers. An iterator with the same settings, on any number of ranks, continues
+    from it exactly where the other one stopped, without reading what came before. ``chunks[i]`` is chunk
+    number ``i``, read on its own. Leaving a ``with`` block, ``close()`` or dropping the iterator ends its
+    thread.
 
     >>> chunks = a.chunks(1, shuffle=True)
     >>> first, second = next(chunks), next(chunks)
@@ -59,7 +59,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
 
     def __init__(
         self,
-        array: Array | Zip,
+        array: Rowwise[Any],
         rows: int | None,
         *,
         budget: int | str | None,
@@ -130,9 +130,9 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         )
 
     def __getitem__(self, number: int) -> Any:
-        """Chunk ``number`` of the pass, whatever was read before: it depends on the settings alone.
+        """Chunk ``number`` of the pass, which depends only on the settings.
 
-        It is read for itself, and the iterator stays where it is.
+        It is read on its own, and the position of the iterator does not change.
         """
         count = self._plan.count
         number = operator.index(number)
@@ -141,8 +141,8 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         return self._plan.read(number % count)
 
     def __iter__(self) -> Chunks:
-        # Not in another thread, which may have come too late to share a pass, and not to a consumer that has
-        # come back again and again, such as a loop that takes four at a time by islice.
+        # Not in another thread, which may have come too late to share the pass, and not after several loops,
+        # such as those of a consumer that takes four chunks at a time with islice.
         if self._ended and not self._closed and get_ident() == self._thread and self._loops <= 1:
             raise ClosedError(
                 f"{self._plan.path}: these chunks are exhausted (all {self._plan.count} were given); "
@@ -179,7 +179,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the pass stands, and the settings that it must be continued with."""
+        """The position of the pass, and the settings that are needed to continue it."""
         return {"position": self._source.position, **self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ class Chunks(ReadOnly, Closing, Iterator[Any]):
         StateError
             The state is of other data or settings; the message lists what differs.
         """
-        # Version 0.1 had no epochs, and knew orders by their shorthand.
+        # Version 0.1 had no epochs, and named orders by their shorthand.
         shuffle = state.get("shuffle", False)
         order = "shuffle" if shuffle is True else "sequential" if shuffle is False else shuffle
         state = {"epoch": 0, "order": order} | state
@@ -233,14 +233,14 @@ def _ranks(rank: Rank, world_size: int | None, rows: int | None) -> tuple[int, i
     number, count = ranks(rank, world_size)
     if count > 1 and (rows is None or rows < count):
         raise ArgumentError(
-            f"rows are those of the global chunk, of which each rank reads its part: pass rows of at least "
-            f"{count} for {count} ranks, got {rows}"
+            f"rows counts the rows of a chunk of all ranks together: pass rows of at least {count} for "
+            f"{count} ranks, got {rows}"
         )
     return number, count
 
 
 class Plan:
-    """How a pass is cut into chunks, and how one of them is read. Knows nothing of the iterator."""
+    """Divides a pass into chunks, and reads one of them. Knows nothing of the iterator."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class Plan:
         if self._fitting(size) < held:
             if budget is not None or rows is None:
                 raise self._too_small(size, held)
-            size, ahead = AHEAD + held * self._row_cost, AHEAD  # chunks of that size were asked for
+            size, ahead = AHEAD + held * self._row_cost, AHEAD  # chunks of that size were requested
         # Without a number of rows, chunks get half of the budget, and the rest is there to look ahead.
         spare = (size - ahead) // 2 if rows is None else size - ahead - held * self._row_cost
         window = order.window_nbytes(spare, bounded=budget is not None or rows is None)
@@ -311,7 +311,7 @@ class Plan:
         return min(AHEAD, budget // 4)
 
     def _fitting(self, budget: int, window: int = 0) -> int:
-        """Rows that each buffer may hold besides the hints and a window of so many bytes."""
+        """Rows that each buffer may hold besides the hints and a window of ``window`` bytes."""
         return (budget - self._ahead(budget) - window) // max(1, self._row_cost)
 
     def _too_small(self, size: int, rows: int) -> BudgetError:
@@ -336,7 +336,7 @@ class Plan:
         self.array._check_file()
 
     def _share(self, rows: int) -> int:
-        """Rows that a rank has at most of so many of all ranks."""
+        """The most rows that one rank has of ``rows`` of all ranks."""
         return -(-rows // self._world_size)
 
     def _places(self, number: int) -> tuple[int, int]:
@@ -362,7 +362,7 @@ class Plan:
         return pending.then(lambda _: out)
 
     def read(self, number: int) -> Any:
-        """Read a chunk for itself: by the numbers of its rows, and without what others have read."""
+        """Read a chunk on its own, by its row numbers, without what the pass has in memory."""
         rows = self.row_numbers(number)
         chunk = self.array.take(rows)
         return (rows, chunk) if self._with_rows else chunk

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.formats.layout import parse_dtype
 from lowtide._io.extents import Ints
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, IndexingError
@@ -30,7 +31,7 @@ class Conversion(ABC):
         """Fill ``out`` with the converted rows."""
 
     def bytes_of(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[int, int] | None:
-        """First byte and number of bytes of a row that are the converted row as they are; else None."""
+        """First byte and size of the part of a row that is the converted row; None if there is none."""
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -47,10 +48,7 @@ class Astype(Conversion):
     """Rows of another dtype, as ``ndarray.astype`` converts them."""
 
     def __init__(self, argument: npt.DTypeLike) -> None:
-        try:
-            self.argument = np.dtype(argument)
-        except TypeError as error:
-            raise ArgumentError(f"dtype {argument!r} is not understood: {error}") from None
+        self.argument = parse_dtype(argument, "dtype")
         if self.argument.hasobject or self.argument.subdtype or not self.argument.itemsize:
             raise ArgumentError(
                 f"dtype must be one of numbers, times, records or text of a given length, got {argument!r}"
@@ -58,7 +56,7 @@ class Astype(Conversion):
 
     def result(self, shape: Shape, dtype: np.dtype[Any]) -> tuple[Shape, np.dtype[Any]]:
         try:
-            # Of no element: whether text holds numbers is found when it is read.
+            # Without elements: whether text holds numbers shows when it is read.
             np.zeros(0, dtype).astype(self.argument)
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{dtype} cannot be converted to {self.argument} ({error})") from None
@@ -119,9 +117,11 @@ class Columns(Conversion):
 
     def _basic(self) -> bool:
         return all(
-            isinstance(part, slice | int | np.integer) or part is None or part is Ellipsis
+            part is None
+            or part is Ellipsis
+            or (isinstance(part, slice | int | np.integer) and not isinstance(part, bool))
             for part in self._parts()
-        ) and not any(isinstance(part, bool) for part in self._parts())
+        )
 
     def _index(self, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
         try:
@@ -161,7 +161,7 @@ class Columns(Conversion):
 
 
 def _row(shape: Shape, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array with the strides of a row, of which no element may be looked at: it has no memory."""
+    """An array with the strides of a row but without memory: its elements must not be read."""
     strides = [dtype.itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides, writeable=False)
 

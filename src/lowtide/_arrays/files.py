@@ -57,7 +57,7 @@ def paths_of(path: Any) -> list[str] | None:
     name = store.absolute(path)
     if store.is_pattern(name) and not store.exists(name):
         paths = sorted(store.glob(name))
-        # Without any it is the path of a file that is not there.
+        # If there are none it is the path of a file, which does not exist.
         return [store.absolute(each) for each in paths] or None
     if store.is_folder(name):
         files = sorted(each for each in store.list_folder(name).files if each.endswith(".npy"))
@@ -68,7 +68,7 @@ def paths_of(path: Any) -> list[str] | None:
 def concatenated(
     paths: Sequence[str], title: str, reader: ReaderName, cache: Cache, arguments: dict[str, Any]
 ) -> Concatenation:
-    """The array of many files; every header is looked at, and no row is read."""
+    """The array of many files; every header is read, and no row."""
     if not paths:
         raise ArgumentError("a list of files must have at least one file")
     headers: dict[bytes, tuple[int, int, int] | None] = {}
@@ -86,7 +86,7 @@ def concatenated(
                 rows, offset, end = header
                 parts.append(Part(path, "npy", offset, rows, end, None, tuple(peek.identity)))
                 continue
-        layout = formats.inspect(path, **arguments)  # it reports what is wrong with the file, if anything is
+        layout = formats.inspect(path, **arguments)  # raises if the file is damaged
         if not layout.shape:
             raise ArgumentError(f"{path}: an array with no dimensions has no rows to concatenate")
         first = first or layout
@@ -123,7 +123,7 @@ def _rows_in(head: bytes, like: Layout) -> tuple[int, int, int] | None:
 
 
 class _Peeks(dict[str, store.Peek]):
-    """Files at first sight; of objects in a bucket several at once, since each is a request."""
+    """First bytes and identities of files, several at a time: for objects in a bucket each is a request."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = list(paths)
@@ -176,8 +176,7 @@ class Concatenation(ByRows):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_pickled()
-        parts = tuple(tuple(part) for part in self._parts)
-        return _restore, (parts, self._shape[1:], self._dtype, self._title, *self._settings)
+        return Concatenation, (self._parts, self._shape[1:], self._dtype, self._title, *self._settings)
 
     @property
     def _shown(self) -> str:
@@ -192,7 +191,7 @@ class Concatenation(ByRows):
         return {(part.identity[0], part.identity[1]) for part in self._parts if part.identity}
 
     def _array(self, number: int) -> StoredArray:
-        """One file, opened if it is not; the first ones are forgotten if there are too many."""
+        """One file, opened if it is not open; the oldest ones are dropped if there are too many."""
         array = self._arrays.get(number)
         if array is None:
             part = self._parts[number]
@@ -201,9 +200,7 @@ class Concatenation(ByRows):
             layout = Layout(
                 part.path, part.format, part.offset, self._dtype, shape, False, part.end, part.name, identity
             )
-            reader, cache = self._settings
-            array = StoredArray(layout, reader=reader, cache=cache)
-            self._arrays[number] = array
+            array = self._arrays[number] = StoredArray(layout, *self._settings)
             while len(self._arrays) > _OPEN:
                 self._arrays.popitem(last=False)
         return array
@@ -268,7 +265,7 @@ class Concatenation(ByRows):
         return combined(outcomes)
 
     def _located(self, starts: Ints, targets: Ints, rows: Ints) -> tuple[Ints, Extents]:
-        """The file of each part of each span, and the parts: a span may cross borders."""
+        """The file of each part of each span, and the parts: a span may cross from file to file."""
         width = self._row_nbytes
         pieces: list[tuple[Ints, Ints, Ints, Ints]] = []
         while len(starts):
@@ -280,7 +277,3 @@ class Concatenation(ByRows):
             starts, targets, rows = (starts + taken)[rest], (targets + taken)[rest], (rows - taken)[rest]
         which, offsets, places, lengths = (np.concatenate(column) for column in zip(*pieces, strict=True))
         return which, Extents(offsets, places, lengths)
-
-
-def _restore(parts: tuple[tuple[Any, ...], ...], *arguments: Any) -> Concatenation:
-    return Concatenation([Part(*part) for part in parts], *arguments)

@@ -1,4 +1,4 @@
-"""The counts of a histogram, by the way that is fastest on this processor."""
+"""The counts of a histogram, in the way that is fastest on this processor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = 2**16  # elements that are sorted at once: they stay in the processor's
 def counts(
     job: Reducer, bins: int | npt.ArrayLike, limits: tuple[float, float] | None, edges: Numbers
 ) -> npt.NDArray[np.int64]:
-    """What ``np.histogram(array, bins, limits)[0]`` gives, in one pass."""
+    """``np.histogram(array, bins, limits)[0]`` in one pass."""
     dtype = job.array.dtype
     if dtype.kind in "iu" and dtype.itemsize == 1:
         return _of_bytes(job, edges)
@@ -36,7 +36,7 @@ def counts(
 
 
 def _sorted(piece: Numbers, edges: Numbers) -> Numbers:
-    """The elements of a piece below each edge are found in them as sorted, block by block."""
+    """Count by sorting each block of a piece and searching it for the edges."""
     values, below = piece.reshape(-1), np.zeros(len(edges), np.int64)
     for first in range(0, len(values), _BLOCK):
         block = np.sort(values[first : first + _BLOCK])
@@ -46,7 +46,7 @@ def _sorted(piece: Numbers, edges: Numbers) -> Numbers:
 
 
 def _of_bytes(job: Reducer, edges: Numbers) -> npt.NDArray[np.int64]:
-    """How often each of the 256 values occurs says how many are in each bin."""
+    """Count by the number of times that each of the 256 values occurs."""
     occurs = np.zeros(256, np.int64)
     count = partial(np.bincount, minlength=256)
     job.run(lambda piece: count(piece.view(np.uint8).reshape(-1)), partial(np.add, occurs, out=occurs))
@@ -54,5 +54,5 @@ def _of_bytes(job: Reducer, edges: Numbers) -> npt.NDArray[np.int64]:
 
 
 def _fastest(tallies: list[Tally], sample: Numbers) -> Tally:
-    """NumPy sorts by vector units where there are some, and then several times as fast as it finds bins."""
+    """The faster one on this processor: with vector units NumPy sorts several times as fast as it bins."""
     return min(tallies, key=lambda tally: min(timeit.repeat(lambda: tally(sample), number=1, repeat=3)))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._arrays.conversions import is_names
 from lowtide._io.buffers import Buffers
 from lowtide._io.extents import Extents, Ints, of_records
 from lowtide._io.reader import Reader
@@ -34,7 +35,7 @@ def run_of(
 ) -> tuple[int, int, tuple[int, ...]] | None:
     """First byte, bytes and shape of what integers select, if it is one run of bytes; else None.
 
-    Single rows and elements are asked for in loops: for them ``Selection`` takes longer than the read.
+    Loops ask for single rows and elements: for them ``Selection`` takes longer than the read.
     """
     items = index if type(index) is tuple else (index,)
     axes = len(items)
@@ -49,7 +50,7 @@ def run_of(
         if number < 0:
             number += size
         if not 0 <= number < size:
-            return None  # for Selection to say what is wrong
+            return None  # Selection raises the error
         start += number * stride
     return start, min(strides) if in_columns else strides[axes - 1], shape[axes:]
 
@@ -105,7 +106,7 @@ class Selection:
                 axes.append(Axis(len(range(first, stop, step)), step * strides[axis]))
                 axis += 1
             elif isinstance(item, int) and not advanced:
-                start += _wrap(item, axis, shape[axis]) * strides[axis]
+                start += wrap(item, axis, shape[axis]) * strides[axis]
                 axis += 1
             else:
                 if seat is None:
@@ -113,18 +114,15 @@ class Selection:
                 elif last_advanced != place - 1:
                     apart = True
                 last_advanced = place
-                for array in _as_arrays(item, axis, shape):
-                    arrays.append(_wrap_array(array, axis, shape[axis]) * strides[axis])
+                for array in as_arrays(item, axis, shape):
+                    arrays.append(wrap_array(array, axis, shape[axis]) * strides[axis])
                     axis += 1
         if arrays:
             try:
-                together = np.broadcast_arrays(*arrays)
+                places = np.asarray(sum(arrays))
             except ValueError:
                 shapes = ", ".join(str(array.shape) for array in arrays)
                 raise IndexingError(f"index arrays of shapes {shapes} cannot be broadcast together") from None
-            places = np.zeros(together[0].shape, np.int64)
-            for array in together:
-                places += array
             gathered = Axis(places.size, places=places.ravel(), shape=places.shape)
             axes.insert(0 if apart or seat is None else seat, gathered)
         dotted = index is Ellipsis or (isinstance(index, tuple) and any(item is Ellipsis for item in index))
@@ -153,8 +151,8 @@ class Selection:
     def on_disk(self) -> tuple[int, list[Axis], list[int], list[bool]]:
         """The axes longer than 1 as they are on disk, slowest first and all of them upwards.
 
-        Returns the first byte, those axes, the numbers that they have in the result, and which of them the
-        result has the other way round.
+        Returns the first byte, those axes, the numbers that they have in the result, and which of them are
+        reversed in the result.
         """
         start = self.start
         order = sorted((i for i, axis in enumerate(self.axes) if axis.count > 1), key=self._disk_order)
@@ -163,7 +161,7 @@ class Selection:
             if i not in order:
                 start += int(axis.offsets(np.zeros(1, np.int64))[0])
         for axis in (self.axes[i] for i in order):
-            if axis.stride < 0:  # read upwards, turn round in memory
+            if axis.stride < 0:  # read upwards, reverse in memory
                 start += (axis.count - 1) * axis.stride
                 axis = Axis(axis.count, -axis.stride)
             on_disk.append(axis)
@@ -239,7 +237,8 @@ def read_in_order(reader: Reader, start: int, axis: Axis, width: int, out: npt.N
     stride, block = axis.stride, max(1, min(axis.count, _IN_ORDER // axis.stride))
     kind = np.dtype(f"u{width}" if width in (1, 2, 4, 8) else f"V{width}")  # integers are copied faster
     records = out.view(kind)
-    # Not by malloc: some processors copy slowly to 16 bytes behind the start of a page, where it has them.
+    # Not by malloc, whose large blocks start 16 bytes behind the start of a page: some processors copy slowly
+    # to there.
     buffers = Buffers(block * stride, most=0)
     buffer = buffers.empty((block * stride,), np.dtype(np.uint8))
 
@@ -297,7 +296,7 @@ def items_of(index: Any, shape: tuple[int, ...]) -> list[Any]:
 def _item(item: Any) -> Any:
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
-    if isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(x, str) for x in item)):
+    if is_names(item):
         raise IndexingError(f"a field is selected alone, and then its rows: array[{item!r}][...]")
     if not isinstance(item, bool | np.bool_):
         try:
@@ -322,8 +321,8 @@ def _axes_used(item: Any) -> int:
     return 1
 
 
-def _as_arrays(item: Any, axis: int, shape: tuple[int, ...]) -> Sequence[npt.NDArray[Any]]:
-    """The integer arrays that an int, an integer array or a mask stands for, one an axis."""
+def as_arrays(item: Any, axis: int, shape: tuple[int, ...]) -> Sequence[npt.NDArray[Any]]:
+    """The integer arrays that an int, an integer array or a mask stands for, one per axis."""
     if isinstance(item, int):
         return [np.asarray(item)]
     if item.dtype.kind != "b":
@@ -338,18 +337,17 @@ def _as_arrays(item: Any, axis: int, shape: tuple[int, ...]) -> Sequence[npt.NDA
     return places
 
 
-def _wrap(index: int, axis: int, size: int) -> int:
+def wrap(index: int, axis: int, size: int) -> int:
+    """An index of an axis, counted from its start."""
     if not -size <= index < size:
         raise IndexingError(f"index {index} is out of bounds for axis {axis} with size {size}")
     return index + size if index < 0 else index
 
 
-def _wrap_array(index: npt.NDArray[Any], axis: int, size: int) -> npt.NDArray[np.int64]:
-    if index.size:
-        low, high = int(index.min()), int(index.max())
-        if low < -size or high >= size:
-            _wrap(low if low < -size else high, axis, size)
-        index = index.astype(np.int64)
-        if low < 0:
-            index = np.where(index < 0, index + size, index)
-    return index.astype(np.int64)
+def wrap_array(index: npt.NDArray[Any], axis: int, size: int) -> Ints:
+    """Indices of an axis, counted from its start, as int64."""
+    low, high = (int(index.min()), int(index.max())) if index.size else (0, -1)
+    if low < -size or high >= size:
+        wrap(low if low < -size else high, axis, size)
+    index = index.astype(np.int64)
+    return np.where(index < 0, index + size, index) if low < 0 else index

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._io.buffers import Buffers
 from lowtide._io.costs import LONG, Costs
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.threads import in_threads, workers_for
@@ -110,9 +109,10 @@ class Lookahead:
         self._most_known = int(_KNOWN * self.rows)
         self._ring_rows = self._most_known + self.rows
         self._bits = self._ring_rows.bit_length()
-        self._forget()
+        self.release()
 
-    def _forget(self) -> None:
+    def release(self) -> None:
+        """Give the memory back. A read in progress has its own reference."""
         self._rows: npt.NDArray[Any] | None = None
         self._next = self._known = 0  # places: the next one to deal, and the first that is not known yet
         self._head = self._swept = 0  # rows of the file: where the sweep is, and how far it has gone in all
@@ -134,14 +134,10 @@ class Lookahead:
         self.due = not margin * costs.per_row(width, spacing) < seconds
         return not self.due
 
-    def release(self) -> None:
-        """Give the memory back. Whoever reads at this moment has its own reference."""
-        self._forget()
-
     def __getstate__(self) -> dict[str, Any]:
         """Settings alone: what was read can be read again."""
         copy = object.__new__(Lookahead)
-        copy._forget()
+        copy.release()
         return {**self.__dict__, **copy.__dict__}
 
     def holds(self, start: int, stop: int) -> bool:
@@ -167,9 +163,9 @@ class Lookahead:
             return None
         outcomes, piece = [], max(1, self.rows // 4)
         state = self._rows, self._next
-        memory = state[0] if state[0] is not None else self._empty(self.rows)
+        memory = state[0] if state[0] is not None else self.array._memory(self.rows)
         if state[0] is None or start != state[1]:
-            self._forget()
+            self.release()
             self._start(start)
         self._rows = None  # a fork, or a failure, must not leave anything that is half overwritten
         for first in range(start, stop, piece):
@@ -200,7 +196,7 @@ class Lookahead:
     def _extend(self, stop: int) -> bool:
         """Take the next places into account; whether there is a row to read and memory for it.
 
-        In the first sweep the more, the further it is: as if it had always gone round.
+        The first sweep takes more of them the further it is, as if there had been sweeps before.
         """
         is_full = self._idle <= self.rows // _ROUNDS * 2
         if is_full and stop <= self._known:
@@ -283,16 +279,10 @@ class Lookahead:
 
     def _load_all(self) -> npt.NDArray[Any]:
         """All rows, in the order of the file: each thread reads the next ones."""
-        rows = self._empty(self.rows)
+        rows = self.array._memory(self.rows)
         pieces = iter(range(0, self.rows, self._stage_rows))
         in_threads([partial(self._read_pieces, rows, pieces) for _ in range(self._parts)])
         return rows
-
-    def _empty(self, rows: int) -> npt.NDArray[Any]:
-        # Once, and not by malloc: it might keep what was freed, and passes would add up.
-        return Buffers(rows * self.array.row_nbytes, most=0).empty(
-            (rows, *self.array.shape[1:]), self.array.dtype
-        )
 
     def _read_pieces(self, out: npt.NDArray[Any], pieces: Iterator[int]) -> None:
         for first in pieces:
@@ -301,7 +291,7 @@ class Lookahead:
 
     def _read_part(self, numbers: Ints, slots: npt.NDArray[np.int32], memory: npt.NDArray[Any]) -> _Part:
         """Read rows, sorted by number, to their slots."""
-        stage = self._empty(self._stage_rows)
+        stage = self.array._memory(self._stage_rows)
         parts = []
         start, some = 0, 1024
         while start < len(numbers):

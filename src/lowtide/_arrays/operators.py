@@ -1,4 +1,4 @@
-"""What NumPy and PyTorch compute with an array on disk: it is loaded, up to a limit, or refused."""
+"""NumPy's and PyTorch's operations on an array on disk, which load it up to a limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowtide._arrays.rows import Rows
 
 
 class ArrayOperators(Rows, NDArrayOperatorsMixin):
-    """Operators and ufuncs of an ``Array``, by way of its ``__array__`` and the limit that it has.
+    """Operators and ufuncs of an ``Array``, which load it by ``__array__``, within its limit.
 
     >>> a == 4
     array([[False, False, False],
@@ -32,7 +32,7 @@ class ArrayOperators(Rows, NDArrayOperatorsMixin):
             options["where"] = _loaded(options["where"])
         return getattr(ufunc, method)(*map(_loaded, inputs), **options)
 
-    # By ndarray's own: unlike the ufuncs it compares records, and with what is not a number.
+    # By ndarray's own operators: unlike the ufuncs they compare records, and objects that are not numbers.
 
     def __eq__(self, other: object) -> Any:
         return _loaded(self) == _loaded(other)
@@ -70,7 +70,7 @@ class ArrayOperators(Rows, NDArrayOperatorsMixin):
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    # For PyTorch, which otherwise would ask for every single element.
+    # For PyTorch, which otherwise would read element by element.
 
     def __dlpack__(self, **options: Any) -> Any:
         return _loaded(self).__dlpack__(**options)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.lookahead import Lookahead
-from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._permutation import BlockShuffled, Ints, Kept, Order, Sequential, Shuffled
@@ -48,7 +47,7 @@ class RowOrder:
         self.array = array
         self._ahead = AHEAD
         self._piece = 2**15
-        # Whether nearly all of the last read was in the page cache. The first is read to learn about it.
+        # Whether nearly all of the last read was in the page cache. The first read finds out.
         self._cached = True
 
     @property
@@ -59,7 +58,7 @@ class RowOrder:
     def window_nbytes(self, spare: int, *, bounded: bool) -> int:
         """How much of ``spare`` bytes of memory it uses besides the chunks.
 
-        If it is not ``bounded``, nobody gave a budget, and what an order cannot do without may be more.
+        If it is not ``bounded``, no budget was given, and an order may use more if it cannot do without.
         """
         return 0
 
@@ -172,22 +171,35 @@ class ShuffledOrder(RowOrder):
             done = ahead.whole or cached
             return Pending(self._read_ahead, ahead, start, stop, out, done=done)
         ahead.release()
-        if not cached:
-            return Pending(self._read, start, stop, out)
-        self._read(start, stop, out)
-        return Pending.of(None)
+        return super().submit(start, stop, out)
 
     def _read_ahead(self, ahead: Lookahead, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        # So long may a chunk wait while the first sweep fills memory.
+        # How long a chunk may wait while the first sweep fills memory.
         alone = min(self._seconds.values()) * (stop - start)
         cached = ahead.read(start, stop, out, max(alone, _PATIENCE))
         self._cached = self._cached if cached is None else cached
 
 
+class _Window(NamedTuple):
+    """A window of blocks in memory, and where the rows that come next are in it."""
+
+    number: int
+    rows: npt.NDArray[Any]
+    picks: Ints
+
+
+class _Loading(NamedTuple):
+    """A window of blocks that is being read."""
+
+    number: int
+    rows: npt.NDArray[Any]
+    pendings: list[Pending[Any]]
+
+
 class BlockOrder(RowOrder):
     """Blocks of neighbouring rows are permuted, then the rows within windows of blocks.
 
-    A window is held in memory if there is room. Else its rows are read one by one, in the same order. Of an
+    A window is held in memory if there is room. Else its rows are read one by one, in the same order. For an
     array in a bucket the next window is read meanwhile, if there is room for two.
     """
 
@@ -198,7 +210,7 @@ class BlockOrder(RowOrder):
         super().__init__(array, seed)
         self.permutation = BlockShuffled(len(array), _BLOCK, _BLOCKS_PER_WINDOW, seed)
         self._holds_window = self._holds_two = False
-        self._release()
+        self.release()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -208,9 +220,9 @@ class BlockOrder(RowOrder):
         nbytes = min(self.permutation.window_rows, len(self.array)) * self.array.row_nbytes
         most = min(_WINDOW, spare) if bounded else _WINDOW
         has_next = self.array._overlaps and len(self.array) > self.permutation.window_rows
-        if has_next and (2 * nbytes <= most or not bounded):
-            return 2 * nbytes if nbytes <= most else 0
-        return nbytes if nbytes <= most else 0
+        if nbytes > most:
+            return 0
+        return 2 * nbytes if has_next and (2 * nbytes <= most or not bounded) else nbytes
 
     def limit(self, ahead: int, window: int) -> None:
         super().limit(ahead, window)
@@ -218,17 +230,14 @@ class BlockOrder(RowOrder):
         rows = min(self.permutation.window_rows, len(self.array))
         self._holds_two = self.array._overlaps and window >= 2 * rows * self.array.row_nbytes > 0
 
-    def _release(self) -> None:
-        self._window = -1
-        self._next: tuple[int, npt.NDArray[Any], list[Pending[Any]]] | None = None
+    def release(self) -> None:
+        self._held: _Window | None = None
+        self._next: _Loading | None = None
         self._spare: npt.NDArray[Any] | None = None
-        self._window_rows = np.empty((0, *self.array.shape[1:]), self.array.dtype)
-        self._picks: Ints = np.empty(0, np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings alone: what was read can be read again."""
-        state = {**self.__dict__, "_window": -1, "_picks": self._picks[:0], "_next": None, "_spare": None}
-        return {**state, "_window_rows": np.empty((0, *self.array.shape[1:]), self.array.dtype)}
+        return {**self.__dict__, "_held": None, "_next": None, "_spare": None}
 
     def submit(self, start: int, stop: int, out: npt.NDArray[Any]) -> Pending[Any]:
         if self._holds_window:
@@ -240,61 +249,53 @@ class BlockOrder(RowOrder):
         while start < stop:
             window = self.permutation.window_at(start)
             first, last = self.permutation.window_bounds(window)
-            if window != self._window:
-                self._load_window(window)
+            held = self._held
+            if held is None or held.number != window:
+                held = self._load_window(window)
             end = min(stop, last)
             if self._holds_two and self._next is None and last < self.permutation.n:
                 self._next = self._start_window(window + 1)
-            picks = self._picks[start - first : end - first]
-            np.take(self._window_rows, picks, axis=0, out=out[done : done + len(picks)], mode="clip")
+            picks = held.picks[start - first : end - first]
+            np.take(held.rows, picks, axis=0, out=out[done : done + len(picks)], mode="clip")
             done += len(picks)
             start = end
 
-    def _load_window(self, window: int) -> None:
+    def _load_window(self, window: int) -> _Window:
         """Read the blocks of a window, each in one go, one after another into memory."""
-        self._window = -1  # before anything else: a fork may copy this in the middle of what follows
+        old, self._held = self._held, None  # a fork may copy this in the middle of what follows
+        spare = None if old is None else old.rows
         if self._holds_two:
             loading, self._next = self._next, None
-            if loading is None or loading[0] != window:
+            if loading is None or loading.number != window:
                 loading = self._start_window(window)
-            for pending in loading[2]:
+            for pending in loading.pendings:
                 pending.wait()
-            self._spare, self._window_rows = self._window_rows if len(self._window_rows) else None, loading[1]
-            self._picks = self.permutation.window_shuffle(window)(0, _rows_of(self.permutation, window))
-            self._window = window
-            return
-        if not len(self._window_rows):
-            self._window_rows = self._memory()
-        at = 0
-        for starts, run in self.permutation.window_runs(window):
-            until = at + len(starts) * run
-            self.array._read_runs(starts, run, self._window_rows[at:until], self._ahead)
-            at = until
-        self._picks = self.permutation.window_shuffle(window)(0, at)  # once, and not for every chunk again
-        self._window = window
+            rows, self._spare = loading.rows, spare
+        else:
+            rows, at = self._memory() if spare is None else spare, 0
+            for starts, run in self.permutation.window_runs(window):
+                until = at + len(starts) * run
+                self.array._read_runs(starts, run, rows[at:until], self._ahead)
+                at = until
+        first, last = self.permutation.window_bounds(window)
+        picks = self.permutation.window_shuffle(window)(0, last - first)  # once, not for each chunk
+        self._held = held = _Window(window, rows, picks)
+        return held
 
-    def _memory(self) -> npt.NDArray[Any]:
-        """For the longest window; not by malloc, which might keep what was freed, so that passes add up."""
-        rows = min(self.permutation.window_rows, self.permutation.n)
-        buffers = Buffers(rows * self.array.row_nbytes, most=0)
-        return buffers.empty((rows, *self.array.shape[1:]), self.array.dtype)
-
-    def _start_window(self, window: int) -> tuple[int, npt.NDArray[Any], list[Pending[Any]]]:
+    def _start_window(self, window: int) -> _Loading:
         """Submit the reads of the blocks of a window, into memory that is not in use."""
-        memory, self._spare = self._spare, None
-        memory = self._memory() if memory is None else memory
+        rows, self._spare = self._memory() if self._spare is None else self._spare, None
         pendings, at = [], 0
         for starts, run in self.permutation.window_runs(window):
             targets = at + np.arange(len(starts), dtype=np.int64) * run
             rows_each = np.full(len(starts), run, np.int64)
-            pendings.append(self.array._submit_runs(starts, targets, rows_each, memory))
+            pendings.append(self.array._submit_runs(starts, targets, rows_each, rows))
             at += len(starts) * run
-        return window, memory, pendings
+        return _Loading(window, rows, pendings)
 
-
-def _rows_of(permutation: BlockShuffled, window: int) -> int:
-    first, last = permutation.window_bounds(window)
-    return last - first
+    def _memory(self) -> npt.NDArray[Any]:
+        """For the longest window."""
+        return self.array._memory(min(self.permutation.window_rows, self.permutation.n))
 
 
 ORDERS: list[type[RowOrder]] = [SequentialOrder, ShuffledOrder, BlockOrder]
@@ -304,7 +305,7 @@ def order_kind(order: object, shuffle: object) -> type[RowOrder]:
     """The kind that ``order`` names, or its shorthand ``shuffle`` (True, False or "blocks")."""
     if order is not None and shuffle is not None:
         raise ArgumentError(
-            f"order and shuffle are two words for one setting, got order={order!r} and shuffle={shuffle!r}; "
+            f"order and shuffle are the same setting, got order={order!r} and shuffle={shuffle!r}; "
             f"pass one of them"
         )
     name = order if order is not None else _name_of(shuffle)

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.rows import Rows
-from lowtide._io.buffers import Buffers
 from lowtide._io.threads import in_threads, workers_for
 from lowtide.errors import ArgumentError
 
@@ -60,7 +59,7 @@ class Reducer:
             )
         self.shape = tuple(n for i, n in enumerate(array.shape) if i not in self.axes)
         self.count = math.prod(array.shape[i] for i in self.axes)
-        """Elements that become one."""
+        """Elements per element of the result."""
 
     def run(self, reduce: Callable[[Numbers], T], fold: Callable[[T], object]) -> None:
         """Call ``reduce`` with each piece, in several threads, and ``fold`` with the results, in order."""
@@ -99,7 +98,7 @@ class Reducer:
 
     @contextmanager
     def _chunks(self) -> Iterator[Callable[[], Iterator[Numbers]]]:
-        """Chunks in order, of which each thread asks for the next when it is its turn.
+        """Chunks in order; each thread takes the next one when it is its turn.
 
         A thread reads for itself while others compute, and computes with what its own core has in its cache.
         Where only one thread may read, chunks are read ahead instead.
@@ -113,7 +112,7 @@ class Reducer:
         starts = iter(range(0, len(array), rows))
 
         def own() -> Iterator[Numbers]:
-            memory = Buffers(rows * array.row_nbytes, most=0).empty((rows, *array.shape[1:]), array.dtype)
+            memory = array._memory(rows)
             for start in starts:
                 stop = min(len(array), start + rows)
                 array._read_rows(start, stop, memory[: stop - start])

@@ -1,9 +1,9 @@
 """Reductions: sums, means, deviations, extremes and histograms in one pass with bounded memory.
 
-An array is reduced piece by piece, by several threads, and what the pieces give is combined in the order of
-the rows: results do not depend on the number of threads. Sums are in float64 (integers exactly); variances
-of pieces are combined by the formula of Chan, Golub and LeVeque (1979), which does not
-subtract large numbers of each other.
+An array is reduced piece by piece, by several threads, and the results of the pieces are combined in the
+order of the rows: results do not depend on the number of threads. Sums are in float64 (integers exactly);
+variances of pieces are combined by the formula of Chan, Golub and LeVeque (1979), which does not subtract
+large numbers from each other.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Reductions(Rows):
         bins
             Their number, or their edges.
         range
-            Smallest and largest value. Without it the array is gone through twice.
+            Smallest and largest value. Without it there is another pass to find them.
         progress
             As in :meth:`mean`.
 
@@ -195,7 +195,7 @@ def _total(job: Reducer, wide: np.dtype[Any]) -> Numbers:
 
 
 def _together(values: Numbers, axes: tuple[int, ...]) -> int:
-    """How many rows NumPy had better take as one: it adds long rows faster."""
+    """How many rows to add as one: NumPy adds long rows faster."""
     width = values[:1].size
     together = 1 << (_LONG_ROW // max(1, width)).bit_length() >> 1
     fits = axes == (0,) and values.ndim > 1 and not len(values) % max(1, together)
@@ -212,7 +212,7 @@ def _sum(values: Numbers, axes: tuple[int, ...]) -> Numbers:
 
 
 def _subtract(values: Numbers, shift: Numbers, axes: tuple[int, ...]) -> None:
-    """Take ``shift`` off all that ``axes`` have, in place."""
+    """Subtract ``shift`` along ``axes``, in place."""
     together = _together(values, axes)
     if together == 1:
         values -= np.expand_dims(shift, axes)
@@ -224,8 +224,8 @@ def _subtract(values: Numbers, shift: Numbers, axes: tuple[int, ...]) -> None:
 def _squares(job: Reducer) -> Numbers:
     """The sum of the squared deviations from the mean.
 
-    Pieces are shifted by their first row. Its distance from their mean is then part of the variance, so that
-    what is lost by subtracting it is lost beside a number as large; of equal rows nothing remains at all.
+    Pieces are shifted by their first row. Its distance from their mean is part of the variance, so that the
+    rounding error of the shift is small beside the result; for equal rows the result is exactly 0.
     """
     wide = _wide(job.array.dtype if job.array.dtype.kind in "fc" else np.dtype(np.float64))
     width = max(1, math.prod(job.shape))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide._io.buffers import Buffers
 from lowtide._io.extents import AHEAD, Ints
 from lowtide._io.pending import Outcome, Pending, combined
 from lowtide._io.threads import in_threads, workers_for
@@ -98,6 +99,10 @@ class Rows(ReadOnly):
         if self.closed:
             raise ClosedError(f"{self.path}: a closed array cannot be pickled; pickle it before closing")
 
+    def _memory(self, rows: int) -> npt.NDArray[Any]:
+        """Memory for rows. Not by malloc, which might keep what was freed, so that passes add up."""
+        return Buffers(rows * self._row_nbytes, most=0).empty((rows, *self._shape[1:]), self._dtype)
+
     def _check_file(self) -> None:
         """Raise if the file was replaced or written to since the array was opened."""
         self._check_open()
@@ -106,8 +111,8 @@ class Rows(ReadOnly):
         """Device and inode of each file that rows are read from."""
         raise NotImplementedError
 
-    # For those who have checked what they ask for: rows are in bounds and not negative, `out` is contiguous,
-    # and hints to the kernel take at most `ahead` bytes of page cache.
+    # These check nothing: rows must be in bounds and not negative, and `out` contiguous. Hints to the kernel
+    # take at most `ahead` bytes of page cache.
 
     def _read_runs(
         self, starts: Ints, run: int, out: npt.NDArray[Any], ahead: int = AHEAD, *, ordered: bool = True
@@ -123,7 +128,7 @@ class Rows(ReadOnly):
         return Pending(self._read_runs, np.array([start]), stop - start, out)
 
     def _read_rows(self, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        """``_submit_rows``, for those who would only wait for it."""
+        """``_submit_rows`` and wait for it."""
         self._submit_rows(start, stop, out).wait()
 
     def _read_ordered(
@@ -131,7 +136,7 @@ class Rows(ReadOnly):
     ) -> Outcome:
         """Read the rows at places ``first`` to ``last`` of an order, as ``_read_runs`` does.
 
-        Each thread computes the order of its part: that takes a good part of the time of reading it.
+        Each thread computes the order of its part, which takes a good part of the time of reading it.
         """
         count = last - first
         parts = workers_for(count, count * self._row_nbytes) if self._parallel else 1

@@ -34,10 +34,10 @@ class Selection(ABC):
     """The attributes that it is pickled, compared and shown by, in the order of ``__init__``."""
 
     @abstractmethod
-    def __call__(self, numbers: Ints) -> Ints:
+    def __call__(self, numbers: Ints, /) -> Ints:
         """The row numbers in the source of rows ``numbers`` of the view."""
 
-    def at(self, number: int) -> int:
+    def at(self, number: int, /) -> int:
         """The row number of one row: loops ask for rows one by one, and arrays of one are slow."""
         return int(self(np.array([number]))[0])
 
@@ -72,11 +72,10 @@ class Stride(Selection):
             raise ArgumentError(f"start, stop and step must be integers, got {rows} ({error})") from None
         return cls(start, step, len(range(start, stop, step)))
 
-    def __call__(self, numbers: Ints) -> Ints:
+    def __call__(self, numbers: Any) -> Any:
         return self.start + self.step * numbers
 
-    def at(self, number: int) -> int:
-        return self.start + self.step * number
+    at = __call__
 
     def after(self, inner: Stride) -> Stride:
         """This selection of the rows that ``inner`` selects, as one."""

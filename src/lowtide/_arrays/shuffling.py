@@ -38,18 +38,18 @@ def shuffle(
 
     The result is NPY when ``path`` ends in ``.npy``, else raw; its rows come in the order of
     ``array.chunks(shuffle=True, seed=seed)``. The first pass reads the array in order and deals its rows out
-    to buckets of neighbouring places; the second brings each bucket, which fits the budget, into order where
-    it lies. So the disk sees long reads and writes only, and no space beyond the result is needed.
+    to buckets of neighbouring places; the second sorts each bucket, which fits the budget, in place. So the
+    disk sees only long reads and writes, and no space beyond the result is needed.
 
-    It is published when complete; a run that dies leaves the old file, and the next one starts afresh. So
-    ``path`` may even be the array's own file, which is then replaced.
+    It is published when complete; a run that dies leaves the old file, and the next one starts from the
+    beginning. So ``path`` may even be the array's own file, which is then replaced.
 
     Parameters
     ----------
     array
-        An open array, or the path of a file that ``lowtide.open`` needs no more than a path for.
+        An open array, or a path that ``lowtide.open`` opens without other arguments.
     path
-        The file to write. Symbolic links are followed, and a file that is there is replaced. An address is
+        The file to write. Symbolic links are followed, and an existing file is replaced. An address is
         written from front to back, so that the array is read in the shuffled order.
     seed
         The same seed gives the same order.
@@ -91,7 +91,7 @@ def shuffle(
 
 
 def _upload(array: Array, path: str, seed: int, budget: int | str, progress: Callable[[int], None]) -> None:
-    """To an object, which cannot be written in any order: rows are read as they come."""
+    """To an object, which is written from front to back: rows are read in the shuffled order."""
     from lowtide._arrays.uploaded import Uploaded
 
     where, is_npy = targets.resolve(path)
@@ -168,6 +168,6 @@ class _Shuffle:
             into, offset = into[got:], offset + got
 
     def _settle(self) -> None:
-        """Onto the disk and out of the page cache, so that neither piles up."""
+        """Flush to disk and drop from the page cache, so that neither dirty nor clean pages pile up."""
         sync_data(self._fd)
         evict(self._fd)

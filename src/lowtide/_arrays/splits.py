@@ -20,11 +20,11 @@ from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, IndexingError
 
 if TYPE_CHECKING:
-    from lowtide._arrays.array import Array
+    from lowtide._arrays.deriving import Rowwise, V
 
 _BLOCK = 256  # rows; a row's place in its block is two digits below 16
 _ROUNDS = 6
-_CLASSES = 2**16  # labels with more values are no classes
+_CLASSES = 2**16  # labels with more values are not classes
 _LABELS = 2**18  # labels at once
 _SAFE = 3 * 10**9  # rows up to which the square of a row number fits an int64
 
@@ -115,28 +115,20 @@ class Fold(Selection):
         size = len(range(number, total, folds))
         self.n = total - size if rest else size
 
-    def __call__(self, numbers: Ints) -> Ints:
+    def __call__(self, numbers: Any) -> Any:
         if not self.rest:
             return self.number + numbers * self.folds
-        turn, place = np.divmod(numbers, self.folds - 1)
-        rows: Ints = turn * self.folds + place + (place >= self.number)
-        return rows
-
-    def at(self, number: int) -> int:
-        if not self.rest:
-            return self.number + number * self.folds
-        turn, place = divmod(number, self.folds - 1)
+        turn, place = divmod(numbers, self.folds - 1)
         return turn * self.folds + place + (place >= self.number)
+
+    at = __call__
 
 
 def split(
-    array: Array, fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
-) -> tuple[Array, ...]:
-    """The parts of an array; see :meth:`Array.split`."""
-    try:
-        sizes = _sizes(array._row_count(), fractions)
-    except ArgumentError as error:
-        raise ArgumentError(f"{array.path}: {error}") from None
+    array: Rowwise[V], fractions: Sequence[float], seed: int, shuffle: bool, stratify: Any
+) -> tuple[V, ...]:
+    """The parts of an array or a zip; see :meth:`Array.split`."""
+    sizes = _sizes(array.path, array._row_count(), fractions)
     if stratify is not None:
         if not shuffle:
             raise ArgumentError("stratify divides each class at random; leave shuffle=False out")
@@ -145,19 +137,19 @@ def split(
     if not shuffle:
         borders = np.cumsum([0, *sizes]).tolist()
         return tuple(array.rows(start, start + size) for start, size in zip(borders, sizes, strict=False))
-    views = []
-    rest = array._rows_view(Local(len(array), whole("seed", seed)))
+    views, total = [], sum(sizes)
+    rest = array._rows_view(Local(total, whole("seed", seed)))
     for size in sizes[:-1]:
-        total = len(rest)
         views.append(rest._rows_view(Share(total, size, False)))
         rest = rest._rows_view(Share(total, total - size, True))
+        total -= size
     return (*views, rest)
 
 
 class Folds(Sequence[Any]):
     """``array.folds(...)``: as many pairs of views, ``(train, validation)``, as there are folds."""
 
-    def __init__(self, array: Array, folds: int, seed: int, stratify: Any) -> None:
+    def __init__(self, array: Rowwise[Any], folds: int, seed: int, stratify: Any) -> None:
         self._array = array
         self._count = count = whole("folds", folds, least=2)
         total = array._row_count()
@@ -174,36 +166,33 @@ class Folds(Sequence[Any]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[one] for one in range(self._count)[number]]
-        number = self._number(number)
+        try:
+            number = range(self._count)[operator.index(number)]
+        except (IndexError, TypeError):
+            raise IndexingError(f"{self._array.path}: there is no fold {number!r} of {self._count}") from None
         total = self._permutation.n
         if self._parts is not None:
             part = self._parts[number]
             rest = np.invert(part.bits[: -(-total // 8)])
             if total % 8:
-                rest[-1] &= 0xFF << -total % 8 & 0xFF  # what is behind the last row is not of the rest
+                rest[-1] &= 0xFF << -total % 8 & 0xFF  # bits behind the last row
             views = (Masked(rest, total - part.n), part)
             return tuple(self._array._rows_view(view) for view in views)
         permuted = self._array._rows_view(self._permutation)
         return tuple(permuted._rows_view(Fold(total, self._count, number, rest)) for rest in (True, False))
 
-    def _number(self, number: Any) -> int:
-        try:
-            return range(self._count)[operator.index(number)]
-        except (IndexError, TypeError):
-            raise IndexingError(f"{self._array.path}: there is no fold {number!r} of {self._count}") from None
-
     def __repr__(self) -> str:
         return f"<{self._count} folds of {self._array!r}>"
 
 
-def _sizes(total: int, fractions: Sequence[float]) -> list[int]:
+def _sizes(path: str, total: int, fractions: Sequence[float]) -> list[int]:
     """Rows of each part: fractions that add up to less than 1 leave the rest to one more."""
     for fraction in fractions:
         number = isinstance(fraction, int | float | np.number) and not isinstance(fraction, bool)
         if not number or not 0 < fraction < 1:
-            raise ArgumentError(f"a fraction must be above 0 and below 1, got {fraction!r}")
+            raise ArgumentError(f"{path}: a fraction must be above 0 and below 1, got {fraction!r}")
     if not fractions or sum(fractions) > 1 + 1e-9:
-        raise ArgumentError(f"fractions must add up to at most 1, got {list(fractions)}")
+        raise ArgumentError(f"{path}: fractions must add up to at most 1, got {list(fractions)}")
     borders = [round(total * float(border)) for border in np.cumsum(fractions)]
     if sum(fractions) > 1 - 1e-9:
         borders[-1] = total
@@ -216,7 +205,7 @@ def _sizes(total: int, fractions: Sequence[float]) -> list[int]:
 class _Dealer:
     """Deals the rows of each class out to parts, 256 rows of a class at a time.
 
-    What is kept is one bit per row and part, and for each class a count and the rows that are no 256 yet.
+    It keeps one bit per row and part and, for each class, a count and the rows that are fewer than 256.
     """
 
     def __init__(self, total: int, seed: int, sizes: list[int], parts: int) -> None:
@@ -256,9 +245,9 @@ class _Dealer:
         self._counts += np.bincount(parts, minlength=len(self.bits))
 
 
-def _stratified(array: Array, labels: Any, seed: int, sizes: list[int], parts: int) -> list[Masked]:
+def _stratified(array: Rowwise[Any], labels: Any, seed: int, sizes: list[int], parts: int) -> list[Masked]:
     """Masks of the parts, each with its share of every class, in one pass over the labels."""
-    total = len(array)
+    total = array._row_count()
     if np.shape(labels) != (total,):
         raise ArgumentError(
             f"{array.path}: stratify must have one label per row (shape {np.shape(labels)}, expected "

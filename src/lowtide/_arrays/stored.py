@@ -1,9 +1,8 @@
-"""An array in one file: where its header says that it is, and a reader of its rows."""
+"""An array in one file: the layout that its header gives, and a reader."""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ _TRANSPOSED_AT_ONCE = 2 * 2**20  # bytes of a Fortran-ordered file
 class StoredArray(Array):
     """The array that ``lowtide.open`` returns for one file."""
 
-    def __init__(self, layout: Layout, *, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
+    def __init__(self, layout: Layout, reader: ReaderName = "auto", cache: Cache = "keep") -> None:
         self._layout = layout
         self._describe(layout.shape, layout.dtype)
         self._settings = (reader, cache)
@@ -41,7 +40,7 @@ class StoredArray(Array):
         self._strides = tuple(strides if layout.fortran else strides[::-1])
         is_run = bool(self._shape) and not self._in_columns and 0 < self._row_nbytes <= LONGEST
         self._exports = _exports(self._dtype)
-        # What a single row takes, as one attribute: a class with __getattr__ is slow to find each.
+        # What reading a single row needs, as one attribute: a class with __getattr__ is slow to find each.
         rows = self._shape[0] if is_run and self._exports else 0
         self._single = (rows, layout.offset, self._row_nbytes, self._shape[1:], self._dtype)
         self._offset = layout.offset
@@ -74,11 +73,10 @@ class StoredArray(Array):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_pickled()
-        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
-        return _restore, (layout, *self._settings)
+        return StoredArray, (self._layout, *self._settings)
 
     def __getitem__(self, index: Any) -> Any:
-        # Rows and elements are asked for one by one in loops: planning would take longer than reading them.
+        # Loops ask for rows and elements one by one: planning would take longer than reading them.
         if type(index) is not int and isinstance(index, np.integer):
             index = int(index)
         if type(index) is int:
@@ -172,10 +170,6 @@ class StoredArray(Array):
             selection = Selection.of(place, self._shape, self._strides, self.itemsize)
             out[..., first : first + step] = selection.read(self._reader, self._layout.offset, self._dtype)
         return Outcome(1, 1)
-
-
-def _restore(layout: tuple[Any, ...], reader: ReaderName, cache: Cache) -> StoredArray:
-    return StoredArray(Layout(*layout), reader=reader, cache=cache)
 
 
 def _exports(dtype: np.dtype[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Where a writer's rows go: a new file, or the end of one that is there."""
+"""Where a writer's rows go: a new file, or the end of an existing one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READ_ONLY = (".npz", ".safetensors", ".h5", ".hdf5", ".parquet")
 def resolve(path: str | os.PathLike[str]) -> tuple[str, bool]:
     """The file to write for ``path``, through links, and whether it is NPY; else it is raw."""
     real = store.absolute(path) if store.is_address(path) else atomic.resolve(path)
-    # Either name may say it: a link of any name to x.npy, and x.npy as a link to a blob in some store.
+    # Either name may tell: a link of any name to x.npy, and x.npy as a link to a blob in some store.
     suffixes = {os.path.splitext(name)[1].lower() for name in (os.fspath(path), real)}
     for suffix in suffixes.intersection(_READ_ONLY):
         raise UnsupportedError(f"{real}: {suffix} files are read and not written; write .npy, or raw as .bin")
@@ -45,7 +45,8 @@ def recover(path: str) -> None:
         try:
             fd = os.open(path, os.O_RDWR)
         except FileNotFoundError:
-            _unlink(path + journal.SUFFIX)
+            with suppress(FileNotFoundError):
+                os.unlink(path + journal.SUFFIX)
             return
         try:
             if not atomic.lock(fd):
@@ -76,7 +77,7 @@ class Growing(atomic.Held):
         self._pace.wrote(self.end)
 
     def rewind(self, end: int) -> bool:
-        """Take back what was written from ``end`` on; whether that is possible."""
+        """Take back what was written from ``end`` on; return whether that was possible."""
         try:
             os.ftruncate(self.fd, end)
         except OSError:
@@ -125,7 +126,7 @@ class Shaped(atomic.Partial):
 
 
 class Appended(Growing):
-    """An old file that grows in place. Its journal says how much of it counts until the end is on disk."""
+    """An existing file that grows in place. Until it is closed its journal says how much of it counts."""
 
     def __init__(
         self, path: str, is_npy: bool, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None
@@ -194,13 +195,13 @@ def _published_npy(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int,
 
 def _published_raw(path: str, dtype: np.dtype[Any] | None, row_shape: tuple[int, ...] | None) -> Published:
     if dtype is None:
-        raise ArgumentError(f"{path}: a raw file does not say its dtype; pass the one it was written with")
+        raise ArgumentError(f"{path}: a raw file does not record its dtype; pass the one it was written with")
     row_shape = row_shape or ()
     width = math.prod(row_shape) * dtype.itemsize
     size = journal.published_size(path, os.stat(path).st_size)
     if width and size % width:
         raise errors.FormatError(
-            f"{path}: has {size} bytes, no multiple of rows of {width} bytes; "
+            f"{path}: has {size} bytes, not a multiple of rows of {width} bytes; "
             f"was it written with another dtype or row_shape?"
         )
     return dtype, row_shape, size // width if width else 0, size
@@ -222,8 +223,3 @@ def _undo(fd: int, header: bytes, size: int, journal_path: str) -> None:
         pass
     finally:
         os.close(fd)
-
-
-def _unlink(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)

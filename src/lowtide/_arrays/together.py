@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
 from lowtide._arrays.array import Array
-from lowtide._arrays.chunks import DEFAULT_BUDGET, Chunks, Plan
+from lowtide._arrays.chunks import DEFAULT_BUDGET, Plan
+from lowtide._arrays.deriving import Rowwise
 from lowtide._arrays.loaded import as_array
-from lowtide._arrays.orders import OrderName, RowOrder, Shuffle
-from lowtide._arrays.views import RowView
+from lowtide._arrays.orders import RowOrder
+from lowtide._arrays.selections import Selection
 from lowtide._io.pending import Pending, every
-from lowtide._ranks import Rank
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import format_size, parse_size
 from lowtide.errors import ArgumentError, BudgetError
-
-if TYPE_CHECKING:
-    from lowtide._arrays.splits import Folds
 
 Rows = Array | npt.NDArray[Any]
 
@@ -65,10 +62,10 @@ def zip(*arrays: Rows | Sequence[Rows] | Mapping[str, Rows], **named: Rows) -> Z
     return Zip(every, names)
 
 
-class Zip(ReadOnly):
+class Zip(ReadOnly, Rowwise["Zip"]):
     """Arrays of equally many rows; :func:`lowtide.zip` makes them.
 
-    Indexing, ``take`` and chunks give a tuple or a dict with what each array gives. ``rows``, ``select``,
+    Indexing, ``take`` and chunks give a tuple or a dict with one item per array. ``rows``, ``select``,
     ``split`` and ``folds`` are those of :class:`Array`, and give zips of views.
     """
 
@@ -115,8 +112,11 @@ class Zip(ReadOnly):
     def _wrap(self, parts: Sequence[Any]) -> Any:
         return tuple(parts) if self._names is None else dict(builtins.zip(self._names, parts, strict=True))
 
-    def _views(self, view: Callable[[Array], Array]) -> Zip:
-        return Zip([view(array) for array in self._arrays], self._names)
+    def _row_count(self) -> int:
+        return self._arrays[0]._row_count()
+
+    def _rows_view(self, selection: Selection) -> Zip:
+        return Zip([array._rows_view(selection) for array in self._arrays], self._names)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, tuple):
@@ -143,119 +143,8 @@ class Zip(ReadOnly):
     def __iter__(self) -> Iterator[Any]:
         return (self._wrap(row) for row in builtins.zip(*self._arrays, strict=True))
 
-    def rows(self, start: int | None = None, stop: int | None = None, step: int | None = None) -> Zip:
-        """A zip of views of some rows.
-
-        Parameters
-        ----------
-        start, stop, step
-            As in :meth:`Array.rows`.
-        """
-        return self._views(lambda array: array.rows(start, stop, step))
-
-    def select(self, rows: npt.ArrayLike | slice | range) -> Zip:
-        """A zip of views of the rows in a list or mask.
-
-        Parameters
-        ----------
-        rows
-            As in :meth:`Array.select`.
-        """
-        return self._views(lambda array: array.select(rows))
-
-    def split(
-        self, *fractions: float, seed: int = 0, shuffle: bool = True, stratify: Any = None
-    ) -> tuple[Zip, ...]:
-        """Zips of disjoint parts.
-
-        Parameters
-        ----------
-        *fractions, seed, shuffle, stratify
-            As in :meth:`Array.split`.
-        """
-        if not shuffle:
-            each = [array.split(*fractions, shuffle=False, stratify=stratify) for array in self._arrays]
-            return tuple(Zip(part, self._names) for part in builtins.zip(*each, strict=True))
-        parts = self._arrays[0].split(*fractions, seed=seed, shuffle=shuffle, stratify=stratify)
-        return tuple(self._like(part) for part in parts)
-
-    def _like(self, part: Array) -> Zip:
-        """Of every array the rows that ``part`` has of the first, so that labels are looked at once."""
-        assert isinstance(part, RowView)
-        first = self._arrays[0]
-        selections = part._selections
-        if isinstance(first, RowView):
-            selections = selections[len(first._selections) :]
-        return self._views(lambda array: array._rows_view(*selections))
-
-    def folds(self, folds: int, seed: int = 0, *, stratify: Any = None) -> Sequence[tuple[Zip, Zip]]:
-        """Zips of the parts of each fold.
-
-        Parameters
-        ----------
-        folds, seed, stratify
-            As in :meth:`Array.folds`.
-        """
-        return _ZipFolds(self, self._arrays[0].folds(folds, seed, stratify=stratify))
-
-    def chunks(
-        self,
-        rows: int | None = None,
-        *,
-        budget: int | str | None = None,
-        order: OrderName | None = None,
-        shuffle: Shuffle | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        drop_last: bool = False,
-        prefetch: int = 1,
-        reuse: bool = False,
-        with_rows: bool = False,
-        rank: Rank = None,
-        world_size: int | None = None,
-    ) -> Chunks:
-        """Go through all rows of all arrays once, in one order; each chunk is a tuple or a dict of ndarrays.
-
-        Parameters
-        ----------
-        rows, order, shuffle, seed, epoch, drop_last, prefetch, reuse, rank, world_size
-            As in :meth:`Array.chunks`.
-        budget
-            Memory for everything in flight, of all arrays together.
-        with_rows
-            Give pairs ``(rows, chunk)``.
-        """
-        return Chunks(
-            self,
-            rows,
-            budget=budget,
-            order=order,
-            shuffle=shuffle,
-            seed=seed,
-            epoch=epoch,
-            drop_last=drop_last,
-            prefetch=prefetch,
-            reuse=reuse,
-            with_rows=with_rows,
-            rank=rank,
-            world_size=world_size,
-        )
-
     def _pass(self, kind: type[RowOrder], key: int, rows: int | None, **options: Any) -> Any:
         return JointPlan(self, kind, key, rows, **options)
-
-
-class _ZipFolds(Sequence[Any]):
-    def __init__(self, zipped: Zip, folds: Folds) -> None:
-        self._zip, self._folds = zipped, folds
-
-    def __len__(self) -> int:
-        return len(self._folds)
-
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
-        return tuple(self._zip._like(part) for part in self._folds[number])
 
 
 class JointPlan:
@@ -268,41 +157,34 @@ class JointPlan:
         self._zip = zipped
         self._with_rows = with_rows
         arrays = zipped.arrays
-        plan = partial(self._plan, kind, key, {**options, "arrays": len(arrays)})
-        if rows is not None and budget is None:
-            self.plans = [plan(array, rows, None) for array in arrays]
-        else:
-            total = DEFAULT_BUDGET if budget is None else parse_size(budget)
-            # A narrow array gets more than by its width: numbers and hints cost it as much as others.
-            weights = [array.row_nbytes + zipped.row_nbytes / (8 * len(arrays)) + 1 for array in arrays]
-            if rows is None:
-                shares = [int(total * weight / sum(weights)) for weight in weights]
-                parts = builtins.zip(arrays, shares, strict=True)
-                rows = min(plan(array, None, share).rows for array, share in parts)
-            else:
-                least = [plan(array, rows, None).least for array in arrays]
-                if sum(least) > total:
-                    raise BudgetError(
-                        f"{zipped.path}: a budget of {format_size(total)} is too small for chunks of {rows} "
-                        f"rows of {len(arrays)} arrays; the smallest that works is {sum(least)} bytes "
-                        f"({format_size(sum(least))})"
-                    )
-                spare = total - sum(least)
-                shares = [
-                    need + int(spare * weight / sum(weights))
-                    for need, weight in builtins.zip(least, weights, strict=True)
-                ]
+        plan: Any = partial(Plan, kind=kind, key=key, with_rows=False, arrays=len(arrays), **options)
+        total = DEFAULT_BUDGET if budget is None else parse_size(budget)
+        # A narrow array gets more than by its width: numbers and hints cost it as much as others.
+        weights = [array.row_nbytes + zipped.row_nbytes / (8 * len(arrays)) + 1 for array in arrays]
+        shares: list[int | None] = [int(total * weight / sum(weights)) for weight in weights]
+        if rows is None:
             parts = builtins.zip(arrays, shares, strict=True)
-            self.plans = [plan(array, rows, share) for array, share in parts]
+            rows = min(plan(array, rows=None, budget=share).rows for array, share in parts)
+        elif budget is None:
+            shares = [None] * len(arrays)
+        else:
+            least = [plan(array, rows=rows, budget=None).least for array in arrays]
+            if sum(least) > total:
+                raise BudgetError(
+                    f"{zipped.path}: a budget of {format_size(total)} is too small for chunks of {rows} "
+                    f"rows of {len(arrays)} arrays; the smallest that works is {sum(least)} bytes "
+                    f"({format_size(sum(least))})"
+                )
+            spare = total - sum(least)
+            shares = [
+                need + int(spare * weight / sum(weights))
+                for need, weight in builtins.zip(least, weights, strict=True)
+            ]
+        parts = builtins.zip(arrays, shares, strict=True)
+        self.plans = [plan(array, rows=rows, budget=share) for array, share in parts]
         self.rows, self.count = self.plans[0].rows, self.plans[0].count
         self.in_flight = sum(each.in_flight for each in self.plans)
         self.together = 1
-
-    @staticmethod
-    def _plan(
-        kind: type[RowOrder], key: int, options: Any, array: Array, rows: int | None, budget: int | None
-    ) -> Plan:
-        return Plan(array, kind, key, rows, budget=budget, with_rows=False, **options)
 
     @property
     def path(self) -> str:

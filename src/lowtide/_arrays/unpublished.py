@@ -1,4 +1,4 @@
-"""What this process has created and not yet published: one writer per path, and none lost without a word."""
+"""The writers that this process has not yet published: one per path, and a warning for each that is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Literal, Protocol
 
 State = Literal["open", "closing", "closed", "aborted", "failed", "replaced", "forked"]
-"""What a writer may be."""
+"""The states of a writer."""
 
 
 class Unpublished(Protocol):
@@ -22,16 +22,16 @@ class Unpublished(Protocol):
     def path(self) -> str: ...
 
     def _discard(self, state: State) -> bool:
-        """End it without publishing; whether it was open."""
+        """End it without publishing; return whether it was open."""
 
     def _loss(self) -> str:
         """What is lost with it, as the start of a sentence."""
 
 
 CREATING = threading.RLock()
-"""Held while a writer is made."""
+"""Held while a writer is created."""
 _WRITERS: weakref.WeakValueDictionary[str, Unpublished] = weakref.WeakValueDictionary()
-_LOST: dict[str, str] = {}  # paths whose last writer was never closed, and what to say of them
+_LOST: dict[str, str] = {}  # paths whose last writer was never closed, and the message about it
 
 
 def take_over(path: str) -> None:
@@ -47,12 +47,12 @@ def take_over(path: str) -> None:
 
 
 def add(writer: Unpublished) -> None:
-    """Watch over a new writer."""
+    """Register a new writer."""
     _WRITERS[writer.path] = writer
 
 
 def published(path: str) -> None:
-    """Nothing of ``path`` is lost any more."""
+    """Forget that a writer of ``path`` was lost."""
     _LOST.pop(path, None)
 
 

@@ -20,9 +20,9 @@ class Uploaded:
     """A new object, visible when it is complete.
 
     The header of an NPY file counts the rows, and comes first, but objects are written from front to back. So
-    the rows of one that is not small go to an object beside it, ``NAME.partial-…``, which is read back behind
-    the header when their number is known. Where it is known from the start, as ``rows``, all is written once.
-    A raw file has no header.
+    the rows of one that is not small go to an object beside it, ``NAME.partial-…``, which is copied behind
+    the header when their number is known. If it is known from the start, as ``rows``, all is written once. A
+    raw file has no header.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Uploaded:
         self.end += len(data)
 
     def rewind(self, end: int) -> bool:
-        """Take back what was written from ``end`` on; whether that is possible."""
+        """Take back what was written from ``end`` on; return whether that was possible."""
         if self.end != end and self.end != len(self._front):  # it was sent
             return False
         del self._front[end:]

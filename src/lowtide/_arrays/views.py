@@ -1,7 +1,7 @@
-"""Views: arrays that are parts or conversions of others, and read nothing until they are asked.
+"""Views: arrays that are parts or conversions of others, and are read on demand.
 
-A view is an ``Array``: it implements the reads of rows by those of its source. What selects rows stays
-outermost and what converts rows is below it, so that the view of a view is never deeper than needed.
+A view is an ``Array``: it implements the reads of rows by those of its source. Selections of rows stay
+outermost, with conversions below them, so that the view of a view is never deeper than needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lowtide._arrays.array import Array
 from lowtide._arrays.conversions import Conversion, is_names
-from lowtide._arrays.indexing import Axis, items_of, read_in_order
+from lowtide._arrays.indexing import Axis, as_arrays, items_of, read_in_order, wrap, wrap_array
 from lowtide._arrays.selections import Selection, Stride
 from lowtide._arrays.stored import StoredArray
 from lowtide._io.extents import AHEAD, Ints, of_records
@@ -22,7 +22,7 @@ from lowtide.errors import IndexingError
 
 _STAGE = 2**20  # bytes of rows that are read to be picked from, or converted
 _AT_ONCE = 2**15  # rows whose numbers are computed at once
-_SPARSE = 4  # of so many rows one is wanted: then the others are not read through
+_SPARSE = 4  # if fewer than one row in so many is wanted, the others are not read
 
 
 class ByRows(Array):
@@ -69,23 +69,15 @@ class ByRows(Array):
         at = next(i for i, item in enumerate(items) if item is not None and item is not Ellipsis)
         before, rows, after = items[:at], items[at], items[at + 1 :]
         if isinstance(rows, int):
-            row = np.empty((1, *self.shape[1:]), self.dtype)
-            if not -len(self) <= rows < len(self):
-                raise IndexingError(f"index {rows} is out of bounds for axis 0 with size {len(self)}")
             if any(isinstance(item, np.ndarray) for item in after):
                 return self._take_items([*before, np.array(rows), *after])
-            self._read_rows(rows % len(self), rows % len(self) + 1, row)
+            number, row = wrap(rows, 0, len(self)), np.empty((1, *self.shape[1:]), self.dtype)
+            self._read_rows(number, number + 1, row)
             return row[(*before, 0, *after)]
         if isinstance(rows, slice):
             return self._take_slice(before, Stride.of(rows, len(self)), after)
         if rows.dtype.kind == "b":
-            for length, size in zip(rows.shape, self.shape, strict=False):
-                if length != size:
-                    raise IndexingError(
-                        f"boolean index did not match indexed array; size of axis is {size} but size of "
-                        f"corresponding boolean axis is {length}"
-                    )
-            return self._take_items([*before, *rows.nonzero(), *after])
+            return self._take_items([*before, *as_arrays(rows, 0, self.shape), *after])
         if all(isinstance(item, slice) and item == slice(None) for item in after) and not before:
             return self.take(rows)
         return self._take_listed(before, rows, after)
@@ -110,10 +102,7 @@ class ByRows(Array):
 
     def _take_listed(self, before: list[Any], rows: npt.NDArray[Any], after: list[Any]) -> Any:
         """Rows by number along with other lists: each row is read once."""
-        if rows.size and not -len(self) <= int(rows.min()) <= int(rows.max()) < len(self):
-            wrong = int(rows.max()) if int(rows.max()) >= len(self) else int(rows.min())
-            raise IndexingError(f"index {wrong} is out of bounds for axis 0 with size {len(self)}")
-        numbers, places = np.unique(np.where(rows < 0, rows + len(self), rows), return_inverse=True)
+        numbers, places = np.unique(wrap_array(rows, 0, len(self)), return_inverse=True)
         return self.take(numbers)[(*before, places.reshape(rows.shape), *after)]
 
 
@@ -216,7 +205,7 @@ class RowView(View):
         return self._source._submit_runs(starts + (self._offset or 0), targets, rows, out)
 
     def _read_near(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
-        """Read rows that follow each other: if many of the source's rows are wanted, it is read through."""
+        """Read consecutive rows; where many of the source's rows are wanted, all of them are read."""
         source, outcomes = self._source, []
         width = max(1, self.row_nbytes)
         stage = np.empty((max(1, _STAGE // width), *self.shape[1:]), self.dtype)
@@ -295,7 +284,7 @@ class ConvertedView(View):
     def _read_through(self, start: int, stop: int, out: npt.NDArray[Any]) -> Outcome:
         source = self._source
         if source.row_nbytes > _SPARSE * self.row_nbytes and source.row_nbytes > 2**16:
-            step = _AT_ONCE  # rows of which most would be read for nothing
+            step = _AT_ONCE  # most of what else is in these rows would be read for nothing
             return combined(
                 self._read_runs(np.arange(first, min(stop, first + step)), 1, out[first - start :][:step])
                 for first in range(start, stop, step)

@@ -1,4 +1,4 @@
-"""Arrays whose elements can be assigned: files that are there, and new ones of a known shape."""
+"""Arrays whose elements can be assigned: existing files, and new ones of a known shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,7 +30,7 @@ from lowtide._io import atomic
 from lowtide._io.identity import Identity
 from lowtide._io.pace import ScatteredPace
 from lowtide._io.reader import Cache, ReaderName
-from lowtide._io.system import sync_data, write_at
+from lowtide._io.system import sync_data
 from lowtide.errors import ArgumentError, IndexingError, UnsupportedError, WriteError
 
 _AT_ONCE = 4 * 2**20  # bytes converted and written at once
@@ -38,7 +38,7 @@ _FORMATS = ("npy", "raw", "safetensors")
 
 
 class _Elements(NamedTuple):
-    """What is assigned to: all of an array, or a field of its records."""
+    """The target of an assignment: all of an array, or a field of its records."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -49,8 +49,8 @@ class _Elements(NamedTuple):
 class WritableArray(Publishing, StoredArray):
     """An :class:`Array` whose elements can be assigned, in bounded memory and with few unwritten pages.
 
-    ``lowtide.open(path, mode="r+")`` opens a file that is there, and ``lowtide.create(path, dtype,
-    shape=...)`` makes a new one. ``out[index] = values`` takes every index that ``out[index]`` reads, values
+    ``lowtide.open(path, mode="r+")`` opens an existing file, and ``lowtide.create(path, dtype,
+    shape=...)`` creates one. ``out[index] = values`` takes every index that ``out[index]`` reads, values
     that broadcast to it, and other lowtide arrays of its shape, which are copied piece by piece. A field of
     records is assigned as ``out["x"][rows] = values``; other views are read-only. Values that do not fit are
     refused as by ``create``; those of pieces of 4 MiB before them have been written by then.
@@ -83,7 +83,7 @@ class WritableArray(Publishing, StoredArray):
         # A new file is locked by whoever created it.
         self._file = _WritableFile(layout.path, lock=self._final == layout.path)
         identity = Identity.of(os.fstat(self._file.fd()))._replace(written=True)
-        super().__init__(replace(layout, identity=identity), reader=reader, cache=cache)
+        super().__init__(replace(layout, identity=identity), reader, cache)
 
     @property
     def path(self) -> str:
@@ -99,8 +99,10 @@ class WritableArray(Publishing, StoredArray):
             field[...] = value if isinstance(index, str) else _field_of(value, name, self.path)
 
     def _fields(self, names: str | list[str]) -> Array:
+        if not isinstance(names, str):
+            return super()._fields(names)
         try:
-            return WritableField(self, Fields(names)) if isinstance(names, str) else super()._fields(names)
+            return WritableField(self, Fields(names))
         except IndexingError as error:
             raise IndexingError(f"{self.path}: {error}") from None
 
@@ -120,7 +122,7 @@ class WritableArray(Publishing, StoredArray):
     def _values(
         self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[[tuple[slice, ...]], npt.NDArray[Any]]:
-        """What gives the values for a place in the selection; an error if they do not fit its shape."""
+        """A function of the values for a place in the selection; an error if they do not fit its shape."""
         if isinstance(value, Array) and value.shape == shape:
             source = value
             if self._inodes() & source._inodes():  # what is read would have been written a piece before
@@ -153,23 +155,14 @@ class WritableArray(Publishing, StoredArray):
         converted = _casting.convert(self.path, rows, elements.dtype, self._casting, first)
         converted = converted.reshape(values.shape)
         fd = self._file.fd()
-        span = [0, 0, 0]  # first byte, end and bytes of some records
-
-        def record(offset: int, data: memoryview) -> None:
-            write_at(fd, data, offset)
-            span[0] = offset if not span[2] else min(span[0], offset)
-            span[1] = max(span[1], offset + len(data))
-            span[2] += len(data)
-
-        for records in assignment.write(part, converted, record, elements.offset):
-            self._pace.wrote(fd, span[0], span[1], span[2], records)
-            span[:] = 0, 0, 0
+        for written in assignment.write(part, converted, fd, elements.offset):
+            self._pace.wrote(fd, *written)
 
     def flush(self) -> None:
-        """Put everything that was assigned on disk; when it returns, a loss of power takes none of it away.
+        """Put everything that was assigned on disk, so that it survives a loss of power.
 
-        It waits for what this process and others wrote to the file. A new file still has no name after it:
-        ``close`` gives it one.
+        That includes what other processes wrote to the file. A new file has its final name only after
+        ``close``.
         """
         self._check_open()
         with errors.write_errors(self.path):
@@ -221,7 +214,7 @@ class WritableArray(Publishing, StoredArray):
         )
 
     def _discard(self, state: State) -> bool:
-        """End it without publishing; whether there was something to publish."""
+        """End it without publishing; return whether there was something to publish."""
         if self._partial is None or not self._partial.held:
             return False
         self.abort()
@@ -236,8 +229,7 @@ class WritableArray(Publishing, StoredArray):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
-        layout = tuple(getattr(self._layout, field.name) for field in fields(self._layout))
-        return _restore, (layout, *self._settings, self._casting, self._final)
+        return _restore, (self._layout, *self._settings, self._casting, self._final)
 
 
 class WritableField(ConvertedView):
@@ -269,13 +261,10 @@ def _field_of(value: Any, name: str, path: str) -> Any:
     return value[name]
 
 
-def _restore(
-    layout: tuple[Any, ...], reader: ReaderName, cache: Cache, casting: Casting, final: str
-) -> WritableArray:
-    """In another process: it writes the same file, be it under its temporary name, and publishes nothing."""
-    at = Layout(*layout)
-    restored = WritableArray(at, reader=reader, cache=cache, casting=casting, path=final)
-    inode = at.identity and at.identity.inode
+def _restore(layout: Layout, reader: ReaderName, cache: Cache, casting: Casting, final: str) -> WritableArray:
+    """In another process: it writes the same file, even under its temporary name, and publishes nothing."""
+    restored = WritableArray(layout, reader=reader, cache=cache, casting=casting, path=final)
+    inode = layout.identity and layout.identity.inode
     if restored._layout.identity is not None and restored._layout.identity.inode != inode:
         restored.abort()
         raise WriteError(
@@ -287,7 +276,7 @@ def _restore(
 
 
 def open_in_place(layout: Layout, reader: ReaderName, cache: Cache, casting: Casting) -> WritableArray:
-    """The array of a file that is there, to be written in place."""
+    """The array of an existing file, to be written in place."""
     if layout.format not in _FORMATS:
         remedy = "write the array to an .npy file with lowtide.create"
         raise UnsupportedError(
@@ -312,7 +301,7 @@ def create_shaped(
 class _WritableFile:
     """A descriptor for writing in each process that has the array: those of a parent are not used after fork.
 
-    Files that are there are locked together with others who write in place, so that none appends to them.
+    Existing files have a lock that is shared by all who write in place, so that nobody appends to them.
     """
 
     def __init__(self, path: str, *, lock: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
 from collections.abc import Mapping
@@ -16,11 +15,13 @@ from lowtide import errors
 from lowtide._arrays import casting as _casting
 from lowtide._arrays import targets, unpublished
 from lowtide._arrays.casting import Casting
+from lowtide._arrays.formats.layout import parse_dtype
 from lowtide._arrays.unpublished import State
 from lowtide._arrays.writable import WritableArray, create_shaped
 from lowtide._closing import Publishing
 from lowtide._io import store
 from lowtide._readonly import ReadOnly
+from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, BusyError, ClosedError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -80,30 +81,30 @@ def create(
 
     The file is NPY when ``path`` ends in ``.npy``, else raw.
 
-    Use it as a context manager. The file appears under its name, complete and on disk, when the block ends
-    well; when it fails, nothing appears and an older file of that name is untouched. Memory and dirty page
+    Use it as a context manager. The file appears under its name, complete and on disk, when the block ends;
+    after an exception nothing appears, and an older file of that name is untouched. Memory and dirty page
     cache stay bounded however much is written.
 
-    A writer that is never closed publishes nothing, and says so: a ``ResourceWarning``, and a line on
-    standard error when the program ends. Creating the same path again in the same process, as by running a
-    cell of a notebook again, aborts the older writer with a ``ResourceWarning``.
+    A writer that is never closed publishes nothing; there is a ``ResourceWarning``, and a line on standard
+    error when the program ends. Creating the same path again in the same process, as by running a cell of a
+    notebook again, aborts the older writer with a ``ResourceWarning``.
 
     Parameters
     ----------
     path
-        The file to write. Symbolic links are followed. A file that is there is replaced when the block ends
-        well; the new one has its mode. An address such as ``"s3://bucket/out.npy"`` is written in parts, and
+        The file to write. Symbolic links are followed. An existing file is replaced when the block ends; the
+        new one has its mode. An address such as ``"s3://bucket/out.npy"`` is written in parts, and
         visible when it is complete; rows can be appended to a new object only.
     dtype
-        The dtype of the file. With ``append=True`` it may be left out for an NPY file that is there.
+        The dtype of the file. With ``append=True`` it may be left out for an existing NPY file.
     row_shape
-        The shape of one row, ``()`` by default; of an NPY file that is appended to, that of its rows.
+        The shape of one row, ``()`` by default; with ``append=True`` that of the rows of the NPY file.
     shape
-        The shape of an array that is filled in any order, as in ``out[rows] = values``; what is never
-        assigned is 0. See :class:`lowtide.WritableArray`. Without it, rows are appended.
+        The shape of an array that is filled in any order, as in ``out[rows] = values``; elements that are
+        never assigned are 0. See :class:`lowtide.WritableArray`. Without it, rows are appended.
     append
-        Add rows to the file that is there (or to a new one). Readers see the rows that were there before
-        until the block has ended well, and again if it fails or the machine dies.
+        Add rows to an existing file (or to a new one). Readers see only the rows that were there before until
+        the block has ended, and also if it fails or the machine dies.
     casting
         What to do with rows of another dtype. ``"same_kind"`` converts them if every value fits: precision
         may be lost, but integers and floats out of range, text that is too long, times that the unit cannot
@@ -131,6 +132,7 @@ def create(
     where, is_npy = targets.resolve(path)
     kind = None if dtype is None else _checked_dtype(where, dtype)
     row = None if row_shape is None else _checked_shape(where, row_shape)
+    lengths = None if shape is None else _checked_shape(where, shape, "shape")
     if casting not in ("same_kind", "unsafe"):
         raise ArgumentError(f"{where}: casting must be 'same_kind' or 'unsafe', got {casting!r}")
     if store.is_address(where) and (shape is not None or append):
@@ -138,48 +140,36 @@ def create(
             f"{where}: an object cannot be changed in place, as shape= or append=True would; create it with "
             "row_shape and append all rows, or write a file and copy it with lowtide.copy"
         )
-    with unpublished.CREATING, store.using(path, storage_options):
-        if shape is not None:
-            return _shaped(where, is_npy, kind, shape, casting, append or row_shape is not None)
-        there = append and os.path.exists(where)
-        if kind is None and not there:
-            raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its rows")
-        unpublished.take_over(where)
-        target: Target
-        if kind is not None and store.is_address(where):
-            from lowtide._arrays.uploaded import Uploaded
-
-            target = Uploaded(where, is_npy, kind, row or ())
-        elif kind is None or there:
-            target = targets.Appended(where, is_npy, kind, row)
-        else:
-            target = targets.Fresh(where, is_npy, kind, row or ())
-        writer = Writer(target, casting)
-        unpublished.add(writer)
-    return writer
-
-
-def _shaped(
-    where: str, is_npy: bool, kind: np.dtype[Any] | None, shape: Any, casting: Casting, rows_too: bool
-) -> WritableArray:
-    if rows_too:
+    if shape is not None and (append or row_shape is not None):
         raise ArgumentError(
             f"{where}: shape was given together with append or row_shape; pass shape for an array whose "
             f"elements are assigned, or row_shape for rows that are appended"
         )
-    if kind is None:
-        raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its elements")
-    lengths = _checked_shape(where, shape, "shape")
-    unpublished.take_over(where)
-    array = create_shaped(where, is_npy, kind, lengths, casting)
-    unpublished.add(array)
-    return array
+    with unpublished.CREATING, store.using(path, storage_options):
+        there = append and os.path.exists(where)
+        if kind is None and not there:
+            elements = "rows" if shape is None else "elements"
+            raise ArgumentError(f"{where}: a new file needs a dtype; pass the dtype of its {elements}")
+        unpublished.take_over(where)
+        writer: Writer | WritableArray
+        if kind is None or there:
+            writer = Writer(targets.Appended(where, is_npy, kind, row), casting)
+        elif lengths is not None:
+            writer = create_shaped(where, is_npy, kind, lengths, casting)
+        elif store.is_address(where):
+            from lowtide._arrays.uploaded import Uploaded
+
+            writer = Writer(Uploaded(where, is_npy, kind, row or ()), casting)
+        else:
+            writer = Writer(targets.Fresh(where, is_npy, kind, row or ()), casting)
+        unpublished.add(writer)
+    return writer
 
 
 class Writer(ReadOnly, Publishing):
     """Takes rows, and publishes them when closed; see :func:`create`. Threads may share one."""
 
-    _state: State = "aborted"  # until it is made
+    _state: State = "aborted"  # until it is created
     _remedy = "create the file with other arguments"
 
     def __init__(self, target: Target, casting: Casting) -> None:
@@ -268,7 +258,7 @@ class Writer(ReadOnly, Publishing):
             self._end("failed")
 
     def close(self) -> None:
-        """Publish what was appended; idempotent, and an error when it cannot be published any more."""
+        """Publish what was appended; idempotent. Raises if it can no longer be published."""
         if self._state in ("closed", "aborted"):
             return
         self._check_open()
@@ -285,11 +275,11 @@ class Writer(ReadOnly, Publishing):
             unpublished.published(self.path)
 
     def abort(self) -> None:
-        """Forget what was appended; idempotent, and harmless after ``close``."""
+        """Discard what was appended; idempotent, and harmless after ``close``."""
         self._discard("aborted")
 
     def _discard(self, state: State) -> bool:
-        """End it without publishing; whether it was open."""
+        """End it without publishing; return whether it was open."""
         if self._state == "closing" and self._target.held:
             with self._lock:  # another thread publishes it, and has the path until that is done
                 return False
@@ -309,7 +299,7 @@ class Writer(ReadOnly, Publishing):
         return self._state == "open" and self._target.held
 
     def _ended(self) -> State:
-        """What it is while it is not open: only a fork takes a target away from an open writer."""
+        """The state while it is not open: only a fork takes a target away from an open writer."""
         return "forked" if self._state == "open" else self._state
 
     def _check_open(self) -> None:
@@ -320,7 +310,7 @@ class Writer(ReadOnly, Publishing):
         if self._appending:
             raise BusyError(
                 f"{self.path}: rows are being appended in this very thread, which a signal handler or "
-                f"finalizer interrupted; set a flag there, and append or close when it is back"
+                f"finalizer interrupted; set a flag there, and append or close after it has returned"
             )
 
     def __enter__(self) -> Writer:
@@ -348,19 +338,15 @@ class Writer(ReadOnly, Publishing):
 def _checked_shape(path: str, given: Any, name: str = "row_shape") -> tuple[int, ...]:
     lengths = given if isinstance(given, (tuple, list)) else (given,)
     try:
-        shape = tuple(-1 if isinstance(length, bool) else operator.index(length) for length in lengths)
-    except TypeError:
-        shape = (-1,)
-    if any(length < 0 for length in shape):
-        raise ArgumentError(f"{path}: {name} must be an integer >= 0 or a tuple of them, got {given!r}")
-    return shape
+        return tuple(whole(name, length, least=0) for length in lengths)
+    except ArgumentError:
+        raise ArgumentError(
+            f"{path}: {name} must be an integer >= 0 or a tuple of them, got {given!r}"
+        ) from None
 
 
 def _checked_dtype(path: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise ArgumentError(f"{path}: dtype {dtype!r} is not understood: {error}") from None
+    kind = parse_dtype(dtype, f"{path}: dtype")
     if kind.hasobject:
         raise UnsupportedError(f"{path}: objects can only be stored as pickles, which lowtide does not write")
     if not kind.itemsize or kind.subdtype:

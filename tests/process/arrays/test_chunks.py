@@ -49,7 +49,8 @@ def test_a_child_does_not_write_into_its_parents_window(array: lowtide.Array) ->
     next(chunks)
     order = chunks._plan._order
     assert isinstance(order, orders.BlockOrder)
-    window = order._window_rows
+    assert order._held is not None
+    window = order._held.rows
     before = window.copy()
 
     def overwrite() -> bool:

@@ -530,13 +530,30 @@ def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
     read, states = StoredArray._read_runs, []
 
     def forked(*arguments: Any, **options: Any) -> Any:
-        states.append(order._window)
+        states.append(order._held)
         return read(*arguments, **options)
 
     with mock.patch.object(StoredArray, "_read_runs", forked):
         order._load_window(0)
-    assert set(states) == {-1}
+    assert set(states) == {None}
     assert (next(chunks) == want[1]).all()
+
+
+@pytest.mark.parametrize("last", [1, 100], ids=["closed", "exhausted"])
+def test_blocks_release_their_window_at_the_end(array: lowtide.Array, last: int) -> None:
+    chunks = array.chunks(10, shuffle="blocks")
+    order = chunks._plan._order
+    for _ in range(last):
+        next(chunks)
+    assert vars(order)["_held"] is not None
+    state = chunks.state_dict()
+    if last == 1:
+        chunks.close()
+    else:
+        assert next(chunks, None) is None
+    assert vars(order)["_held"] is None
+    chunks.load_state_dict(state | {"position": 7})
+    assert (next(chunks) == array.chunks(10, shuffle="blocks")[7]).all()
 
 
 def test_one_pass_and_indexing_side_by_side(array: lowtide.Array) -> None:

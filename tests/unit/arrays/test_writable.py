@@ -355,6 +355,13 @@ class TestValues:
                     out[field] = value
             assert out[:].tolist() == [(0, b"")] * 3
 
+    def test_missing_fields_are_refused_with_the_path_once(self, tmp_path: Path) -> None:
+        with lowtide.create(tmp_path / "r.npy", [("id", "i4"), ("tag", "S3")], shape=3) as out:
+            for names in ("no", ["id", "no"]):
+                with pytest.raises(IndexingError) as raised:
+                    out[names]
+                assert str(raised.value).count("r.npy") == 1
+
     def test_other_views_are_read_only(self, array: Any) -> None:
         for view in (array.rows(1), array.select([0]), array.columns[0], array.astype("f4")):
             with pytest.raises(TypeError, match=r"views are read-only; assign to the array itself"):

@@ -125,7 +125,7 @@ def test_append_to_another_kind_of_array_says_what_is_there(tmp_path: Path) -> N
         lowtide.create(path, "f4", 3, append=True)
     raw = tmp_path / "old.bin"
     raw.write_bytes(b"12345")
-    with pytest.raises(FormatError, match=r"old\.bin: has 5 bytes, no multiple of rows of 4 bytes"):
+    with pytest.raises(FormatError, match=r"old\.bin: has 5 bytes, not a multiple of rows of 4 bytes"):
         lowtide.create(raw, "f4", append=True)
 
 
@@ -159,6 +159,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtyp
         pytest.param("x.npy", object, (), UnsupportedError, "pickles", id="objects"),
         pytest.param("x.npy", "S0", (), ArgumentError, "no fixed size", id="no size"),
         pytest.param("x.npy", "no such type", (), ArgumentError, "not understood", id="dtype"),
+        pytest.param("x.npy", "(,)f8", (), ArgumentError, "not understood", id="dtype syntax"),
         pytest.param("x.npy", "f4", (-1,), ArgumentError, r"integer >= 0 .* got \(-1,\)", id="shape"),
         pytest.param("x.npz", "f4", (), UnsupportedError, r"\.npz files are read and not written", id="npz"),
     ],
@@ -472,7 +473,7 @@ def test_an_append_takes_dtype_and_row_shape_from_the_file(tmp_path: Path) -> No
         out.append([3, 4])
     assert np.load(tmp_path / "a.npy").tolist() == [[1, 2], [3, 4]]
     write(tmp_path / "a.bin", [[1, 2]])
-    with pytest.raises(ArgumentError, match="a raw file does not say its dtype"):
+    with pytest.raises(ArgumentError, match="a raw file does not record its dtype"):
         lowtide.create(tmp_path / "a.bin", append=True)
     for append in (False, True):
         with pytest.raises(ArgumentError, match="a new file needs a dtype"):

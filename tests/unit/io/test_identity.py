@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide._arrays import stored
+from lowtide._arrays.stored import StoredArray
 from lowtide.errors import FileChangedError, TruncatedFileError
 
 ROWS = np.arange(4000, dtype="<f8").reshape(1000, 4)
@@ -123,15 +124,11 @@ def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(p
     with lowtide.open(path) as array:
         identity = array._layout.identity
         assert identity is not None
-        there = stored._restore(
-            (*array.__reduce__()[1][0][:-1], identity._replace(device=identity.device + 1, inode=7)),
-            "auto",
-            "keep",
-        )
-        assert (there[:] == ROWS).all()
+        there = identity._replace(device=identity.device + 1, inode=7)
+        assert (StoredArray(replace(array._layout, identity=there))[:] == ROWS).all()
         changed = identity._replace(device=identity.device + 1, mtime_ns=identity.mtime_ns + 1)
         with pytest.raises(FileChangedError):
-            stored._restore((*array.__reduce__()[1][0][:-1], changed), "auto", "keep")
+            StoredArray(replace(array._layout, identity=changed))
 
 
 # What may happen to a file

@@ -93,7 +93,7 @@ def members(path: str | os.PathLike[str]) -> list[Member]:
 
 
 def detect(store: Store) -> Format:
-    """The format of a file; a ``FormatError`` that names what it is where it is of none."""
+    """The format of a file; a ``FormatError`` that says what else it is if it has none."""
     if store.size == 0:
         raise TruncatedFileError(
             f"{store.path}: empty or not yet written (0 bytes, expected 10 or more); write it again"

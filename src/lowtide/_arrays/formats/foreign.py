@@ -1,4 +1,4 @@
-"""Files that are not arrays or tokens: what each is, and how its data becomes what lowtide reads."""
+"""Files that are neither arrays nor tokens: what each is, and how to convert it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREPARE = "tokenize its text with `lowtide prepare {path} -o OUT`"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file, and the next step for whoever wants its numbers or its tokens."""
+    """A kind of file, and the next step to get its numbers and its tokens."""
 
     name: str
     numbers: str
@@ -99,7 +99,7 @@ PREPARED = (".txt", ".md", ".jsonl", ".json", ".parquet", ".arrow", ".gz", ".zst
 
 
 def identify(store: Store) -> Kind | None:
-    """What the file is, if it is one of the kinds that people try.
+    """The kind of a file, if it is one of those that people try to open.
 
     >>> from lowtide._io.store import opened
     >>> _ = (tmp / "a.csv").write_text("x,y\\n1,2\\n")
@@ -124,7 +124,7 @@ def identify(store: Store) -> Kind | None:
 
 
 def in_zip(names: list[str]) -> Kind:
-    """What a zip without a single NPY member is."""
+    """The kind of a zip without NPY members."""
     if any(name == "data.pkl" or name.endswith("/data.pkl") for name in names):
         return _TORCH
     step = "extract it and open the files in it"

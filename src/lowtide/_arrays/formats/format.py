@@ -1,4 +1,4 @@
-"""What a format of arrays is: a name, how its files start, and where the arrays in them are."""
+"""Base classes of array formats: a name, how files start, and where the arrays in them are."""
 
 from __future__ import annotations
 

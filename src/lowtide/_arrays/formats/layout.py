@@ -1,16 +1,18 @@
-"""Where the bytes of an array are: what every format returns, and the checks that formats share."""
+"""Layout: where the bytes of an array are. Every format returns one; the checks that formats share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide._io.identity import Identity
 from lowtide._printable import brief
-from lowtide.errors import FormatError, LowtideError, TruncatedFileError
+from lowtide.errors import ArgumentError, FormatError, LowtideError, TruncatedFileError
 
 MAX_BYTES = 2**63 - 1
 """Largest array that a file offset, and NumPy's own sizes, can address."""
@@ -89,6 +91,14 @@ def checked_shape(shape: Sequence[object], itemsize: int, where: str) -> tuple[i
             )
         checked.append(length)
     return tuple(checked)
+
+
+def parse_dtype(dtype: npt.DTypeLike, where: str) -> np.dtype[Any]:
+    """``np.dtype(dtype)``, or an ``ArgumentError`` that starts with ``where``."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError, OverflowError) as error:
+        raise ArgumentError(f"{where} {dtype!r} is not understood by NumPy: {error}") from None
 
 
 def differs(shape: tuple[int, ...]) -> bool:

@@ -7,11 +7,10 @@ described in NEP 1 and in ``numpy.lib.format``.
 from __future__ import annotations
 
 import ast
-import math
 import re
 import struct
 import warnings
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,24 +40,6 @@ _TYPE = re.compile(r"[<>|=]?(\?|[A-Za-z][A-Za-z0-9_]*)(\[[0-9A-Za-z/]+\])?")
 _PYTHON2_LONG = re.compile(r"('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)|(\d+)(?:L\b)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What an NPY header says, and the byte of the file at which its data starts."""
-
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-    fortran: bool
-    data_offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def layout(self, path: str, format: str, size: int, name: str | None = None) -> Layout:
-        """The array of a file of ``size`` bytes."""
-        return Layout(path, format, self.data_offset, self.dtype, self.shape, self.fortran, size, name)
-
-
 class NPY(Format):
     """A file of ``np.save``."""
 
@@ -73,25 +54,25 @@ class NPY(Format):
             raise MemberError(
                 f"{store.path}: is a single NPY array without members, got name={name!r}; leave it out"
             )
-        header = read_header(store)
-        end = header.data_offset + header.nbytes
+        layout = read_header(store)
+        end = layout.offset + layout.nbytes
         if store.size < end:
-            what = f"shape {header.shape} of {shown(header.dtype)} from byte {header.data_offset}"
+            what = f"shape {layout.shape} of {shown(layout.dtype)} from byte {layout.offset}"
             raise size_error(store.path, store.size, end, what)
         # Rows that the header does not count are not a fault while the writer is adding them: it counts last.
         if store.size > end and journal_size(store.path) is None:
-            shape = header.shape[::-1] if header.fortran else header.shape
-            order = ", its axes reversed since it is in Fortran order" if header.fortran else ""
+            shape = layout.shape[::-1] if layout.fortran else layout.shape
+            order = ", its axes reversed since it is in Fortran order" if layout.fortran else ""
             raise FormatError(
                 f"{store.path}: still being written, or several arrays in one file ({store.size} bytes, "
                 f"{store.size - end} bytes more than the {end} of its header); to read the first array as it "
-                f"is{order}: {raw_call(store.path, header.dtype, shape, header.data_offset)}"
+                f"is{order}: {raw_call(store.path, layout.dtype, shape, layout.offset)}"
             )
-        return header.layout(store.path, self.name, end)
+        return replace(layout, file_size=end)
 
 
-def read_header(store: Store, base: int = 0, end: int | None = None, where: str | None = None) -> Header:
-    """The header of the NPY data that starts at byte ``base`` and ends before ``end``.
+def read_header(store: Store, base: int = 0, end: int | None = None, where: str | None = None) -> Layout:
+    """The array whose NPY header starts at byte ``base`` and ends before ``end``.
 
     ``where`` is the array in errors, by default the path.
     """
@@ -121,13 +102,14 @@ def read_header(store: Store, base: int = 0, end: int | None = None, where: str 
     descr, fortran, shape = _parse(raw, version, where)
     dtype = _dtype(descr, where)
     checked = checked_shape(shape, dtype.itemsize, f"{where}: the NPY header's shape")
-    return Header(dtype, checked, fortran and differs(checked), text + length)
+    fortran = fortran and differs(checked)
+    return Layout(store.path, NPY.name, text + length, dtype, checked, fortran, store.size)
 
 
 def make_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
-    """The bytes before the data of a C-ordered NPY file, as long for any number of rows.
+    """The header of a C-ordered NPY file, which has the same length for any number of rows.
 
-    So a writer may put the header of a longer array over that of a shorter one and leave the data alone.
+    So a writer can replace the header of a shorter array by that of a longer one and leave the data alone.
 
     >>> header = make_header("<f4", (0, 256))
     >>> len(header), len(make_header("<f4", (10**15, 256)))
@@ -250,7 +232,7 @@ def _refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
 
 
 def _descr(dtype: np.dtype[np.generic]) -> object:
-    """What the header says of ``dtype``, if it says all."""
+    """The description of ``dtype`` for the header; an error if it would lose something."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # metadata is not saved; it does not change a byte either

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import struct
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from lowtide._arrays.formats import npy
@@ -94,11 +95,11 @@ class Archive(Arrays):
                 f"{self._starts[after]}: damaged; copy or write it again"
             )
         header = npy.read_header(self.store, start, end, where)
-        expected = header.data_offset - start + header.nbytes
+        expected = header.offset - start + header.nbytes
         if expected != entry.file_size:
             what = f"shape {header.shape} of {shown(header.dtype)}"
             raise size_error(where, entry.file_size, expected, what)
-        return header.layout(self.store.path, NPZ.name, self.store.size, name)
+        return replace(header, format=NPZ.name, name=name)
 
     def _require_stored(self, entry: zipfile.ZipInfo, where: str) -> None:
         path = self.store.path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.formats.format import Format
-from lowtide._arrays.formats.layout import Layout, checked_shape, differs, size_error
+from lowtide._arrays.formats.layout import Layout, checked_shape, differs, parse_dtype, size_error
 from lowtide._io.journal import published_size
 from lowtide._io.store import Store
+from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
 Shape = int | Sequence[int] | None
@@ -42,9 +42,7 @@ class Raw(Format):
         if self._order not in ("C", "F"):
             raise ArgumentError(f"{store.path}: order must be 'C' or 'F', got {self._order!r}")
         base, inner = _element(self._dtype, store.path)
-        offset = _integer(self._offset, "offset", store.path)
-        if offset < 0:
-            raise ArgumentError(f"{store.path}: offset must be an integer >= 0, got {offset}")
+        offset = whole(f"{store.path}: offset", self._offset, least=0)
         size = published_size(store.path, store.size)
         if offset > size:
             raise ArgumentError(
@@ -64,10 +62,7 @@ class Raw(Format):
 
 def _element(dtype: npt.DTypeLike, path: str) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
     """The dtype of one element, and the axes that a dtype such as ``(3,)f4`` brings along."""
-    try:
-        element: np.dtype[np.generic] = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError, OverflowError) as error:
-        raise ArgumentError(f"{path}: dtype {dtype!r} is not understood by NumPy: {error}") from None
+    element = parse_dtype(dtype, f"{path}: dtype")
     if element.hasobject:
         raise UnsupportedError(
             f"{path}: dtype {element} holds Python objects, whose bytes on disk are addresses that mean "
@@ -82,15 +77,6 @@ def _element(dtype: npt.DTypeLike, path: str) -> tuple[np.dtype[np.generic], tup
     return element, ()
 
 
-def _integer(value: object, what: str, path: str) -> int:
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ArgumentError(f"{path}: {what} must be an integer, got {value!r}") from None
-
-
 def _fit(path: str, shape: Shape, itemsize: int, available: int, offset: int) -> tuple[int, ...]:
     """``shape`` with its -1 worked out, if the bytes are enough for it."""
     given: Sequence[object] = shape if isinstance(shape, (tuple, list)) else (-1 if shape is None else shape,)
@@ -99,7 +85,7 @@ def _fit(path: str, shape: Shape, itemsize: int, available: int, offset: int) ->
             f"{path}: shape must be integers, got {shape!r}; np.memmap takes mode third, and "
             "lowtide.open takes shape third: pass mode= and offset= by name"
         )
-    lengths = tuple(_integer(length, "each length in shape", path) for length in given)
+    lengths = tuple(whole(f"{path}: each length in shape", length) for length in given)
     if any(length < -1 for length in lengths) or lengths.count(-1) > 1:
         raise ArgumentError(f"{path}: shape may have one -1 and no other negative length, got {lengths}")
     # -1 counts as 1 here, so that `row` is what one step along it takes.
@@ -118,12 +104,12 @@ def _fit(path: str, shape: Shape, itemsize: int, available: int, offset: int) ->
         )
     if row == 0:
         raise ArgumentError(f"{path}: the -1 in shape {lengths} can be anything, since another length is 0")
+    complete = tuple(available // row if length == -1 else length for length in lengths)
     if available % row:
-        complete = tuple(available // row if length == -1 else length for length in lengths)
         step = f"rows of {row} bytes (shape {lengths})" if len(lengths) > 1 else f"elements of {row} bytes"
         raise FormatError(
             f"{path}: truncated, or of another dtype, shape or offset ({available} bytes from byte {offset}, "
             f"{available % row} left over, expected a multiple of {step}); shape={complete} reads the "
             "complete ones"
         )
-    return tuple(available // row if length == -1 else length for length in lengths)
+    return complete

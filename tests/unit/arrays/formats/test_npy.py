@@ -169,7 +169,7 @@ def test_a_header_is_read_at_any_base(tmp_path: Path) -> None:
     path = write(tmp_path / "a.bin", b"12345" + buffer.getvalue() + b"behind")
     with opened(path) as store:
         header = read_header(store, 5)
-        assert (header.dtype, header.shape, header.data_offset, header.nbytes) == (
+        assert (header.dtype, header.shape, header.offset, header.nbytes) == (
             np.dtype(">f4"),
             (2, 3),
             133,
