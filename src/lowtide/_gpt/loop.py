@@ -160,12 +160,8 @@ class Trainer:
             log, picture = (os.path.join(self.out, name) for name in (folder.METRICS, folder.PICTURE))
             plot.draw(log, picture, self.watch.budget)
         number = received[0] if end == "signal" and received else 0
-        return dataclasses.replace(self.outcome(end), signal=number)
-
-    def outcome(self, end: End) -> Outcome:
-        return Outcome(
-            self.step, end, self.train_loss, self.val_loss, self.best_val_loss, val_bpb=self.val_bpb
-        )
+        losses = self.train_loss, self.val_loss, self.best_val_loss
+        return Outcome(self.step, end, *losses, signal=number, val_bpb=self.val_bpb)
 
     def update(self, signalled: bool, late: bool, over: bool) -> tuple[Metrics, End | None]:
         """Make one step; also return why the run should end, if any rank has a reason."""

@@ -110,14 +110,15 @@ def run(
         trainer = Trainer(settings, out, ranks, data, progress, watch, saved, weights, lengths)
         stack.callback(trainer.close)
         saved = initial = weights = None  # the trainer has copied what it needs
+        outcome = None
         try:
             with watch if watch.budget is not None else nullcontext():
-                return trainer.run()
+                outcome = trainer.run()
         except MemoryBudgetExceeded as error:
-            if settings.over_budget == "stop":
+            if outcome is None or settings.over_budget == "stop":
                 raise
             progress.print(f"warning: {error}")
-            return trainer.outcome("done")
+        return outcome
 
 
 def keep_heap() -> None:
