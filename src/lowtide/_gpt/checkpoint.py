@@ -19,7 +19,7 @@ from lowtide import errors
 from lowtide._gpt import archive
 from lowtide._gpt.aliases import upgrade, without_alias
 from lowtide._gpt.config import Settings
-from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
+from lowtide._gpt.model import ModelConfig, skeleton, torch
 from lowtide._gpt.optim import Optimiser
 from lowtide._io.atomic import Partial
 from lowtide._io.pace import Pace
@@ -178,26 +178,6 @@ def _check_weights(path: str, saved: Checkpoint, size: int) -> None:
         raise FormatError(
             f"{path}: is damaged ({count} weights, expected at most {numbers} in {size} bytes); {_REMEDY}"
         )
-
-
-def fill(model: GPT, saved: Checkpoint, path: str) -> None:
-    """Load a checkpoint's weights into a model of the same architecture."""
-    differ = [
-        f"{name} is {getattr(saved.config, name)!r} in it and {getattr(model.config, name)!r} here"
-        for name in ModelConfig.__dataclass_fields__
-        if getattr(saved.config, name) != getattr(model.config, name)
-    ]
-    if differ:
-        raise FormatError(
-            f"{path}: is the checkpoint of another architecture ({', '.join(differ)}); pass another folder"
-        )
-    try:
-        model.load_state_dict(dict(saved.model))
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:4]]
-        raise FormatError(
-            f"{path}: its weights do not fit its own architecture ({' '.join(lines)}); {_REMEDY}"
-        ) from error
 
 
 def restore(optimiser: Optimiser, saved: Checkpoint, path: str) -> None:

@@ -72,7 +72,7 @@ def load_weights(run: str | os.PathLike[str], which: Which | None = None) -> tup
     path = checkpoint_path(run, which)
     saved = checkpoint.load(path)
     model = GPT(saved.config)
-    checkpoint.fill(model, saved, path)
+    model.load_state_dict(saved.model)
     return model.eval(), path, saved.step
 
 

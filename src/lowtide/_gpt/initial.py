@@ -38,7 +38,7 @@ class Initial:
         if config.positions == "rotary" and length is not None:  # computed, for any length
             config = dataclasses.replace(config, length=length)
         model = GPT(config)
-        model.load_state_dict(dict(saved.model))
+        model.load_state_dict(saved.model)
         defaults = {"preset": saved.settings.preset, "length": config.length}
         return cls(model, path, folder.read_tokenizer(os.path.dirname(path)), defaults)
 

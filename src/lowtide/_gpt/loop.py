@@ -283,7 +283,7 @@ class Trainer:
 
     def _restore(self, saved: Checkpoint) -> None:
         path = os.path.join(self.out, checkpoint.LAST)
-        checkpoint.fill(self.model, saved, path)
+        self.model.load_state_dict(saved.model)
         checkpoint.restore(self.optimiser, saved, path)
         if self.scaler.is_enabled() and saved.scaler:
             self.scaler.load_state_dict(dict(saved.scaler))
