@@ -156,8 +156,6 @@ _TYPES = get_type_hints(Settings)
 Settings.__doc__ = f"{Settings.__doc__}" + "".join(
     f"{name} : {one.type}\n        {one.metadata['help']}\n    " for name, one in FIELDS.items()
 )
-ARCHITECTURE = (*ARCHITECTURES["nanogpt"], "n_layer", "n_head", "n_embd", "length", "dropout")
-"""What ``ModelConfig`` takes, besides vocab_size."""
 
 
 def type_of(name: str) -> tuple[type, tuple[Any, ...], bool]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lowtide._gpt import checkpoint, folder
-from lowtide._gpt.config import ARCHITECTURE
 from lowtide._gpt.gpt2 import from_gpt2
 from lowtide._gpt.model import GPT
 from lowtide._tokens.corpus import Corpus
@@ -45,8 +44,8 @@ class Initial:
     @property
     def sizes(self) -> dict[str, Any]:
         """The settings that the weights decide. Windows may be shorter than the context of the model."""
-        names = (*ARCHITECTURE, "vocab_size")
-        return {name: getattr(self.model.config, name) for name in names if name != "length"}
+        config = dataclasses.asdict(self.model.config)
+        return {name: value for name, value in config.items() if name != "length"}
 
     def check_tokenizer(self, tokenizer: bytes | None, corpus: Corpus) -> bytes | None:
         """The tokenizer of the new run: that of its corpus, which must be the other run's, or that one."""

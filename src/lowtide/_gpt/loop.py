@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lowtide._gpt import checkpoint, folder, optim, plot
-from lowtide._gpt.bits import Lengths, TokenBytes, bits_per_byte
+from lowtide._gpt.bits import Lengths, TokenBytes
 from lowtide._gpt.checkpoint import Checkpoint
-from lowtide._gpt.config import ARCHITECTURE, Settings
+from lowtide._gpt.config import Settings
 from lowtide._gpt.data import Data
 from lowtide._gpt.metrics import Log, Metrics, Tracking
 from lowtide._gpt.model import GPT, ModelConfig, torch
@@ -134,12 +134,11 @@ class Trainer:
         if self.step == 0:
             self.save()  # a run that is killed at once can be resumed, and a full disk is reported at once
         start, first = time.monotonic(), self.step
+        limit = math.inf if settings.max_minutes is None else 60 * settings.max_minutes
         end: End = "done"
         with signals() as received:
             while self.step < settings.max_iters:
-                late = settings.max_minutes is not None and (
-                    time.monotonic() - start >= settings.max_minutes * 60
-                )
+                late = time.monotonic() - start >= limit
                 metrics, reason = self.update(bool(received), late, self._over_budget())
                 last = self.step == settings.max_iters
                 if settings.eval_interval and (self.step % settings.eval_interval == 0 or last):
@@ -148,9 +147,7 @@ class Trainer:
                     sink.add(metrics)
                 elapsed = time.monotonic() - start
                 left = elapsed / (self.step - first) * (settings.max_iters - self.step)
-                if settings.max_minutes is not None:
-                    left = min(left, max(0.0, settings.max_minutes * 60 - elapsed))
-                self.progress.step(metrics, left)
+                self.progress.step(metrics, min(left, max(0.0, limit - elapsed)))
                 if self.step % settings.checkpoint_interval == 0 or last or reason:
                     self.save()
                 if reason and not last:
@@ -250,7 +247,7 @@ class Trainer:
         self.model.train()
         total, weight, nats, count = self.ranks.sum(total, weight, nats, count)
         self.val_loss = total / weight if weight else math.inf
-        self.val_bpb = bits_per_byte(nats, count)
+        self.val_bpb = nats / math.log(2) / count if count else None
         if self.best_val_loss is None or self.val_loss < self.best_val_loss:
             self.best_val_loss = self.val_loss
             if self.ranks.first:
@@ -309,9 +306,7 @@ class Trainer:
 
 def model_config(settings: Settings) -> ModelConfig:
     """The model that settings describe."""
-    assert settings.vocab_size is not None
-    values = {name: getattr(settings, name) for name in ARCHITECTURE}
-    return ModelConfig(vocab_size=settings.vocab_size, **values)
+    return ModelConfig(**{name: getattr(settings, name) for name in ModelConfig.__dataclass_fields__})
 
 
 def compiled(model: GPT, settings: Settings, progress: Progress) -> Any:

@@ -193,7 +193,7 @@ def test_checkpoint_without_optimiser_cannot_be_resumed(path: str) -> None:
 def test_weights_of_another_architecture_raise(path: str) -> None:
     saved = example()
     dataclasses.replace(saved, model={**saved.model, "embedding.weight": torch.zeros(3, 16)}).save(path)
-    with pytest.raises(FormatError, match=r"do not fit its own architecture .*'embedding\.weight'.*\(3, 16\)"):
+    with pytest.raises(FormatError, match=r"do not fit its own architecture .*embedding\.weight"):
         checkpoint.load(path)
 
 
