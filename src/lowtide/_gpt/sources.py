@@ -33,7 +33,7 @@ def parse(data: str | Sequence[str]) -> list[Source]:
     [('web', 0.7, 'a'), ('code', 0.3, 'b')]
     """
     entries = [data] if isinstance(data, str) else list(data)
-    matches = [None if store.exists(entry) else _WEIGHTED.fullmatch(entry) for entry in entries]
+    matches = [_weighted(entry) for entry in entries]
     weighted = [match for match in matches if match is not None]
     if not weighted:
         return [Source("data", 1.0, entries[0] if len(entries) == 1 else entries)]
@@ -47,6 +47,11 @@ def parse(data: str | Sequence[str]) -> list[Source]:
     if len(set(names)) < len(names):
         raise ArgumentError(f"data: the names {', '.join(names)} are not different; pass one name per corpus")
     return [Source(match["name"], float(match["weight"]), match["path"]) for match in weighted]
+
+
+def _weighted(entry: str) -> re.Match[str] | None:
+    """``NAME:WEIGHT=PATH``; None for a path, which may look like that."""
+    return None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
 
 
 def anchored(values: Mapping[str, Any], beside: str = "") -> dict[str, Any]:
@@ -72,7 +77,7 @@ def anchored(values: Mapping[str, Any], beside: str = "") -> dict[str, Any]:
 
 
 def _anchor(entry: str, beside: str) -> str:
-    match = None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
+    match = _weighted(entry)
     path = match["path"] if match else entry
     if not store.exists(path) and store.exists(os.path.join(beside, path)):
         path = os.path.join(beside, path)
@@ -83,16 +88,11 @@ def _anchor(entry: str, beside: str) -> str:
 def open_all(
     sources: Sequence[Source], settings: Settings, split: str = "train"
 ) -> dict[str, lowtide.Corpus]:
-    """The corpora by name, all with the same tokenizer as far as they record it."""
-    corpora = {one.name: _open(one.path, settings, split) for one in sources}
-    digests = {name: corpus._layout.tokenizer_digest for name, corpus in corpora.items()}
-    known = {name: digest for name, digest in digests.items() if digest is not None}
-    if len(set(known.values())) > 1:
-        raise ArgumentError(
-            f"data: the corpora {', '.join(known)} have different tokenizers, so that one id stands for "
-            "different texts; prepare them with the same --tokenizer, such as corpus/tokenizer.json"
-        )
-    return corpora
+    """The corpora by name."""
+    return {
+        one.name: lowtide.corpus(one.path, split=split, dtype=settings.token_dtype, eos=settings.eos)
+        for one in sources
+    }
 
 
 def open_validation(
@@ -100,11 +100,15 @@ def open_validation(
 ) -> dict[str, lowtide.Corpus]:
     """The validation corpora, long enough for one window each."""
     remedy = "pass --val-data, another --val-split, or --eval-interval 0 to train without evaluation"
+    if settings.val_data is not None:
+        sources = [Source("val", 1.0, settings.val_data)]
     try:
-        if settings.val_data is not None:
-            corpora = {"val": _open_val_data(settings)}
-        else:
+        try:
             corpora = open_all(sources, settings, settings.val_split)
+        except LowtideError:
+            if settings.val_data is None:
+                raise
+            corpora = open_all(sources, settings)  # separate data without that split: all of it
     except LowtideError as error:
         raise ArgumentError(
             f"{settings.val_data or settings.data}: cannot open the validation split {settings.val_split!r} "
@@ -117,14 +121,14 @@ def open_validation(
                 f"the --length of {settings.length}); {remedy}"
             )
         if any(corpus.paths == other.paths for other in training.values()):
-            which = settings.val_data or next(one.path for one in sources if one.name == name)
+            which = next(one.path for one in sources if one.name == name)
             raise ArgumentError(
                 f"{which}: has a single split, which would be both trained and evaluated on; {remedy}"
             )
     return corpora
 
 
-def open_masks(
+def open_mask(
     corpora: Mapping[str, lowtide.Corpus], settings: Settings, split: str = "train"
 ) -> lowtide.Corpus | None:
     """The corpus of ``--loss-mask``, with one value for each token; for validation it may be missing."""
@@ -155,15 +159,3 @@ def open_masks(
             "token whose loss counts"
         )
     return mask
-
-
-def _open(path: Any, settings: Settings, split: str) -> lowtide.Corpus:
-    return lowtide.corpus(path, split=split, dtype=settings.token_dtype, eos=settings.eos)
-
-
-def _open_val_data(settings: Settings) -> lowtide.Corpus:
-    """The corpus of ``--val-data``: its validation split if it has one, else all of it."""
-    try:
-        return _open(settings.val_data, settings, settings.val_split)
-    except LowtideError:
-        return _open(settings.val_data, settings, "train")
