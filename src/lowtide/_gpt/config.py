@@ -171,7 +171,7 @@ _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a s
 
 
 def validate(name: str, value: Any, origin: str = "") -> Any:
-    """``value`` if its type and range are right, else an error; ``origin`` is such as " in run.toml"."""
+    """Return ``value`` if its type and range are valid; ``origin``, as " in run.toml", is for messages."""
     if name not in FIELDS:
         near = difflib.get_close_matches(name, FIELDS, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(FIELDS)}"
@@ -179,12 +179,7 @@ def validate(name: str, value: Any, origin: str = "") -> Any:
     kind, choices, optional = type_of(name)
     if value is None and optional:
         return None
-    if (
-        name == "data"
-        and isinstance(value, list | tuple)
-        and value
-        and all(type(one) is str for one in value)
-    ):
+    if name == "data" and isinstance(value, list | tuple) and {*map(type, value)} == {str}:
         return tuple(value) if len(value) > 1 else value[0]
     if kind is float and type(value) is int and abs(value) <= MOST:
         value = float(value)
@@ -342,27 +337,22 @@ def changeable() -> list[str]:
 
 
 def _check_consistency(settings: Any, origins: Mapping[str, str]) -> None:
-    def require(agree: bool, rule: str, *names: str) -> None:
-        if not agree:
-            values = (f"{name} = {getattr(settings, name)!r}{origins.get(name, '')}" for name in names)
+    """Refuse settings that contradict each other; ``origins`` says where each came from."""
+    warmup, decay = settings.warmup_iters, settings.lr_decay_iters
+    cooldown = settings.cooldown_iters if settings.schedule == "wsd" else 0
+    half_off_gpu = settings.dtype == "float16" and not settings.device.startswith("cuda")
+    high = settings.min_lr > settings.learning_rate
+    rules = (
+        ("n_embd n_head", settings.n_embd % settings.n_head, "n_embd must be a multiple of n_head"),
+        ("min_lr learning_rate", high, "min_lr must not exceed learning_rate"),
+        ("warmup_iters lr_decay_iters", warmup > decay, "warmup_iters must not exceed lr_decay_iters"),
+        (
+            "warmup_iters cooldown_iters lr_decay_iters", warmup + cooldown > decay,
+            "warmup and cooldown must fit into lr_decay_iters",
+        ),
+        ("dtype device", half_off_gpu, "float16 needs CUDA (use bfloat16 or float32)"),
+    )  # fmt: skip
+    for names, broken, rule in rules:
+        if broken:
+            values = (f"{one} = {getattr(settings, one)!r}{origins.get(one, '')}" for one in names.split())
             raise ArgumentError(f"{rule}, got {', '.join(values)}")
-
-    decay = settings.lr_decay_iters
-    require(settings.n_embd % settings.n_head == 0, "n_embd must be a multiple of n_head", "n_embd", "n_head")
-    require(
-        settings.min_lr <= settings.learning_rate, "min_lr must not exceed learning_rate",
-        "min_lr", "learning_rate",
-    )  # fmt: skip
-    require(
-        settings.warmup_iters <= decay, "warmup_iters must not exceed lr_decay_iters",
-        "warmup_iters", "lr_decay_iters",
-    )  # fmt: skip
-    require(
-        settings.schedule != "wsd" or settings.warmup_iters + settings.cooldown_iters <= decay,
-        "warmup and cooldown must fit into lr_decay_iters",
-        "warmup_iters", "cooldown_iters", "lr_decay_iters",
-    )  # fmt: skip
-    require(
-        settings.dtype != "float16" or settings.device.startswith("cuda"),
-        "float16 needs CUDA (use bfloat16 or float32)", "dtype", "device",
-    )  # fmt: skip
