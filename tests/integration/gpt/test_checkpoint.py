@@ -71,7 +71,7 @@ def test_code_in_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "attacked"),)
 
     torch.save({"format": checkpoint.FORMAT, "version": 1, "step": Attack()}, path)
-    with pytest.raises(FormatError, match="something else than tensors and plain values"):
+    with pytest.raises(FormatError, match="something other than tensors and plain values"):
         checkpoint.load(path)
     assert not (tmp_path / "attacked").exists()
 
