@@ -20,7 +20,7 @@ _OPTIONAL = ("val_loss", "val_bpb")
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one step. Losses have all their digits."""
+    """Metrics of one step. Losses are not rounded."""
 
     step: int
     """Number of updates; ``train_loss`` is that of the weights before the last, ``val_loss`` after it."""
@@ -126,22 +126,18 @@ def _lines(path: str) -> Iterator[tuple[dict[str, Any], int]]:
 
 def _parse(data: bytes) -> dict[str, Any] | None:
     """The metrics of a line, or None if it is damaged."""
-    if not data.endswith(b"\n"):
-        return None
     try:
-        line = json.loads(data)
+        line = json.loads(data) if data.endswith(b"\n") else None
     except (ValueError, RecursionError):
         return None
     if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] < 2**32:
         return None
     if not isinstance(line.get("muon_dtype"), str | NoneType):
         return None
+    line.setdefault("val_bpb", None)  # not in 0.1
     for name in (field.name for field in fields(Metrics) if field.name != "muon_dtype"):
-        value = line.setdefault(name, None) if name == "val_bpb" else line.get(name, "missing")  # not in 0.1
-        if not (
-            type(value) is float
-            or (type(value) is int and abs(value) < 2**63)
-            or (value is None and name in _OPTIONAL)
-        ):
+        value = line.get(name, "missing")
+        number = type(value) is float or (type(value) is int and abs(value) < 2**63)
+        if not number and (value is not None or name not in _OPTIONAL):
             return None
     return line

@@ -19,6 +19,7 @@ from lowtide._gpt.loop import Outcome, Trainer
 from lowtide._gpt.progress import Progress
 from lowtide._gpt.ranks import Ranks
 from lowtide._gpt.sources import anchored
+from lowtide._io.atomic import write_file
 from lowtide.errors import ArgumentError, MemoryBudgetExceeded
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt
@@ -44,7 +45,7 @@ def train(
         Continue the run in ``out`` from its last checkpoint; ``"auto"`` starts it if there is none.
     **settings
         Settings by name, as in ``lowtide.gpt.Settings``; they override ``config``. A new run needs ``data``;
-        what is not given comes from the preset and the device.
+        the defaults of the others come from the preset and the device.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def run(
     with ExitStack() as stack:
         ranks = stack.enter_context(Ranks(settings.device))
         data = stack.enter_context(closing(Data(settings, ranks)))
-        # Ranks measure their own processors, and must compute the same.
+        # Each rank measures its own processor, and all must compute the same.
         bfloat16 = ranks.sum(settings.muon_dtype == "bfloat16")[0] == ranks.world_size
         settings = dataclasses.replace(
             settings,
@@ -99,7 +100,7 @@ def run(
                 folder.create(out)
             folder.write_settings(out, settings)
             if tokenizer is not None:
-                folder.keep_tokenizer(out, tokenizer)
+                write_file(os.path.join(out, folder.TOKENIZER), tokenizer)
         watch = lowtide.watch(settings.memory_budget, absolute=True)
         start, silent = saved.step if saved else 0, not ranks.first
         progress = stack.enter_context(
@@ -125,7 +126,7 @@ def keep_heap() -> None:
     """Let glibc keep the memory that a step frees, for the next step.
 
     By default it returns the top of the heap to the system after every backward pass, and the next step
-    spends a part of its time on page faults. It holds for the process, and stays. Other C libraries are
+    spends a part of its time on page faults. The setting is the process's, and stays. Other C libraries are
     left alone.
     """
     try:

@@ -84,7 +84,7 @@ def test_other_pytorch_files_raise(path: str) -> None:
     with pytest.raises(FormatError, match=r"version of the checkpoint is not known \(9, expected 1 to 2\)"):
         checkpoint.load(path)
     torch.save({"format": checkpoint.FORMAT, "version": 1, "settings": {"n_layer": 1}, "config": {}}, path)
-    with pytest.raises(FormatError, match="does not hold what a checkpoint has"):
+    with pytest.raises(FormatError, match="its contents are not those of a checkpoint"):
         checkpoint.load(path)
     with pytest.raises(NotFoundError, match="no checkpoint there"):
         checkpoint.load(path + ".no")
