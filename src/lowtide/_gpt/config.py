@@ -21,7 +21,7 @@ from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS, SIZES
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._sizes import parse_size
-from lowtide.errors import ArgumentError, FormatError, LowtideError
+from lowtide.errors import ArgumentError, FormatError
 
 MOST = 2**32 - 1
 """The largest integer: a seed and a step together must fit into PyTorch's 64 bits."""
@@ -213,31 +213,25 @@ def read_file(path: str) -> dict[str, Any]:
     >>> read_file(str(tmp / "run.toml"))
     {'n_layer': 2, 'learning_rate': 0.001}
     """
+    form = "JSON" if path.endswith(".json") else "TOML"
+    with opened(path) as source:
+        if source.size > MAX_FILE:
+            raise FormatError(
+                f"{path}: too large for settings ({source.size} bytes, expected at most {MAX_FILE}); "
+                "pass a TOML file with lines such as n_layer = 4"
+            )
+        content = source.read(0, source.size, "settings")
     try:
-        with opened(path) as source:
-            if source.size > MAX_FILE:
-                raise FormatError(
-                    f"{path}: too large for settings ({source.size} bytes, expected at most {MAX_FILE}); "
-                    "pass a TOML file with lines such as n_layer = 4"
-                )
-            text = source.read(0, source.size, "settings").decode()
-        values = _from_json(text) if path.endswith(".json") else tomllib.loads(text)
-    except LowtideError:
-        raise
+        text = content.decode()
+        values: object = json.loads(text) if form == "JSON" else tomllib.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError(f"found {brief(values)}, expected an object")
     except (ValueError, RecursionError) as error:  # also integers with more digits than Python converts
         raise FormatError(
-            f"{path}: is not valid {'JSON' if path.endswith('.json') else 'TOML'} "
-            f"({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
+            f"{path}: is not valid {form} ({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
         ) from error
     values = without_alias(values, f"{path}: block_size")
-    return {name: validate(name, value, f" in {path}") for name, value in values.items()}
-
-
-def _from_json(text: str) -> dict[str, Any]:
-    values = json.loads(text)
-    if not isinstance(values, dict):
-        raise ValueError(f"found {brief(values)}, expected an object")
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: validate(name, one, f" in {path}") for name, one in values.items() if one is not None}
 
 
 def resolve(

@@ -257,13 +257,8 @@ class Trainer:
     # State
 
     def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(
-            step=self.step,
-            settings=self.settings,
-            config=self.model.config,
-            model=self.model.state_dict(),
-            best_val_loss=self.best_val_loss,
-        )
+        model = self.model
+        return Checkpoint(self.step, self.settings, model.config, model.state_dict(), self.best_val_loss)
 
     def save(self) -> None:
         """Save everything that an exact continuation needs."""

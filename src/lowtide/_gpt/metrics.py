@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from itertools import takewhile
 from types import NoneType
 from typing import Any
 
@@ -50,7 +51,8 @@ class Log:
         self.path = path
         with errors.write_errors(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-            self._file.truncate(_end_of(path, step))
+            kept = takewhile(lambda one: one[0]["step"] <= step, _lines(path))
+            self._file.truncate(max((end for _, end in kept), default=0))
 
     def add(self, metrics: Metrics) -> None:
         """Append a line in one write: after a kill it is complete or absent."""
@@ -101,16 +103,6 @@ def read(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     with errors.read_errors(path):
         for line, _ in _lines(path):
             yield line
-
-
-def _end_of(path: str, step: int) -> int:
-    """Offset of the end of the first ``step`` steps."""
-    end = 0
-    for line, line_end in _lines(path):
-        if line["step"] > step:
-            break
-        end = line_end
-    return end
 
 
 def _lines(path: str) -> Iterator[tuple[dict[str, Any], int]]:
