@@ -38,7 +38,7 @@ def _setting(help: str, default: Any = None, *, least: float | None = None, may_
 class Settings:
     """Complete and consistent settings of a training run, as plain values.
 
-    ``lowtide.gpt.train`` makes them from what is given, the preset and the device. Those that ``may_change``
+    ``lowtide.gpt.train`` makes them from its arguments, the preset and the device. Those that ``may_change``
     can be given again when a run is resumed.
 
     Parameters
@@ -275,7 +275,7 @@ def resolve(
 
 
 def _fill(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Add what was not given: from the preset, then the device, then other settings."""
+    """Add the settings that are missing: from the preset, then the device, then other settings."""
     if not values.get("data"):
         raise ArgumentError("data is missing; pass a corpus with --data or in the file of --config")
     data = [values["data"]] if isinstance(values["data"], str) else values["data"]

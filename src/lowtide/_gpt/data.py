@@ -21,7 +21,6 @@ from lowtide._gpt.config import Settings
 from lowtide._gpt.model import IGNORED, torch
 from lowtide._gpt.ranks import Ranks
 from lowtide._tokens.batches import Batches, samples_of
-from lowtide._tokens.documents import DocumentBatch
 from lowtide._tokens.mixture import MixedBatches, MixedSamples
 from lowtide._tokens.sampling import Order
 from lowtide.errors import ArgumentError, FormatError
@@ -138,7 +137,7 @@ class Data:
         settings = self._settings
         x, y = batch[:2]
         counts = None if mask is None else mask[1] != 0
-        if isinstance(batch, DocumentBatch) and not settings.border_loss:
+        if not settings.border_loss:
             counts = batch.loss_mask if counts is None else counts & batch.loss_mask
         if counts is not None:
             y = y.masked_fill(~counts, IGNORED)

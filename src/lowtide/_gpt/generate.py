@@ -128,7 +128,7 @@ def restrict(scores: torch.Tensor, top_k: int | None, top_p: float | None) -> to
     if top_k is not None:
         out[top_k:] = True
     if top_p is not None:
-        # Of what top_k left, as most programs do.
+        # Among the tokens that top_k left, as in most programs.
         probabilities = torch.softmax(ranked.masked_fill(out, -torch.inf), dim=0)
         out |= probabilities.cumsum(0) - probabilities >= top_p
     return scores.masked_fill(torch.zeros_like(out).scatter(0, order, out), -torch.inf)
@@ -152,7 +152,7 @@ class TextStream:
         self._held.append(token)
         if not self._text(len(self._held)).endswith(_UNFINISHED):
             return self._show(len(self._held))
-        # Bytes that do not form a character would be held forever.
+        # Bytes that never form a character must not be held forever.
         return self._show(1) if len(self._held) >= _LONGEST else ""
 
     def end(self) -> str:

@@ -2,8 +2,8 @@
 
 A step takes its global batch, which depends on the seed and the step only, accumulates the gradients of its
 micro-batches on every rank, averages them over the ranks, and updates the weights. Then, if it is due, the
-model is evaluated and the state is saved. Whatever ends a run early (a signal, the clock, the memory budget)
-is noticed between two steps, by all ranks at the same one, and the state is saved first.
+model is evaluated and the state is saved. A reason to end a run early (a signal, the time or memory limit) is
+noticed between two steps, by all ranks at the same one, and the state is saved first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Outcome:
     step : int
         Number of updates.
     end : {"done", "signal", "time", "memory"}
-        All steps are done, or what ended the run early.
+        All steps are done, or the reason why the run ended early.
     train_loss : float or None
         Loss of the last training batch.
     val_loss : float or None
@@ -72,7 +72,7 @@ class Outcome:
 
 
 class Trainer:
-    """A run in progress: everything that a step needs and changes."""
+    """A run in progress: all that a step needs and changes."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Trainer:
         self._bits = None if lengths is None else TokenBytes(lengths, data.vocabulary.size, ranks.device)
         kind = ranks.device.type
         if kind == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32 for what is left in float32
+            torch.set_float32_matmul_precision("high")  # TF32 for products that stay in float32
         torch.manual_seed(settings.seed)
         if initial is not None and settings.length > initial.config.length:
             raise ArgumentError(
@@ -177,11 +177,11 @@ class Trainer:
         for number, micro in enumerate(micros, 1):
             # Each target counts the same, however ranks and micro-batches share them.
             share = micro.counted / counted
-            targets = micro.y if micro.counted else micro.x  # a mean over no target would not be a number
+            targets = micro.y if micro.counted else micro.x  # the mean over no target would be NaN
             with ranks.accumulate(self.shared, last=number == len(micros)):
                 with self._autocast():
                     _, part = self.shared(micro.x, targets, micro.documents)
-                # The gradients of the ranks are averaged, and should be summed.
+                # DDP averages the gradients of the ranks, which should be summed.
                 self.scaler.scale(part * (share * ranks.world_size)).backward()
             loss += part.detach() * share
         total, *reasons = ranks.sum(loss.item(), signalled, late, over)
@@ -284,7 +284,7 @@ class Trainer:
         self.step, self.best_val_loss = saved.step, saved.best_val_loss
 
     def _over_budget(self) -> bool:
-        """Whether to stop for the memory budget. The watch has the kernel's peak: nothing is missed."""
+        """Whether to stop for the memory budget. The watch reads the kernel's peak, so no spike is missed."""
         if not self.watch.exceeded:
             return False
         if self.settings.over_budget == "warn" and not self._warned:
@@ -337,7 +337,7 @@ def signals() -> Iterator[list[int]]:
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, note)
-    except ValueError:  # not the main thread, which alone gets signals
+    except ValueError:  # not the main thread: only that one can handle signals
         pass
     try:
         yield received

@@ -24,7 +24,7 @@ class Metrics:
     """Metrics of one step. Losses are not rounded."""
 
     step: int
-    """Number of updates; ``train_loss`` is that of the weights before the last, ``val_loss`` after it."""
+    """Number of updates; ``train_loss`` is before the last of them, ``val_loss`` after it."""
     train_loss: float
     val_loss: float | None
     """None if this step was not evaluated."""

@@ -18,7 +18,7 @@ from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
 
 try:
-    import torch as torch  # the other modules import it from here, so that one place reports its absence
+    import torch as torch  # other modules import it from here, so that one message names the extra
     from torch import Tensor, nn
     from torch.nn import functional as F  # noqa: N812 - the usual name
 except ImportError as error:
@@ -308,8 +308,8 @@ class GPT(nn.Module):
 def skeleton(config: ModelConfig, tensors: int, numbers: int, path: str) -> GPT:
     """A model on the meta device, without memory for its weights: the shapes that a file should have.
 
-    The file ``path`` has this many tensors and numbers. A configuration that needs many times more is
-    refused before any time is spent on it; the caller compares the shapes.
+    ``tensors`` and ``numbers`` are the counts in the file ``path``. A configuration that needs many times
+    more is refused before any time is spent on it; the caller compares the shapes.
     """
     width, layers = config.n_embd, config.n_layer
     needed = width * (config.vocab_size + 12 * layers * width)

@@ -178,7 +178,7 @@ def _product_seconds(dtype: torch.dtype) -> float:
 
 
 # Odd polynomials that bring singular values from 0.01 to 1 as near to one as two of these degrees can: the
-# best one of degree 5, then the best one of degree 9 for what that leaves over, as in the Polar Express,
+# best one of degree 5, then the best one of degree 9 for the values that result, as in the Polar Express,
 # https://arxiv.org/abs/2505.16932. They amplify small values as much as its first three iterations, of degree
 # 5, with two thirds of the products.
 FIRST = (8.09337, -23.62043, 17.44615)

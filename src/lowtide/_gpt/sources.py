@@ -1,12 +1,11 @@
-"""What a run trains and evaluates on: one corpus, several as one, or a mixture by weight."""
+"""Corpora that a run trains and evaluates on: one, several as one, or a mixture by weight."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import lowtide
 from lowtide._gpt.config import Settings
@@ -16,8 +15,7 @@ from lowtide.errors import ArgumentError, LowtideError
 _WEIGHTED = re.compile(r"(?P<name>[A-Za-z][\w.-]*):(?P<weight>\d+(?:\.\d+)?|\.\d+)=(?P<path>.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A corpus of a run, and its weight in the mixture."""
 
     name: str
@@ -40,12 +38,14 @@ def parse(data: str | Sequence[str]) -> list[Source]:
     if len(weighted) < len(entries):
         plain = next(entry for entry, match in zip(entries, matches, strict=True) if match is None)
         raise ArgumentError(
-            f"data: {plain!r} has no weight, and the others have (expected NAME:WEIGHT=PATH); give each "
-            "corpus one, or none"
+            f"data: {plain!r} has no weight, but others have one (expected NAME:WEIGHT=PATH); give every "
+            "corpus a weight, or none"
         )
     names = [match["name"] for match in weighted]
     if len(set(names)) < len(names):
-        raise ArgumentError(f"data: the names {', '.join(names)} are not different; pass one name per corpus")
+        raise ArgumentError(
+            f"data: the names {', '.join(names)} are not unique; pass a different name per corpus"
+        )
     return [Source(match["name"], float(match["weight"]), match["path"]) for match in weighted]
 
 
@@ -57,7 +57,7 @@ def _weighted(entry: str) -> re.Match[str] | None:
 def anchored(values: Mapping[str, Any], beside: str = "") -> dict[str, Any]:
     """The settings that are paths, as absolute ones, so that a run can be resumed from any folder.
 
-    A path that does not exist here but in the folder ``beside``, that of the TOML file, is taken from there.
+    A path that does not exist is looked up in the folder ``beside`` too, that of the TOML file.
 
     >>> anchored({"data": ["web:1=/a", "code:2=/b"], "val_data": "/c", "n_layer": 2})
     {'data': ('web:1=/a', 'code:2=/b'), 'val_data': '/c'}
@@ -136,8 +136,8 @@ def open_mask(
         return None
     if len(corpora) > 1:
         raise ArgumentError(
-            "loss_mask: a mixture has none (got several corpora, expected one); train on one corpus, or "
-            "leave it out"
+            "loss_mask: not supported for a mixture (got several corpora, expected one); train on one "
+            "corpus, or leave it out"
         )
     (corpus,) = corpora.values()
     try:
