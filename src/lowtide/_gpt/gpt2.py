@@ -32,6 +32,7 @@ _INSIDE = {
     "mlp.c_fc": "feed_forward.up",
     "mlp.c_proj": "feed_forward.down",
 }
+_EMBEDDINGS = ("wte", "wpe")  # they have no biases
 _SIZES = ("vocab_size", "n_layer", "n_head", "n_embd")
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 # Options of GPT-2's configuration that this model does not have, and the values that it supports.
@@ -68,12 +69,12 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
     files = _files(folder)
     _check(folder, files, config)
     model = GPT(config)
-    parameters = dict(model.named_parameters())
+    parameters, names = dict(model.named_parameters()), _names(config)
     with torch.no_grad():
         for path in files:
             for name, part in _tensors(path):
-                ours, transposed = _name(name)
-                if ours in parameters:  # or it is a second copy of the embedding
+                ours, transposed = names.get(name.removeprefix("transformer."), ("", False))
+                if ours:  # or it is a second copy of the embedding
                     parameters[ours].copy_(part[:].T if transposed else part[:])
     return model.eval()
 
@@ -83,11 +84,11 @@ def _check(folder: str, files: list[str], config: ModelConfig) -> None:
     shapes = [(path, name, _shape(path, name, part)) for path in files for name, part in _tensors(path)]
     numbers = sum(math.prod(shape) for _, _, shape in shapes)
     model = skeleton(config, len(shapes), numbers, os.path.join(folder, "config.json"))
-    missing = dict(model.named_parameters())
+    missing, names = dict(model.named_parameters()), _names(config)
     for path, name, shape in shapes:
-        ours, transposed = _name(name)
-        if ours == "head.weight" and config.tied:
+        if name == "lm_head.weight" and config.tied:
             continue
+        ours, transposed = names.get(name.removeprefix("transformer."), ("", False))
         if ours not in missing:
             raise FormatError(
                 f"{path}: has {brief(name)[1:-1]} twice, or it is not part of the GPT-2 of config.json; get "
@@ -214,36 +215,25 @@ def config_of(config: ModelConfig) -> dict[str, Any]:
 
 def tensors_of(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights under GPT-2's names. Its blocks always have biases: zeros if the model has none."""
-
-    def both(name: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        weight = part.weight.detach().cpu()
-        transposed = isinstance(part, torch.nn.Linear)
-        yield f"{name}.weight", (weight.T if transposed else weight).contiguous()
-        if not isinstance(part, torch.nn.Embedding):
-            zeros = weight.new_zeros(len(weight))
-            yield f"{name}.bias", zeros if part.bias is None else part.bias.detach().cpu()
-
-    for name, ours in _OUTSIDE.items():
-        yield from both(f"transformer.{name}", model.get_submodule(ours))
-    for number, block in enumerate(model.blocks):
-        for name, ours in _INSIDE.items():
-            yield from both(f"transformer.h.{number}.{name}", block.get_submodule(ours))
-    if not model.config.tied:
-        yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
+    weights = model.state_dict()
+    for name, (ours, transposed) in _names(model.config).items():
+        if ours not in weights:
+            like = weights[ours.removesuffix("bias") + "weight"]
+            weights[ours] = like.new_zeros(len(like))
+        tensor = weights[ours].T if transposed else weights[ours]
+        yield name if ours == "head.weight" else f"transformer.{name}", tensor.cpu().contiguous()
 
 
-def _name(full: str) -> tuple[str, bool]:
-    """Our name for one of GPT-2's tensors, and whether it is transposed."""
-    name = full.removeprefix("transformer.")
-    module, _, kind = name.rpartition(".")
-    if module == "lm_head":
-        return f"head.{kind}", False
-    if module in _OUTSIDE:
-        return f"{_OUTSIDE[module]}.{kind}", False
-    parts = module.split(".", 2)
-    if len(parts) == 3 and parts[0] == "h" and parts[2] in _INSIDE:
-        return f"blocks.{parts[1]}.{_INSIDE[parts[2]]}.{kind}", kind == "weight" and "ln_" not in parts[2]
-    return name, False
+def _names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
+    """For each of GPT-2's tensors our name for it, and whether it is transposed."""
+    modules = dict(_OUTSIDE)
+    for number in range(config.n_layer):
+        modules |= {f"h.{number}.{name}": f"blocks.{number}.{ours}" for name, ours in _INSIDE.items()}
+    names = {f"{name}.weight": (f"{ours}.weight", ".c_" in name) for name, ours in modules.items()}
+    names |= {
+        f"{name}.bias": (f"{ours}.bias", False) for name, ours in modules.items() if name not in _EMBEDDINGS
+    }
+    return names if config.tied else {**names, "lm_head.weight": ("head.weight", False)}
 
 
 def _files(folder: str) -> list[str]:
