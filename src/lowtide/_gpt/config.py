@@ -254,7 +254,7 @@ def resolve(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer, origin in ((read_file(file) if file else {}, f" in {file}"), (given, "")):
-        for name, value in without_alias(layer, "block_size", 3).items():
+        for name, value in layer.items():
             values[name] = validate(name, value, origin)
             origins[name] = origin
     if base is not None:

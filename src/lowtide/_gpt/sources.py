@@ -64,13 +64,10 @@ def anchored(values: Mapping[str, Any], beside: str = "") -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     for name in ("data", "val_data", "loss_mask"):
-        value = values.get(name)
-        entries = [value] if isinstance(value, str) else value
-        if isinstance(entries, list | tuple) and all(isinstance(one, str) for one in entries) and value:
-            paths = [_anchor(one, beside) for one in entries]
+        if value := values.get(name):
+            paths = [_anchor(one, beside) for one in ([value] if isinstance(value, str) else value)]
             result[name] = tuple(paths) if len(paths) > 1 else paths[0]
-    init = values.get("init")
-    if isinstance(init, str) and init:  # may be the name of a model
+    if init := values.get("init"):  # may be the name of a model
         local = [path for path in (init, os.path.join(beside, init)) if store.exists(path)]
         result["init"] = store.absolute(local[0]) if local else init
     return result

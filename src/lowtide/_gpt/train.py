@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import lowtide
 from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.aliases import without_alias
 from lowtide._gpt.bits import token_bytes
 from lowtide._gpt.checkpoint import Checkpoint
-from lowtide._gpt.config import Settings, read_file, resolve
+from lowtide._gpt.config import Settings, read_file, resolve, validate
 from lowtide._gpt.data import Data
 from lowtide._gpt.initial import Initial
 from lowtide._gpt.loop import Outcome, Trainer
@@ -62,6 +63,7 @@ def train(
     file = None if config is None else os.fspath(config)
     if resume not in (True, False, "auto"):
         raise ArgumentError(f"resume must be True, False or 'auto', got {resume!r}")
+    settings = {name: validate(name, one) for name, one in without_alias(settings, "block_size", 3).items()}
     values = {**(read_file(file) if file else {}), **settings}
     settings.update(anchored(values, os.path.dirname(file or "")))
     if resume is True or (resume == "auto" and os.path.exists(os.path.join(out, checkpoint.LAST))):
