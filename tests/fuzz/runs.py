@@ -91,7 +91,7 @@ def _resume(folder: Path) -> None:
     path = str(folder / "checkpoint.pt")
     saved = checkpoint.load(path)
     model = GPT(saved.config)
-    checkpoint.fill(model, saved, path)
+    model.load_state_dict(saved.model)
     optimiser = _optimiser(model, saved.settings)
     checkpoint.restore(optimiser, saved, path)
     list(generate(model, [0], max_new_tokens=1, generator=torch.Generator()))

@@ -2,8 +2,8 @@
 
 ``torch.save`` writes a zip: a pickle, and the bytes of each tensor beside it. ``torch.load`` does not verify
 the checksums, so that it returns other weights after a flipped bit; it allocates what the directory and the
-pickle ask for; and it raises whatever its parts raise. Here every byte is verified, nothing is allocated
-before the file is known to have it, and the pickle is interpreted, not run: nothing is imported or called.
+pickle ask for; and it raises exceptions of any kind. Here every byte is verified, nothing is allocated before
+the file is known to have it, and the pickle is interpreted, not run: nothing is imported or called.
 A file takes its size in memory, and up to 120 times that of its pickle, which is limited to 4 MiB.
 """
 
@@ -89,7 +89,7 @@ class _Members:
         stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
         if total > size or not stored:
             raise self.damaged(f"members of {total} bytes in a file of {size}, expected all of them stored")
-        if (order := self._read("byteorder", 16)) not in (None, sys.byteorder.encode()):
+        if (order := self.read("byteorder", 16)) not in (None, sys.byteorder.encode()):
             raise UnsupportedError(
                 f"{path}: was written on a machine of another byte order ({brief(order)}, expected "
                 f"{sys.byteorder}); load it there and save it with safetensors"
@@ -98,12 +98,8 @@ class _Members:
     def damaged(self, problem: str) -> FormatError:
         return FormatError(f"{self.path}: is damaged ({problem}); {_REMEDY}")
 
-    def pickle(self) -> bytes:
-        data = self._read("data.pkl", MAX_PICKLE)
-        assert data is not None
-        return data
-
-    def _read(self, name: str, limit: int) -> bytes | None:
+    def read(self, name: str, limit: int) -> bytes | None:
+        """The content of a member of at most ``limit`` bytes, if there is one."""
         entry = self._entries.get(self._folder + name)
         if entry is None:
             return None
@@ -111,8 +107,12 @@ class _Members:
             raise self.damaged(f"{name} of {entry.file_size} bytes, expected at most {limit}")
         return self._archive.read(entry)
 
-    def storage(self, key: Any, dtype: torch.dtype, count: Any) -> torch.Tensor:
+    def storage(self, identifier: Any) -> torch.Tensor:
         """The values of one member, which several tensors may share."""
+        kind, storage, key, _, count = identifier
+        if kind != "storage" or storage not in _STORAGES:
+            raise ValueError("expected a storage")
+        dtype = _STORAGES[storage]
         entry = self._entries.get(f"{self._folder}data/{key}") if isinstance(key, str) else None
         if entry is None or not isinstance(count, int) or entry.file_size != count * dtype.itemsize:
             member = "no member" if entry is None else f"{entry.file_size} bytes"
@@ -147,7 +147,7 @@ def _value(members: _Members) -> Any:
     def since_mark() -> list[Any]:
         return popped(len(stack) - marks.pop())
 
-    for step, argument, at in pickletools.genops(members.pickle()):
+    for step, argument, at in pickletools.genops(members.read("data.pkl", MAX_PICKLE) or b""):
         name = step.name
         if name in _LITERALS:
             stack.append(argument)
@@ -176,7 +176,7 @@ def _value(members: _Members) -> Any:
         elif name == "GLOBAL" and argument in (_TENSOR, _DICT, *_STORAGES):
             stack.append(argument)  # the name only: nothing is imported
         elif name == "BINPERSID":
-            stack.append(_storage(members, *popped(1)))
+            stack.append(members.storage(*popped(1)))
         elif name == "REDUCE":
             stack.append(_build(members, *popped(2)))
         elif name == "BUILD":
@@ -186,7 +186,7 @@ def _value(members: _Members) -> Any:
             return value
         elif name != "PROTO":
             raise FormatError(
-                f"{members.path}: holds something else than tensors and plain values "
+                f"{members.path}: holds something other than tensors and plain values "
                 f"({name} {brief(argument, 80)} at byte {at}); pass a file that lowtide wrote"
             )
     raise ValueError("the pickle has no end")
@@ -203,13 +203,6 @@ def _add(container: Any, items: list[Any]) -> None:
     if type(container) is not list:
         raise ValueError("expected a list")
     container.extend(items)
-
-
-def _storage(members: _Members, identifier: Any) -> torch.Tensor:
-    kind, storage, key, _, count = identifier
-    if kind != "storage" or storage not in _STORAGES:
-        raise ValueError("expected a storage")
-    return members.storage(key, _STORAGES[storage], count)
 
 
 def _build(members: _Members, function: Any, arguments: Any) -> Any:

@@ -2,8 +2,8 @@
 
 A mask of T x T for each row costs memory and, on long windows, most of the time. Without one:
 
-* on a CPU each document is attended to alone: with documents of 300 tokens in windows of 2,048 a fifth of the
-  time that a mask takes. On windows below 128 tokens calls cost more than the mask.
+* on a CPU attention is computed per document: with documents of 300 tokens in windows of 2,048 it takes a
+  fifth of the time that a mask takes. In windows below 128 tokens the calls cost more than the mask.
 * on a GPU ``torch.nn.attention.varlen`` takes the borders of the documents, in half precision and without
   dropout. It is tried before it is used.
 """
@@ -45,7 +45,7 @@ class Documents:
 
 
 class Split(Documents):
-    """Document by document; rows of a single one together."""
+    """Attention document by document; rows of a single document are computed together."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
         length = q.shape[2]
@@ -60,7 +60,7 @@ class Split(Documents):
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def _rows(self, length: int) -> list[tuple[slice, list[int]]]:
-        """Rows and the lengths of their documents; neighbours of one document each are one slice."""
+        """Rows and the lengths of their documents; adjacent rows of one document each are one slice."""
         firsts = np.searchsorted(self.borders, np.arange(len(self.ids) + 1) * length)
         result: list[tuple[slice, list[int]]] = []
         for row in range(len(self.ids)):
@@ -73,7 +73,7 @@ class Split(Documents):
 
 
 class Varlen(Documents):
-    """By PyTorch's kernel for sequences of different lengths, which takes all rows as one."""
+    """Attention by PyTorch's kernel for sequences of different lengths, which takes all rows as one."""
 
     kernel: Callable[..., Any] | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -37,13 +36,13 @@ def token_bytes(content: bytes) -> Lengths | None:
             return None
         table = np.zeros(max(lengths) + 1, np.int32)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # whoever encodes or decodes with it gets the error
+        return None  # encoding or decoding with it raises the error
     table[list(lengths)] = list(lengths.values())
     return table
 
 
 def _own(record: Mapping[str, Any]) -> dict[int, int]:
-    """Of lowtide's own kinds."""
+    """Bytes of the ids of lowtide's own kinds."""
     if record["kind"] == "byte":
         return {**dict.fromkeys(range(256), 1), 256: 0}
     if record["kind"] == "char":
@@ -53,7 +52,7 @@ def _own(record: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _hugging_face(record: Mapping[str, Any]) -> dict[int, int]:
-    """Of a byte-level vocabulary, or of one in the way of SentencePiece; nothing for others."""
+    """Bytes of the ids of a byte-level vocabulary, or of one in SentencePiece's style; nothing for others."""
     model = record["model"]
     vocabulary = model["vocab"]
     if isinstance(vocabulary, list):  # with their scores
@@ -95,8 +94,8 @@ class TokenBytes:
     def measure(self, logits: torch.Tensor, targets: torch.Tensor, nats: float) -> tuple[float, int]:
         """Nats and bytes of a batch whose targets cost ``nats`` in all.
 
-        Targets without bytes, which are special tokens, count in neither: no text is saved by predicting
-        them. Those that are ignored (negative) are in ``nats`` neither.
+        Targets without bytes, which are special tokens, count in neither: predicting them encodes no text.
+        Ignored targets (negative ids) are not part of ``nats``.
         """
         lengths = self._table[targets.clamp(min=0)] * (targets >= 0)
         silent = (lengths == 0) & (targets >= 0)
@@ -104,12 +103,3 @@ class TokenBytes:
             entropy = torch.nn.functional.cross_entropy
             nats -= float(entropy(logits[silent].float(), targets[silent], reduction="sum"))
         return nats, int(lengths.sum())
-
-
-def bits_per_byte(nats: float, count: float) -> float | None:
-    """Bits per byte, or None where there is no byte.
-
-    >>> round(bits_per_byte(100 * math.log(2), 50), 3)
-    2.0
-    """
-    return nats / math.log(2) / count if count else None

@@ -19,7 +19,7 @@ from lowtide import errors
 from lowtide._gpt import archive
 from lowtide._gpt.aliases import upgrade, without_alias
 from lowtide._gpt.config import Settings
-from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
+from lowtide._gpt.model import ModelConfig, skeleton, torch
 from lowtide._gpt.optim import Optimiser
 from lowtide._io.atomic import Partial
 from lowtide._io.pace import Pace
@@ -36,7 +36,7 @@ _REMEDY = "restore another copy of the file, or start the run again"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a run, on the CPU. ``best.pt`` has neither optimiser nor scaler nor position in the data."""
+    """State of a run, on the CPU. ``best.pt`` has no optimiser, no scaler and no position in the data."""
 
     step: int
     settings: Settings
@@ -57,13 +57,13 @@ class Checkpoint:
             try:
                 torch.save({"format": FORMAT, "version": VERSION, **content}, file)  # type: ignore[arg-type]
             except BaseException as error:
-                if file.error is not None:  # which PyTorch's writer has replaced by a RuntimeError
+                if file.error is not None:  # PyTorch's writer raises a RuntimeError in its place
                     raise errors.writing(path, file.error) from error
                 raise
 
 
 class _File:
-    """What ``torch.save`` writes to: unbuffered, with few dirty bytes, and it keeps the system's error."""
+    """A file for ``torch.save``: unbuffered, with few dirty bytes, and it keeps the system's error."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._end, self._pace = fd, 0, Pace(fd)
@@ -115,14 +115,14 @@ def _parse(path: str, content: Any) -> Checkpoint:
         return Checkpoint(**parts)
     except (KeyError, TypeError, LowtideError) as error:
         raise FormatError(
-            f"{path}: does not hold what a checkpoint has ({type(error).__name__}: "
+            f"{path}: its contents are not those of a checkpoint ({type(error).__name__}: "
             f"{brief(str(error), 500)[1:-1]}); load it with the version of lowtide that wrote it, or start "
             "the run again"
         ) from error
 
 
 def _check_parts(parts: Mapping[str, Any]) -> None:
-    """Refuse values of types that ``save`` does not write."""
+    """Refuse values whose types ``save`` does not write."""
     step, best = parts["step"], parts["best_val_loss"]
     if type(step) is not int or not 0 <= step < 2**32:
         raise TypeError(f"step is {brief(step)}, expected an integer >= 0")
@@ -152,8 +152,6 @@ def _is_plain(value: Any, depth: int) -> bool:
     for _ in range(depth + 1):
         if not all(isinstance(one, dict | list | tuple | str | int | float | NoneType) for one in level):
             return False
-        if not all(isinstance(key, str | int) for one in level if isinstance(one, dict) for key in one):
-            return False
         holders = (one for one in level if isinstance(one, dict | list | tuple))
         inside = (one.values() if isinstance(one, dict) else one for one in holders)
         level = list(islice(chain.from_iterable(inside), _MOST_VALUES + 1))
@@ -178,26 +176,6 @@ def _check_weights(path: str, saved: Checkpoint, size: int) -> None:
         raise FormatError(
             f"{path}: is damaged ({count} weights, expected at most {numbers} in {size} bytes); {_REMEDY}"
         )
-
-
-def fill(model: GPT, saved: Checkpoint, path: str) -> None:
-    """Load a checkpoint's weights into a model of the same architecture."""
-    differ = [
-        f"{name} is {getattr(saved.config, name)!r} in it and {getattr(model.config, name)!r} here"
-        for name in ModelConfig.__dataclass_fields__
-        if getattr(saved.config, name) != getattr(model.config, name)
-    ]
-    if differ:
-        raise FormatError(
-            f"{path}: is the checkpoint of another architecture ({', '.join(differ)}); pass another folder"
-        )
-    try:
-        model.load_state_dict(dict(saved.model))
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:4]]
-        raise FormatError(
-            f"{path}: its weights do not fit its own architecture ({' '.join(lines)}); {_REMEDY}"
-        ) from error
 
 
 def restore(optimiser: Optimiser, saved: Checkpoint, path: str) -> None:

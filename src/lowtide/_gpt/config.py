@@ -21,7 +21,7 @@ from lowtide._gpt.presets import ARCHITECTURES, OPTIMISERS, SIZES
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide._sizes import parse_size
-from lowtide.errors import ArgumentError, FormatError, LowtideError
+from lowtide.errors import ArgumentError, FormatError
 
 MOST = 2**32 - 1
 """The largest integer: a seed and a step together must fit into PyTorch's 64 bits."""
@@ -38,7 +38,7 @@ def _setting(help: str, default: Any = None, *, least: float | None = None, may_
 class Settings:
     """Complete and consistent settings of a training run, as plain values.
 
-    ``lowtide.gpt.train`` makes them from what is given, the preset and the device. Those that ``may_change``
+    ``lowtide.gpt.train`` makes them from its arguments, the preset and the device. Those that ``may_change``
     can be given again when a run is resumed.
 
     Parameters
@@ -156,8 +156,6 @@ _TYPES = get_type_hints(Settings)
 Settings.__doc__ = f"{Settings.__doc__}" + "".join(
     f"{name} : {one.type}\n        {one.metadata['help']}\n    " for name, one in FIELDS.items()
 )
-ARCHITECTURE = (*ARCHITECTURES["nanogpt"], "n_layer", "n_head", "n_embd", "length", "dropout")
-"""What ``ModelConfig`` takes, besides vocab_size."""
 
 
 def type_of(name: str) -> tuple[type, tuple[Any, ...], bool]:
@@ -173,7 +171,7 @@ _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a s
 
 
 def validate(name: str, value: Any, origin: str = "") -> Any:
-    """``value`` if its type and range are right, else an error; ``origin`` is such as " in run.toml"."""
+    """Return ``value`` if its type and range are valid; ``origin``, as " in run.toml", is for messages."""
     if name not in FIELDS:
         near = difflib.get_close_matches(name, FIELDS, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(FIELDS)}"
@@ -181,12 +179,7 @@ def validate(name: str, value: Any, origin: str = "") -> Any:
     kind, choices, optional = type_of(name)
     if value is None and optional:
         return None
-    if (
-        name == "data"
-        and isinstance(value, list | tuple)
-        and value
-        and all(type(one) is str for one in value)
-    ):
+    if name == "data" and isinstance(value, list | tuple) and {*map(type, value)} == {str}:
         return tuple(value) if len(value) > 1 else value[0]
     if kind is float and type(value) is int and abs(value) <= MOST:
         value = float(value)
@@ -220,31 +213,25 @@ def read_file(path: str) -> dict[str, Any]:
     >>> read_file(str(tmp / "run.toml"))
     {'n_layer': 2, 'learning_rate': 0.001}
     """
+    form = "JSON" if path.endswith(".json") else "TOML"
+    with opened(path) as source:
+        if source.size > MAX_FILE:
+            raise FormatError(
+                f"{path}: too large for settings ({source.size} bytes, expected at most {MAX_FILE}); "
+                "pass a TOML file with lines such as n_layer = 4"
+            )
+        content = source.read(0, source.size, "settings")
     try:
-        with opened(path) as source:
-            if source.size > MAX_FILE:
-                raise FormatError(
-                    f"{path}: too large for settings ({source.size} bytes, expected at most {MAX_FILE}); "
-                    "pass a TOML file with lines such as n_layer = 4"
-                )
-            text = source.read(0, source.size, "settings").decode()
-        values = _from_json(text) if path.endswith(".json") else tomllib.loads(text)
-    except LowtideError:
-        raise
+        text = content.decode()
+        values: object = json.loads(text) if form == "JSON" else tomllib.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError(f"found {brief(values)}, expected an object")
     except (ValueError, RecursionError) as error:  # also integers with more digits than Python converts
         raise FormatError(
-            f"{path}: is not valid {'JSON' if path.endswith('.json') else 'TOML'} "
-            f"({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
+            f"{path}: is not valid {form} ({brief(str(error))[1:-1]}); write lines such as n_layer = 4"
         ) from error
     values = without_alias(values, f"{path}: block_size")
-    return {name: validate(name, value, f" in {path}") for name, value in values.items()}
-
-
-def _from_json(text: str) -> dict[str, Any]:
-    values = json.loads(text)
-    if not isinstance(values, dict):
-        raise ValueError(f"found {brief(values)}, expected an object")
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: validate(name, one, f" in {path}") for name, one in values.items() if one is not None}
 
 
 def resolve(
@@ -267,7 +254,7 @@ def resolve(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer, origin in ((read_file(file) if file else {}, f" in {file}"), (given, "")):
-        for name, value in without_alias(layer, "block_size", 3).items():
+        for name, value in layer.items():
             values[name] = validate(name, value, origin)
             origins[name] = origin
     if base is not None:
@@ -288,7 +275,7 @@ def resolve(
 
 
 def _fill(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Add what was not given: from the preset, then the device, then other settings."""
+    """Add the settings that are missing: from the preset, then the device, then other settings."""
     if not values.get("data"):
         raise ArgumentError("data is missing; pass a corpus with --data or in the file of --config")
     data = [values["data"]] if isinstance(values["data"], str) else values["data"]
@@ -344,27 +331,22 @@ def changeable() -> list[str]:
 
 
 def _check_consistency(settings: Any, origins: Mapping[str, str]) -> None:
-    def require(agree: bool, rule: str, *names: str) -> None:
-        if not agree:
-            values = (f"{name} = {getattr(settings, name)!r}{origins.get(name, '')}" for name in names)
+    """Refuse settings that contradict each other; ``origins`` says where each came from."""
+    warmup, decay = settings.warmup_iters, settings.lr_decay_iters
+    cooldown = settings.cooldown_iters if settings.schedule == "wsd" else 0
+    half_off_gpu = settings.dtype == "float16" and not settings.device.startswith("cuda")
+    high = settings.min_lr > settings.learning_rate
+    rules = (
+        ("n_embd n_head", settings.n_embd % settings.n_head, "n_embd must be a multiple of n_head"),
+        ("min_lr learning_rate", high, "min_lr must not exceed learning_rate"),
+        ("warmup_iters lr_decay_iters", warmup > decay, "warmup_iters must not exceed lr_decay_iters"),
+        (
+            "warmup_iters cooldown_iters lr_decay_iters", warmup + cooldown > decay,
+            "warmup and cooldown must fit into lr_decay_iters",
+        ),
+        ("dtype device", half_off_gpu, "float16 needs CUDA (use bfloat16 or float32)"),
+    )  # fmt: skip
+    for names, broken, rule in rules:
+        if broken:
+            values = (f"{one} = {getattr(settings, one)!r}{origins.get(one, '')}" for one in names.split())
             raise ArgumentError(f"{rule}, got {', '.join(values)}")
-
-    decay = settings.lr_decay_iters
-    require(settings.n_embd % settings.n_head == 0, "n_embd must be a multiple of n_head", "n_embd", "n_head")
-    require(
-        settings.min_lr <= settings.learning_rate, "min_lr must not exceed learning_rate",
-        "min_lr", "learning_rate",
-    )  # fmt: skip
-    require(
-        settings.warmup_iters <= decay, "warmup_iters must not exceed lr_decay_iters",
-        "warmup_iters", "lr_decay_iters",
-    )  # fmt: skip
-    require(
-        settings.schedule != "wsd" or settings.warmup_iters + settings.cooldown_iters <= decay,
-        "warmup and cooldown must fit into lr_decay_iters",
-        "warmup_iters", "cooldown_iters", "lr_decay_iters",
-    )  # fmt: skip
-    require(
-        settings.dtype != "float16" or settings.device.startswith("cuda"),
-        "float16 needs CUDA (use bfloat16 or float32)", "dtype", "device",
-    )  # fmt: skip

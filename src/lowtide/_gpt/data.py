@@ -21,7 +21,6 @@ from lowtide._gpt.config import Settings
 from lowtide._gpt.model import IGNORED, torch
 from lowtide._gpt.ranks import Ranks
 from lowtide._tokens.batches import Batches, samples_of
-from lowtide._tokens.documents import DocumentBatch
 from lowtide._tokens.mixture import MixedBatches, MixedSamples
 from lowtide._tokens.sampling import Order
 from lowtide.errors import ArgumentError, FormatError
@@ -79,70 +78,56 @@ class Data:
 
     def __init__(self, settings: Settings, ranks: Ranks) -> None:
         self._settings, self._ranks = settings, ranks
-        self._sources = sources.parse(settings.data)
-        self._training = sources.open_all(self._sources, settings)
+        parts = sources.parse(settings.data)
+        self._weights = {source.name: source.weight for source in parts}
+        self._training = sources.open_all(parts, settings)
         self.corpus = next(iter(self._training.values()))
         self._validation = (
-            sources.open_validation(self._sources, self._training, settings) if settings.eval_interval else {}
+            sources.open_validation(parts, self._training, settings) if settings.eval_interval else {}
         )
         self.vocabulary = Vocabulary(settings, list(self._training.values()))
         for corpus in (*self._training.values(), *self._validation.values()):
             self.vocabulary.check(corpus.name, np.array([corpus.largest()]))
-        self._batches = self._make(
+        batches = self._batches(
             self._training, settings.global_batch, settings.order, settings.seed, ranks.rank, ranks.world_size
         )
-        self.stream = self._tensors(self._batches)
-        masks = sources.open_masks(self._training, settings)
-        self._mask = self._masks(masks, self._batches)
+        self.stream = self._tensors(batches)
+        self._mask = self._mask_of(batches, sources.open_mask(self._training, settings))
         self._fixed: TorchBatches | TorchDocumentBatches | None = None
         self._fixed_mask: TorchBatches | None = None
         self.evaluations = 0
         if self._validation:
-            fixed = self._make(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
-            self.evaluations = max(1, min(settings.eval_iters, fixed.epoch_steps))
-            self._fixed = self._tensors(fixed)
-            masks = sources.open_masks(self._validation, settings, settings.val_split)
-            self._fixed_mask = self._masks(masks, fixed)
+            batches = self._batches(self._validation, settings.batch_size, "shuffle", _VALIDATION_SEED, 0, 1)
+            self.evaluations = max(1, min(settings.eval_iters, batches.epoch_steps))
+            self._fixed = self._tensors(batches)
+            mask = sources.open_mask(self._validation, settings, settings.val_split)
+            self._fixed_mask = self._mask_of(batches, mask)
+
+    def _batches(
+        self, corpora: Mapping[str, lowtide.Corpus], rows: int, order: str, seed: int, rank: int, ranks: int
+    ) -> Batches:
+        length, first = self._settings.length, next(iter(corpora.values()))
+        check = partial(self.vocabulary.check, first.name)
+        options: dict[str, Any] = {"rank": rank, "world_size": ranks, "check": check}
+        if len(corpora) == 1:
+            return Batches(samples_of(first, length, order, seed), rows, length, **options)
+        samples = MixedSamples(lowtide.mix(corpora, self._weights), rows, length, order, seed)
+        return MixedBatches(samples, rows, length, **options)
 
     def _tensors(self, batches: Batches) -> TorchBatches | TorchDocumentBatches:
-        tensors = TorchBatches(batches, self._ranks.device)
+        tensors = batches.torch(self._ranks.device)
         needed = self._settings.document_mask or not self._settings.border_loss
         return tensors.with_documents() if needed else tensors
 
-    def _masks(self, mask: lowtide.Corpus | None, batches: Batches) -> TorchBatches | None:
-        """The windows of a mask, at the places of the windows of tokens."""
+    def _mask_of(self, batches: Batches, mask: lowtide.Corpus | None) -> TorchBatches | None:
+        """The windows of a mask at the places of the windows of tokens."""
         if mask is None:
             return None
         samples = batches._samples
         assert isinstance(samples, Order)  # a mixture was refused
-        like = Batches(
-            samples.over(mask),
-            batches.batch_size,
-            batches.length,
-            rank=batches.rank,
-            world_size=batches.world_size,
-        )
-        return TorchBatches(like, self._ranks.device)
-
-    def _make(
-        self,
-        corpora: Mapping[str, lowtide.Corpus],
-        rows: int,
-        order: Any,
-        seed: int,
-        rank: int,
-        world_size: int,
-    ) -> Batches:
-        length = self._settings.length
-        first = next(iter(corpora.values()))
-        check = partial(self.vocabulary.check, first.name)
-        if len(corpora) > 1:
-            weights = {source.name: source.weight for source in self._sources}
-            mixture = lowtide.mix(corpora, {name: weights[name] for name in corpora})
-            mixed = MixedSamples(mixture, rows, length, order, seed)
-            return MixedBatches(mixed, rows, length, rank=rank, world_size=world_size, check=check)
-        samples = samples_of(first, length, order, seed)
-        return Batches(samples, rows, length, rank=rank, world_size=world_size, check=check)
+        ranks: dict[str, Any] = {"rank": batches.rank, "world_size": batches.world_size}
+        windows = Batches(samples.over(mask), batches.batch_size, batches.length, **ranks)
+        return windows.torch(self._ranks.device)
 
     def next(self) -> list[Micro]:
         """This rank's micro-batches of the next step."""
@@ -152,7 +137,7 @@ class Data:
         settings = self._settings
         x, y = batch[:2]
         counts = None if mask is None else mask[1] != 0
-        if isinstance(batch, DocumentBatch) and not settings.border_loss:
+        if not settings.border_loss:
             counts = batch.loss_mask if counts is None else counts & batch.loss_mask
         if counts is not None:
             y = y.masked_fill(~counts, IGNORED)

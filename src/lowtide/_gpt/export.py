@@ -1,20 +1,19 @@
 """Export: the model of a run as a folder that ``transformers`` loads, with its tokenizer.
 
-GPT-2's architecture is written in GPT-2's format, which many programs read. Any other one brings its own
-modelling file, a copy of ``portable/modeling_lowtide.py``.
+A model of GPT-2's architecture is written in GPT-2's format, which many programs read. Any other model is
+written with its own modelling file, a copy of ``portable/modeling_lowtide.py``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
 from lowtide._gpt import folder, gpt2
 from lowtide._gpt.folder import Which
-from lowtide._gpt.model import GPT, torch
+from lowtide._gpt.model import ModelConfig
 from lowtide._gpt.portable.tokenizer import files_of
 
 MODEL = "modeling_lowtide"
@@ -27,11 +26,11 @@ def export(
     """Write the model of a run as a folder that ``transformers`` loads. It appears when it is complete.
 
     ``AutoModelForCausalLM.from_pretrained(out)`` loads a model of GPT-2's architecture, such as that of the
-    preset ``nanogpt``. Any other one brings a file with its code, ``modeling_lowtide.py``, and needs
-    ``trust_remote_code=True``. Logits are those of lowtide.
+    preset ``nanogpt``. Any other model comes with its code, ``modeling_lowtide.py``, and needs
+    ``trust_remote_code=True``. Its logits are the same as lowtide's.
 
-    The tokenizer of the run goes along, for ``AutoTokenizer.from_pretrained(out)``. It is left out if
-    ``transformers`` would encode or decode a text otherwise.
+    The tokenizer of the run is included, for ``AutoTokenizer.from_pretrained(out)``, unless ``transformers``
+    would encode or decode texts differently.
 
     Parameters
     ----------
@@ -56,20 +55,24 @@ def export(
     """
     model = folder.load_model(run, checkpoint)
     home = folder.folder_of(run)
-    kept = os.path.exists(os.path.join(home, folder.TOKENIZER))
-    tokenizer = folder.load_tokenizer(home) if kept else None
-    files = {} if tokenizer is None else files_of(tokenizer, model.config.length) or {}
-    eos = None if tokenizer is None else tokenizer.eos
-    if not gpt2.foreign(model.config):
+    files: dict[str, str] = {}
+    eos: int | None = None
+    if os.path.exists(os.path.join(home, folder.TOKENIZER)):
+        tokenizer = folder.load_tokenizer(home)
+        files, eos = files_of(tokenizer, model.config.length) or {}, tokenizer.eos
+    if not gpt2.unsupported(model.config):
         config = {**gpt2.config_of(model.config), "eos_token_id": eos}
-        return gpt2.write(out, config, gpt2.theirs(model), files)
+        return gpt2.write(out, config, gpt2.tensors_of(model), files)
     files[f"{MODEL}.py"] = (resources.files("lowtide._gpt") / "portable" / f"{MODEL}.py").read_text("utf-8")
-    return gpt2.write(out, {**_config(model), "eos_token_id": eos}, _tensors(model), files)
+    tensors = model.state_dict()
+    if model.config.tied:  # a safetensors file has no shared tensors
+        tensors["head.weight"] = tensors["head.weight"].clone()
+    return gpt2.write(out, {**_config(model.config), "eos_token_id": eos}, tensors.items(), files)
 
 
-def _config(model: GPT) -> dict[str, Any]:
-    values = dataclasses.asdict(model.config)
-    del values["zero_init"], values["tied"]  # what was initialised how does not matter any more
+def _config(config: ModelConfig) -> dict[str, Any]:
+    values = dataclasses.asdict(config)
+    del values["zero_init"], values["tied"]  # of no effect on trained weights
     return {
         **values,
         "model_type": "lowtide",
@@ -79,9 +82,3 @@ def _config(model: GPT) -> dict[str, Any]:
         "bos_token_id": None,
         "torch_dtype": "float32",
     }
-
-
-def _tensors(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in model.state_dict().items():
-        shared = name == "head.weight" and model.config.tied  # a file of safetensors has none twice
-        yield name, tensor.detach().cpu().clone() if shared else tensor.detach().cpu().contiguous()

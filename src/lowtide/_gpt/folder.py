@@ -68,16 +68,16 @@ def load_model(run: str | os.PathLike[str], which: Which | None = None) -> GPT:
 
 
 def load_weights(run: str | os.PathLike[str], which: Which | None = None) -> tuple[GPT, str, int]:
-    """As ``load_model``; also the path of the checkpoint, and its step."""
+    """Load a model as ``load_model`` does; return the path of its checkpoint and its step too."""
     path = checkpoint_path(run, which)
     saved = checkpoint.load(path)
     model = GPT(saved.config)
-    checkpoint.fill(model, saved, path)
+    model.load_state_dict(saved.model)
     return model.eval(), path, saved.step
 
 
 def checkpoint_path(run: str | os.PathLike[str], which: Which | None = None) -> str:
-    """The checkpoint of a run to load: the best if there is one, unless ``which`` or a file is given."""
+    """The checkpoint to load: the best of a run if it has one, unless ``which`` or a file is given."""
     if which not in (None, "best", "last"):
         raise ArgumentError(f"which must be 'best' or 'last', got {which!r}")
     folder = os.fspath(run)
@@ -90,7 +90,7 @@ def checkpoint_path(run: str | os.PathLike[str], which: Which | None = None) -> 
 
 
 def folder_of(run: str | os.PathLike[str]) -> str:
-    """The folder of a run, of which one checkpoint may have been given."""
+    """The folder of a run, from its path or that of one of its checkpoints."""
     path = os.fspath(run)
     return os.path.dirname(path) or "." if path.endswith(_SUFFIX) and os.path.isfile(path) else path
 
@@ -101,7 +101,7 @@ def write_settings(run: str, settings: Settings) -> None:
 
 
 def read_settings(run: str | os.PathLike[str]) -> Settings:
-    """Read the settings of a run, as of its last start."""
+    """Read the settings of a run, those of its last start."""
     path = os.path.join(os.fspath(run), SETTINGS)
     values = jsonfiles.load(path, limit=_MAX_SETTINGS, what="settings of a run")
     try:
@@ -127,11 +127,6 @@ def tokenizer_of(corpus: Corpus) -> bytes | None:
 
         return CharTokenizer(characters).to_json().encode()
     return None
-
-
-def keep_tokenizer(run: str, content: bytes) -> None:
-    """Put the tokenizer of the corpus into the folder."""
-    write_file(os.path.join(run, TOKENIZER), content)
 
 
 def read_tokenizer(run: str) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lowtide._gpt import folder
@@ -97,33 +97,24 @@ def generate(
             )
         return int(torch.multinomial(probabilities, 1, generator=generator))
 
-    return _tokens(model, prompt, max_new_tokens, choose, stop, cache)
+    def tokens() -> Iterator[int]:
+        length, device = model.config.length, model.embedding.weight.device
+        unseen = context = prompt[-length:]
+        kept = Cache(model) if cache else None
+        for _ in range(max_new_tokens):
+            with torch.inference_mode():
+                scores, _ = model(torch.tensor([unseen], device=device), cache=kept)
+            token = choose(scores[0, -1].float().cpu())
+            if token == stop:
+                return
+            yield token
+            context = [*context, token]
+            unseen = [token] if cache else context
+            if len(context) > length:
+                unseen = context = context[-max(1, length // 2) :]
+                kept = Cache(model) if cache else None
 
-
-def _tokens(
-    model: GPT,
-    prompt: list[int],
-    count: int,
-    choose: Callable[[torch.Tensor], int],
-    stop: int | None,
-    cached: bool,
-) -> Iterator[int]:
-    length, device = model.config.length, model.embedding.weight.device
-    context = prompt[-length:]
-    cache = Cache(model) if cached else None
-    unseen = context
-    for _ in range(count):
-        with torch.inference_mode():
-            scores, _ = model(torch.tensor([unseen], device=device), cache=cache)
-        token = choose(scores[0, -1].float().cpu())
-        if token == stop:
-            return
-        yield token
-        context = [*context, token]
-        unseen = context if cache is None else [token]
-        if len(context) > length:
-            unseen = context = context[-max(1, length // 2) :]
-            cache = None if cache is None else Cache(model)
+    return tokens()  # the arguments are checked before the first token is asked for
 
 
 def restrict(scores: torch.Tensor, top_k: int | None, top_p: float | None) -> torch.Tensor:
@@ -137,7 +128,7 @@ def restrict(scores: torch.Tensor, top_k: int | None, top_p: float | None) -> to
     if top_k is not None:
         out[top_k:] = True
     if top_p is not None:
-        # Of what top_k left, as most programs do.
+        # Among the tokens that top_k left, as in most programs.
         probabilities = torch.softmax(ranked.masked_fill(out, -torch.inf), dim=0)
         out |= probabilities.cumsum(0) - probabilities >= top_p
     return scores.masked_fill(torch.zeros_like(out).scatter(0, order, out), -torch.inf)
@@ -161,7 +152,7 @@ class TextStream:
         self._held.append(token)
         if not self._text(len(self._held)).endswith(_UNFINISHED):
             return self._show(len(self._held))
-        # Bytes that do not form a character would be held forever.
+        # Bytes that never form a character must not be held forever.
         return self._show(1) if len(self._held) >= _LONGEST else ""
 
     def end(self) -> str:

@@ -6,23 +6,23 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from lowtide import errors
 from lowtide._extras import library
 from lowtide._gpt.model import GPT, ModelConfig, skeleton, torch
+from lowtide._gpt.presets import ARCHITECTURES
 from lowtide._io import jsonfiles
 from lowtide._io.atomic import new_folder
 from lowtide._io.store import opened
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError, FormatError, ReadError, UnsupportedError
 
-_T = TypeVar("_T")
 _MAX_JSON = 16 * 2**20  # bytes of config.json and of the index, which has a line per tensor
 _SUFFIX = ".safetensors"
 _DTYPES = ("F64", "F32", "F16", "BF16")
-# Their names and ours. Matrices of their blocks are transposed.
+# GPT-2's names and ours. The matrices of its blocks are transposed.
 _OUTSIDE = {"wte": "embedding", "wpe": "positions", "ln_f": "norm"}
 _INSIDE = {
     "ln_1": "attention_norm",
@@ -32,6 +32,7 @@ _INSIDE = {
     "mlp.c_fc": "feed_forward.up",
     "mlp.c_proj": "feed_forward.down",
 }
+_EMBEDDINGS = ("wte", "wpe")  # they have no biases
 _SIZES = ("vocab_size", "n_layer", "n_head", "n_embd")
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 # Options of GPT-2's configuration that this model does not have, and the values that it supports.
@@ -68,26 +69,26 @@ def from_gpt2(source: str | os.PathLike[str], *, dropout: float = 0.0) -> GPT:
     files = _files(folder)
     _check(folder, files, config)
     model = GPT(config)
-    parameters = dict(model.named_parameters())
+    parameters, names = dict(model.named_parameters()), _names(config)
     with torch.no_grad():
         for path in files:
-            for name, tensor in _tensors(path, lambda file, name: file.get_tensor(name)):
-                ours, transposed = _name(name)
-                if ours in parameters:  # or it is a second copy of the embedding
-                    parameters[ours].copy_(tensor.T if transposed else tensor)
+            for name, part in _tensors(path):
+                ours, transposed = names.get(name.removeprefix("transformer."), ("", False))
+                if ours:  # or it is a second copy of the embedding
+                    parameters[ours].copy_(part[:].T if transposed else part[:])
     return model.eval()
 
 
 def _check(folder: str, files: list[str], config: ModelConfig) -> None:
     """Refuse tensors that do not match the configuration, by the files' headers, before allocating memory."""
-    shapes = [(path, name, shape) for path in files for name, shape in _tensors(path, _shape)]
+    shapes = [(path, name, _shape(path, name, part)) for path in files for name, part in _tensors(path)]
     numbers = sum(math.prod(shape) for _, _, shape in shapes)
     model = skeleton(config, len(shapes), numbers, os.path.join(folder, "config.json"))
-    missing = dict(model.named_parameters())
+    missing, names = dict(model.named_parameters()), _names(config)
     for path, name, shape in shapes:
-        ours, transposed = _name(name)
-        if ours == "head.weight" and config.tied:
+        if name == "lm_head.weight" and config.tied:
             continue
+        ours, transposed = names.get(name.removeprefix("transformer."), ("", False))
         if ours not in missing:
             raise FormatError(
                 f"{path}: has {brief(name)[1:-1]} twice, or it is not part of the GPT-2 of config.json; get "
@@ -125,12 +126,12 @@ def to_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
     >>> from_gpt2(tmp / "gpt2").config.length
     16
     """
-    if parts := foreign(model.config):
+    if parts := unsupported(model.config):
         raise UnsupportedError(
             f"GPT-2's format has no {', '.join(parts)}; train with --preset nanogpt, or use "
             "lowtide.gpt.export, which adds a modelling file"
         )
-    write(folder, config_of(model.config), theirs(model), {})
+    write(folder, config_of(model.config), tensors_of(model), {})
 
 
 def write(
@@ -173,34 +174,26 @@ def _config(path: str, dropout: float) -> ModelConfig:
             f"{path}: activation_function is not supported ({brief(activation)}, expected one of "
             f"{', '.join(_ACTIVATIONS)}); use a GPT-2"
         )
+    architecture = {**ARCHITECTURES["nanogpt"], "bias": True, "activation": _ACTIVATIONS[activation]}
+    architecture["tied"] = values.get("tie_word_embeddings", True)
     try:
-        return ModelConfig(
-            **sizes,
-            length=values["n_positions"],
-            dropout=dropout,
-            bias=True,
-            norm="layernorm",
-            positions="learned",
-            activation=_ACTIVATIONS[activation],  # type: ignore[arg-type]
-            qk_norm=False,
-            tied=values.get("tie_word_embeddings", True),
-            zero_init=False,
-        )
+        return ModelConfig(**sizes, length=values["n_positions"], dropout=dropout, **architecture)
     except ArgumentError as error:
         raise FormatError(
             f"{path}: is not a configuration of a GPT-2 ({brief(str(error))[1:-1]}); get the folder again"
         ) from error
 
 
-def foreign(config: ModelConfig) -> list[str]:
-    """The parts of an architecture that GPT-2's format has no names for."""
-    known = {
+def unsupported(config: ModelConfig) -> list[str]:
+    """The parts of an architecture that GPT-2's format cannot express."""
+    supported = {
         "norm": ("layernorm",),
         "positions": ("learned",),
         "activation": ("gelu", "gelu_tanh"),
         "qk_norm": (False,),
     }
-    return [f"{name} {getattr(config, name)!r}" for name in known if getattr(config, name) not in known[name]]
+    values = {name: getattr(config, name) for name in supported}
+    return [f"{name} {value!r}" for name, value in values.items() if value not in supported[name]]
 
 
 def config_of(config: ModelConfig) -> dict[str, Any]:
@@ -213,45 +206,34 @@ def config_of(config: ModelConfig) -> dict[str, Any]:
         "activation_function": "gelu" if config.activation == "gelu" else "gelu_new",
         "tie_word_embeddings": config.tied,
         **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout),
-        # Their default is 50256, the end of text in GPT-2's vocabulary.
+        # The default of transformers is 50256, the end of text in GPT-2's vocabulary.
         "bos_token_id": None,
         "eos_token_id": None,
         "torch_dtype": "float32",
     }
 
 
-def theirs(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
-    """Our tensors under their names. Their blocks always have biases: zeros if ours have none."""
-
-    def both(name: str, part: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        weight = part.weight.detach().cpu()
-        transposed = isinstance(part, torch.nn.Linear)
-        yield f"{name}.weight", (weight.T if transposed else weight).contiguous()
-        if not isinstance(part, torch.nn.Embedding):
-            zeros = weight.new_zeros(len(weight))
-            yield f"{name}.bias", zeros if part.bias is None else part.bias.detach().cpu()
-
-    for name, ours in _OUTSIDE.items():
-        yield from both(f"transformer.{name}", model.get_submodule(ours))
-    for number, block in enumerate(model.blocks):
-        for name, ours in _INSIDE.items():
-            yield from both(f"transformer.h.{number}.{name}", block.get_submodule(ours))
-    if not model.config.tied:
-        yield "lm_head.weight", model.head.weight.detach().cpu().contiguous()
+def tensors_of(model: GPT) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights under GPT-2's names. Its blocks always have biases: zeros if the model has none."""
+    weights = model.state_dict()
+    for name, (ours, transposed) in _names(model.config).items():
+        if ours not in weights:
+            like = weights[ours.removesuffix("bias") + "weight"]
+            weights[ours] = like.new_zeros(len(like))
+        tensor = weights[ours].T if transposed else weights[ours]
+        yield name if ours == "head.weight" else f"transformer.{name}", tensor.cpu().contiguous()
 
 
-def _name(theirs: str) -> tuple[str, bool]:
-    """Our name for one of their tensors, and whether it is transposed."""
-    name = theirs.removeprefix("transformer.")
-    module, _, kind = name.rpartition(".")
-    if module == "lm_head":
-        return f"head.{kind}", False
-    if module in _OUTSIDE:
-        return f"{_OUTSIDE[module]}.{kind}", False
-    parts = module.split(".", 2)
-    if len(parts) == 3 and parts[0] == "h" and parts[2] in _INSIDE:
-        return f"blocks.{parts[1]}.{_INSIDE[parts[2]]}.{kind}", kind == "weight" and "ln_" not in parts[2]
-    return name, False
+def _names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
+    """For each of GPT-2's tensors our name for it, and whether it is transposed."""
+    modules = dict(_OUTSIDE)
+    for number in range(config.n_layer):
+        modules |= {f"h.{number}.{name}": f"blocks.{number}.{ours}" for name, ours in _INSIDE.items()}
+    names = {f"{name}.weight": (f"{ours}.weight", ".c_" in name) for name, ours in modules.items()}
+    names |= {
+        f"{name}.bias": (f"{ours}.bias", False) for name, ours in modules.items() if name not in _EMBEDDINGS
+    }
+    return names if config.tied else {**names, "lm_head.weight": ("head.weight", False)}
 
 
 def _files(folder: str) -> list[str]:
@@ -278,18 +260,17 @@ def _files(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(files)]
 
 
-def _shape(file: Any, name: str) -> tuple[int, ...]:
-    part = file.get_slice(name)
+def _shape(path: str, name: str, part: Any) -> tuple[int, ...]:
     if part.get_dtype() not in _DTYPES:
         raise UnsupportedError(
-            f"{name} has an unsupported dtype ({part.get_dtype()}, expected one of {', '.join(_DTYPES)}); "
-            "save the model as float32"
+            f"{path}: {name} has an unsupported dtype ({part.get_dtype()}, expected one of "
+            f"{', '.join(_DTYPES)}); save the model as float32"
         )
     return tuple(part.get_shape())
 
 
-def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T]]:
-    """``get(file, name)`` for each tensor of a safetensors file."""
+def _tensors(path: str) -> Iterator[tuple[str, Any]]:
+    """The tensors of a safetensors file by name, as slices: nothing is read before ``part[:]``."""
     safetensors = library("safetensors", f"{path}: reading it", "gpt")
     with opened(path):  # a regular file that can be read
         pass
@@ -298,9 +279,7 @@ def _tensors(path: str, get: Callable[[Any, str], _T]) -> Iterator[tuple[str, _T
             for name in file.keys():  # noqa: SIM118 - it is not a dict
                 # Early versions of transformers saved their masks too.
                 if not name.endswith((".attn.bias", ".attn.masked_bias")):
-                    yield name, get(file, name)
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{path}: {error}") from None
+                    yield name, file.get_slice(name)
     except safetensors.SafetensorError as error:
         raise FormatError(
             f"{path}: is not a complete safetensors file ({brief(str(error))[1:-1]}); get it again"

@@ -2,8 +2,8 @@
 
 A step takes its global batch, which depends on the seed and the step only, accumulates the gradients of its
 micro-batches on every rank, averages them over the ranks, and updates the weights. Then, if it is due, the
-model is evaluated and the state is saved. Whatever ends a run early (a signal, the clock, the memory budget)
-is noticed between two steps, by all ranks at the same one, and the state is saved first.
+model is evaluated and the state is saved. A reason to end a run early (a signal, the time or memory limit) is
+noticed between two steps, by all ranks at the same one, and the state is saved first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lowtide._gpt import checkpoint, folder, optim, plot
-from lowtide._gpt.bits import Lengths, TokenBytes, bits_per_byte
+from lowtide._gpt.bits import Lengths, TokenBytes
 from lowtide._gpt.checkpoint import Checkpoint
-from lowtide._gpt.config import ARCHITECTURE, Settings
+from lowtide._gpt.config import Settings
 from lowtide._gpt.data import Data
 from lowtide._gpt.metrics import Log, Metrics, Tracking
 from lowtide._gpt.model import GPT, ModelConfig, torch
@@ -44,7 +44,7 @@ class Outcome:
     step : int
         Number of updates.
     end : {"done", "signal", "time", "memory"}
-        All steps are done, or what ended the run early.
+        All steps are done, or the reason why the run ended early.
     train_loss : float or None
         Loss of the last training batch.
     val_loss : float or None
@@ -72,7 +72,7 @@ class Outcome:
 
 
 class Trainer:
-    """A run in progress: everything that a step needs and changes."""
+    """A run in progress: all that a step needs and changes."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Trainer:
         self._bits = None if lengths is None else TokenBytes(lengths, data.vocabulary.size, ranks.device)
         kind = ranks.device.type
         if kind == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32 for what is left in float32
+            torch.set_float32_matmul_precision("high")  # TF32 for products that stay in float32
         torch.manual_seed(settings.seed)
         if initial is not None and settings.length > initial.config.length:
             raise ArgumentError(
@@ -134,12 +134,11 @@ class Trainer:
         if self.step == 0:
             self.save()  # a run that is killed at once can be resumed, and a full disk is reported at once
         start, first = time.monotonic(), self.step
+        limit = math.inf if settings.max_minutes is None else 60 * settings.max_minutes
         end: End = "done"
         with signals() as received:
             while self.step < settings.max_iters:
-                late = settings.max_minutes is not None and (
-                    time.monotonic() - start >= settings.max_minutes * 60
-                )
+                late = time.monotonic() - start >= limit
                 metrics, reason = self.update(bool(received), late, self._over_budget())
                 last = self.step == settings.max_iters
                 if settings.eval_interval and (self.step % settings.eval_interval == 0 or last):
@@ -148,9 +147,7 @@ class Trainer:
                     sink.add(metrics)
                 elapsed = time.monotonic() - start
                 left = elapsed / (self.step - first) * (settings.max_iters - self.step)
-                if settings.max_minutes is not None:
-                    left = min(left, max(0.0, settings.max_minutes * 60 - elapsed))
-                self.progress.step(metrics, left)
+                self.progress.step(metrics, min(left, max(0.0, limit - elapsed)))
                 if self.step % settings.checkpoint_interval == 0 or last or reason:
                     self.save()
                 if reason and not last:
@@ -160,12 +157,8 @@ class Trainer:
             log, picture = (os.path.join(self.out, name) for name in (folder.METRICS, folder.PICTURE))
             plot.draw(log, picture, self.watch.budget)
         number = received[0] if end == "signal" and received else 0
-        return dataclasses.replace(self.outcome(end), signal=number)
-
-    def outcome(self, end: End) -> Outcome:
-        return Outcome(
-            self.step, end, self.train_loss, self.val_loss, self.best_val_loss, val_bpb=self.val_bpb
-        )
+        losses = self.train_loss, self.val_loss, self.best_val_loss
+        return Outcome(self.step, end, *losses, signal=number, val_bpb=self.val_bpb)
 
     def update(self, signalled: bool, late: bool, over: bool) -> tuple[Metrics, End | None]:
         """Make one step; also return why the run should end, if any rank has a reason."""
@@ -184,11 +177,11 @@ class Trainer:
         for number, micro in enumerate(micros, 1):
             # Each target counts the same, however ranks and micro-batches share them.
             share = micro.counted / counted
-            targets = micro.y if micro.counted else micro.x  # a mean over no target would not be a number
+            targets = micro.y if micro.counted else micro.x  # the mean over no target would be NaN
             with ranks.accumulate(self.shared, last=number == len(micros)):
                 with self._autocast():
                     _, part = self.shared(micro.x, targets, micro.documents)
-                # The gradients of the ranks are averaged, and should be summed.
+                # DDP averages the gradients of the ranks, which should be summed.
                 self.scaler.scale(part * (share * ranks.world_size)).backward()
             loss += part.detach() * share
         total, *reasons = ranks.sum(loss.item(), signalled, late, over)
@@ -254,7 +247,7 @@ class Trainer:
         self.model.train()
         total, weight, nats, count = self.ranks.sum(total, weight, nats, count)
         self.val_loss = total / weight if weight else math.inf
-        self.val_bpb = bits_per_byte(nats, count)
+        self.val_bpb = nats / math.log(2) / count if count else None
         if self.best_val_loss is None or self.val_loss < self.best_val_loss:
             self.best_val_loss = self.val_loss
             if self.ranks.first:
@@ -264,13 +257,8 @@ class Trainer:
     # State
 
     def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(
-            step=self.step,
-            settings=self.settings,
-            config=self.model.config,
-            model=self.model.state_dict(),
-            best_val_loss=self.best_val_loss,
-        )
+        model = self.model
+        return Checkpoint(self.step, self.settings, model.config, model.state_dict(), self.best_val_loss)
 
     def save(self) -> None:
         """Save everything that an exact continuation needs."""
@@ -287,7 +275,7 @@ class Trainer:
 
     def _restore(self, saved: Checkpoint) -> None:
         path = os.path.join(self.out, checkpoint.LAST)
-        checkpoint.fill(self.model, saved, path)
+        self.model.load_state_dict(saved.model)
         checkpoint.restore(self.optimiser, saved, path)
         if self.scaler.is_enabled() and saved.scaler:
             self.scaler.load_state_dict(dict(saved.scaler))
@@ -296,7 +284,7 @@ class Trainer:
         self.step, self.best_val_loss = saved.step, saved.best_val_loss
 
     def _over_budget(self) -> bool:
-        """Whether to stop for the memory budget. The watch has the kernel's peak: nothing is missed."""
+        """Whether to stop for the memory budget. The watch reads the kernel's peak, so no spike is missed."""
         if not self.watch.exceeded:
             return False
         if self.settings.over_budget == "warn" and not self._warned:
@@ -313,9 +301,7 @@ class Trainer:
 
 def model_config(settings: Settings) -> ModelConfig:
     """The model that settings describe."""
-    assert settings.vocab_size is not None
-    values = {name: getattr(settings, name) for name in ARCHITECTURE}
-    return ModelConfig(vocab_size=settings.vocab_size, **values)
+    return ModelConfig(**{name: getattr(settings, name) for name in ModelConfig.__dataclass_fields__})
 
 
 def compiled(model: GPT, settings: Settings, progress: Progress) -> Any:
@@ -351,7 +337,7 @@ def signals() -> Iterator[list[int]]:
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, note)
-    except ValueError:  # not the main thread, which alone gets signals
+    except ValueError:  # not the main thread: only that one can handle signals
         pass
     try:
         yield received

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from itertools import takewhile
 from types import NoneType
 from typing import Any
 
@@ -20,10 +21,10 @@ _OPTIONAL = ("val_loss", "val_bpb")
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one step. Losses have all their digits."""
+    """Metrics of one step. Losses are not rounded."""
 
     step: int
-    """Number of updates; ``train_loss`` is that of the weights before the last, ``val_loss`` after it."""
+    """Number of updates; ``train_loss`` is before the last of them, ``val_loss`` after it."""
     train_loss: float
     val_loss: float | None
     """None if this step was not evaluated."""
@@ -50,7 +51,8 @@ class Log:
         self.path = path
         with errors.write_errors(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-            self._file.truncate(_end_of(path, step))
+            kept = takewhile(lambda one: one[0]["step"] <= step, _lines(path))
+            self._file.truncate(max((end for _, end in kept), default=0))
 
     def add(self, metrics: Metrics) -> None:
         """Append a line in one write: after a kill it is complete or absent."""
@@ -103,16 +105,6 @@ def read(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def _end_of(path: str, step: int) -> int:
-    """Offset of the end of the first ``step`` steps."""
-    end = 0
-    for line, line_end in _lines(path):
-        if line["step"] > step:
-            break
-        end = line_end
-    return end
-
-
 def _lines(path: str) -> Iterator[tuple[dict[str, Any], int]]:
     """Each complete line and the offset of its end."""
     end = 0
@@ -126,22 +118,18 @@ def _lines(path: str) -> Iterator[tuple[dict[str, Any], int]]:
 
 def _parse(data: bytes) -> dict[str, Any] | None:
     """The metrics of a line, or None if it is damaged."""
-    if not data.endswith(b"\n"):
-        return None
     try:
-        line = json.loads(data)
+        line = json.loads(data) if data.endswith(b"\n") else None
     except (ValueError, RecursionError):
         return None
     if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] < 2**32:
         return None
     if not isinstance(line.get("muon_dtype"), str | NoneType):
         return None
+    line.setdefault("val_bpb", None)  # not in 0.1
     for name in (field.name for field in fields(Metrics) if field.name != "muon_dtype"):
-        value = line.setdefault(name, None) if name == "val_bpb" else line.get(name, "missing")  # not in 0.1
-        if not (
-            type(value) is float
-            or (type(value) is int and abs(value) < 2**63)
-            or (value is None and name in _OPTIONAL)
-        ):
+        value = line.get(name, "missing")
+        number = type(value) is float or (type(value) is int and abs(value) < 2**63)
+        if not number and (value is not None or name not in _OPTIONAL):
             return None
     return line

@@ -18,7 +18,7 @@ from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError, MissingExtraError
 
 try:
-    import torch as torch  # the other modules import it from here, so that one place reports its absence
+    import torch as torch  # other modules import it from here, so that one message names the extra
     from torch import Tensor, nn
     from torch.nn import functional as F  # noqa: N812 - the usual name
 except ImportError as error:
@@ -101,10 +101,9 @@ class ModelConfig:
         for name in ("vocab_size", "length", "n_layer", "n_head", "n_embd"):
             whole(name, getattr(self, name), 1)
         for name, kind in _CHOICES.items():
-            if getattr(self, name) not in get_args(kind):
-                raise ArgumentError(
-                    f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}"
-                )
+            value, choices = getattr(self, name), get_args(kind)
+            if value not in choices:
+                raise ArgumentError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         for name in ("bias", "qk_norm", "tied", "zero_init"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} must be True or False, got {getattr(self, name)!r}")
@@ -248,12 +247,10 @@ class GPT(nn.Module):
 
     def _initialise(self) -> None:
         """GPT-2's initialisation; projections into the residual stream shrink with the number of layers."""
-        outputs = {id(part.out) for part in self.modules() if isinstance(part, Attention)}
-        outputs |= {id(part.down) for part in self.modules() if isinstance(part, FeedForward)}
-        for part in self.modules():
+        for name, part in self.named_modules():
             if not isinstance(part, (nn.Linear, nn.Embedding)):
                 continue
-            writes = id(part) in outputs
+            writes = name.endswith((".out", ".down"))
             spread = 0.02 / math.sqrt(2 * self.config.n_layer) if writes else 0.02
             nn.init.normal_(part.weight, std=0.0 if writes and self.config.zero_init else spread)
             if isinstance(part, nn.Linear) and part.bias is not None:
@@ -311,8 +308,8 @@ class GPT(nn.Module):
 def skeleton(config: ModelConfig, tensors: int, numbers: int, path: str) -> GPT:
     """A model on the meta device, without memory for its weights: the shapes that a file should have.
 
-    The file ``path`` has this many tensors and numbers. A configuration that needs many times more is
-    refused before any time is spent on it; the caller compares the shapes.
+    ``tensors`` and ``numbers`` are the counts in the file ``path``. A configuration that needs many times
+    more is refused before any time is spent on it; the caller compares the shapes.
     """
     width, layers = config.n_embd, config.n_layer
     needed = width * (config.vocab_size + 12 * layers * width)

@@ -61,17 +61,14 @@ class Optimiser:
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of such an optimiser. Of its groups only the learning rate is used."""
+        """Restore the state of such an optimiser. Its groups, with their learning rates, stay as they are."""
         parts = state.get("parts")
         if not isinstance(parts, list) or len(parts) != len(self.parts):
             raise StateError(f"not the state of this optimiser: expected {len(self.parts)} parts")
         for part, saved in zip(self.parts, parts, strict=True):
             known = saved.get("state") if isinstance(saved, dict) else None
             _check(known, _shapes(part))
-            groups = part.state_dict()["param_groups"]
-            for group, rate in zip(groups, _rates(saved.get("param_groups"), len(groups)), strict=True):
-                group["lr"] = rate
-            part.load_state_dict({"state": known, "param_groups": groups})
+            part.load_state_dict({"state": known, "param_groups": part.state_dict()["param_groups"]})
 
 
 _Shapes = dict[int, dict[str, tuple[int, ...]]]
@@ -110,20 +107,6 @@ def _check(state: Any, expected: _Shapes) -> None:
             )
         if "step" in tensors and not 0 <= float(tensors["step"]) < math.inf:
             raise StateError(f"the optimiser's step of parameter {number} is {float(tensors['step'])}")
-
-
-def _rates(groups: Any, count: int) -> list[float]:
-    """The learning rates of a state's groups."""
-    rates: list[Any] = [
-        group.get("lr") if isinstance(group, dict) else None
-        for group in (groups if isinstance(groups, list) else ())
-    ]
-    if len(rates) != count or not all(type(rate) is float and 0 <= rate < math.inf for rate in rates):
-        raise StateError(
-            f"not the state of this optimiser: its learning rates are {brief(rates)}, expected "
-            f"{count} numbers"
-        )
-    return rates
 
 
 class Muon(torch.optim.Optimizer):
@@ -195,7 +178,7 @@ def _product_seconds(dtype: torch.dtype) -> float:
 
 
 # Odd polynomials that bring singular values from 0.01 to 1 as near to one as two of these degrees can: the
-# best one of degree 5, then the best one of degree 9 for what that leaves over, as in the Polar Express,
+# best one of degree 5, then the best one of degree 9 for the values that result, as in the Polar Express,
 # https://arxiv.org/abs/2505.16932. They amplify small values as much as its first three iterations, of degree
 # 5, with two thirds of the products.
 FIRST = (8.09337, -23.62043, 17.44615)

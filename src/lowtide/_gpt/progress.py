@@ -14,7 +14,7 @@ from lowtide._gpt.metrics import Metrics
 from lowtide._printable import printable
 from lowtide._sizes import format_size
 
-_WIDE = 110  # columns from which on everything fits beside a long bar
+_WIDE = 110  # columns in which everything fits beside a long bar
 _LONG, _SHORT = 24, 8
 
 
@@ -80,7 +80,7 @@ class Progress:
             "memory": memory + ("" if self._budget is None else f" of {format_size(self._budget)}"),
             "left": f"{_clock(left)} left",
         }
-        # What goes first where a terminal is narrow, and what is shown in its place.
+        # Parts to drop in a narrow terminal, the first one first, and shorter ones in their place.
         shorter = iter([("loader", ""), ("memory", memory), ("speed", ""), ("memory", ""), ("left", "")])
         while True:
             text = ", ".join(part for part in parts.values() if part)

@@ -13,7 +13,7 @@ from lowtide.errors import ArgumentError
 
 
 class Ranks:
-    """This process among those of the run: a context manager that leaves the process group at its end."""
+    """The rank of this process and its peers: a context manager that leaves the process group at its end."""
 
     def __init__(self, device: str) -> None:
         self.rank = variable("RANK", 0)

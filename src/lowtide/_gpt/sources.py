@@ -1,12 +1,11 @@
-"""What a run trains and evaluates on: one corpus, several as one, or a mixture by weight."""
+"""Corpora that a run trains and evaluates on: one, several as one, or a mixture by weight."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import lowtide
 from lowtide._gpt.config import Settings
@@ -16,8 +15,7 @@ from lowtide.errors import ArgumentError, LowtideError
 _WEIGHTED = re.compile(r"(?P<name>[A-Za-z][\w.-]*):(?P<weight>\d+(?:\.\d+)?|\.\d+)=(?P<path>.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A corpus of a run, and its weight in the mixture."""
 
     name: str
@@ -33,46 +31,50 @@ def parse(data: str | Sequence[str]) -> list[Source]:
     [('web', 0.7, 'a'), ('code', 0.3, 'b')]
     """
     entries = [data] if isinstance(data, str) else list(data)
-    matches = [None if store.exists(entry) else _WEIGHTED.fullmatch(entry) for entry in entries]
+    matches = [_weighted(entry) for entry in entries]
     weighted = [match for match in matches if match is not None]
     if not weighted:
         return [Source("data", 1.0, entries[0] if len(entries) == 1 else entries)]
     if len(weighted) < len(entries):
         plain = next(entry for entry, match in zip(entries, matches, strict=True) if match is None)
         raise ArgumentError(
-            f"data: {plain!r} has no weight, and the others have (expected NAME:WEIGHT=PATH); give each "
-            "corpus one, or none"
+            f"data: {plain!r} has no weight, but others have one (expected NAME:WEIGHT=PATH); give every "
+            "corpus a weight, or none"
         )
     names = [match["name"] for match in weighted]
     if len(set(names)) < len(names):
-        raise ArgumentError(f"data: the names {', '.join(names)} are not different; pass one name per corpus")
+        raise ArgumentError(
+            f"data: the names {', '.join(names)} are not unique; pass a different name per corpus"
+        )
     return [Source(match["name"], float(match["weight"]), match["path"]) for match in weighted]
+
+
+def _weighted(entry: str) -> re.Match[str] | None:
+    """``NAME:WEIGHT=PATH``; None for a path, which may look like that."""
+    return None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
 
 
 def anchored(values: Mapping[str, Any], beside: str = "") -> dict[str, Any]:
     """The settings that are paths, as absolute ones, so that a run can be resumed from any folder.
 
-    A path that does not exist here but in the folder ``beside``, that of the TOML file, is taken from there.
+    A path that does not exist is looked up in the folder ``beside`` too, that of the TOML file.
 
     >>> anchored({"data": ["web:1=/a", "code:2=/b"], "val_data": "/c", "n_layer": 2})
     {'data': ('web:1=/a', 'code:2=/b'), 'val_data': '/c'}
     """
     result: dict[str, Any] = {}
     for name in ("data", "val_data", "loss_mask"):
-        value = values.get(name)
-        entries = [value] if isinstance(value, str) else value
-        if isinstance(entries, list | tuple) and all(isinstance(one, str) for one in entries) and value:
-            paths = [_anchor(one, beside) for one in entries]
+        if value := values.get(name):
+            paths = [_anchor(one, beside) for one in ([value] if isinstance(value, str) else value)]
             result[name] = tuple(paths) if len(paths) > 1 else paths[0]
-    init = values.get("init")
-    if isinstance(init, str) and init:  # may be the name of a model
+    if init := values.get("init"):  # may be the name of a model
         local = [path for path in (init, os.path.join(beside, init)) if store.exists(path)]
         result["init"] = store.absolute(local[0]) if local else init
     return result
 
 
 def _anchor(entry: str, beside: str) -> str:
-    match = None if store.exists(entry) else _WEIGHTED.fullmatch(entry)
+    match = _weighted(entry)
     path = match["path"] if match else entry
     if not store.exists(path) and store.exists(os.path.join(beside, path)):
         path = os.path.join(beside, path)
@@ -83,16 +85,11 @@ def _anchor(entry: str, beside: str) -> str:
 def open_all(
     sources: Sequence[Source], settings: Settings, split: str = "train"
 ) -> dict[str, lowtide.Corpus]:
-    """The corpora by name, all with the same tokenizer as far as they record it."""
-    corpora = {one.name: _open(one.path, settings, split) for one in sources}
-    digests = {name: corpus._layout.tokenizer_digest for name, corpus in corpora.items()}
-    known = {name: digest for name, digest in digests.items() if digest is not None}
-    if len(set(known.values())) > 1:
-        raise ArgumentError(
-            f"data: the corpora {', '.join(known)} have different tokenizers, so that one id stands for "
-            "different texts; prepare them with the same --tokenizer, such as corpus/tokenizer.json"
-        )
-    return corpora
+    """The corpora by name."""
+    return {
+        one.name: lowtide.corpus(one.path, split=split, dtype=settings.token_dtype, eos=settings.eos)
+        for one in sources
+    }
 
 
 def open_validation(
@@ -100,11 +97,15 @@ def open_validation(
 ) -> dict[str, lowtide.Corpus]:
     """The validation corpora, long enough for one window each."""
     remedy = "pass --val-data, another --val-split, or --eval-interval 0 to train without evaluation"
+    if settings.val_data is not None:
+        sources = [Source("val", 1.0, settings.val_data)]
     try:
-        if settings.val_data is not None:
-            corpora = {"val": _open_val_data(settings)}
-        else:
+        try:
             corpora = open_all(sources, settings, settings.val_split)
+        except LowtideError:
+            if settings.val_data is None:
+                raise
+            corpora = open_all(sources, settings)  # separate data without that split: all of it
     except LowtideError as error:
         raise ArgumentError(
             f"{settings.val_data or settings.data}: cannot open the validation split {settings.val_split!r} "
@@ -117,14 +118,14 @@ def open_validation(
                 f"the --length of {settings.length}); {remedy}"
             )
         if any(corpus.paths == other.paths for other in training.values()):
-            which = settings.val_data or next(one.path for one in sources if one.name == name)
+            which = next(one.path for one in sources if one.name == name)
             raise ArgumentError(
                 f"{which}: has a single split, which would be both trained and evaluated on; {remedy}"
             )
     return corpora
 
 
-def open_masks(
+def open_mask(
     corpora: Mapping[str, lowtide.Corpus], settings: Settings, split: str = "train"
 ) -> lowtide.Corpus | None:
     """The corpus of ``--loss-mask``, with one value for each token; for validation it may be missing."""
@@ -132,8 +133,8 @@ def open_masks(
         return None
     if len(corpora) > 1:
         raise ArgumentError(
-            "loss_mask: a mixture has none (got several corpora, expected one); train on one corpus, or "
-            "leave it out"
+            "loss_mask: not supported for a mixture (got several corpora, expected one); train on one "
+            "corpus, or leave it out"
         )
     (corpus,) = corpora.values()
     try:
@@ -155,15 +156,3 @@ def open_masks(
             "token whose loss counts"
         )
     return mask
-
-
-def _open(path: Any, settings: Settings, split: str) -> lowtide.Corpus:
-    return lowtide.corpus(path, split=split, dtype=settings.token_dtype, eos=settings.eos)
-
-
-def _open_val_data(settings: Settings) -> lowtide.Corpus:
-    """The corpus of ``--val-data``: its validation split if it has one, else all of it."""
-    try:
-        return _open(settings.val_data, settings, settings.val_split)
-    except LowtideError:
-        return _open(settings.val_data, settings, "train")

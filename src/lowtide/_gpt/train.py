@@ -10,15 +10,17 @@ from typing import Any, Literal
 
 import lowtide
 from lowtide._gpt import checkpoint, folder
+from lowtide._gpt.aliases import without_alias
 from lowtide._gpt.bits import token_bytes
 from lowtide._gpt.checkpoint import Checkpoint
-from lowtide._gpt.config import Settings, read_file, resolve
+from lowtide._gpt.config import Settings, read_file, resolve, validate
 from lowtide._gpt.data import Data
 from lowtide._gpt.initial import Initial
 from lowtide._gpt.loop import Outcome, Trainer
 from lowtide._gpt.progress import Progress
 from lowtide._gpt.ranks import Ranks
 from lowtide._gpt.sources import anchored
+from lowtide._io.atomic import write_file
 from lowtide.errors import ArgumentError, MemoryBudgetExceeded
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt
@@ -44,7 +46,7 @@ def train(
         Continue the run in ``out`` from its last checkpoint; ``"auto"`` starts it if there is none.
     **settings
         Settings by name, as in ``lowtide.gpt.Settings``; they override ``config``. A new run needs ``data``;
-        what is not given comes from the preset and the device.
+        the defaults of the others come from the preset and the device.
 
     Returns
     -------
@@ -61,6 +63,7 @@ def train(
     file = None if config is None else os.fspath(config)
     if resume not in (True, False, "auto"):
         raise ArgumentError(f"resume must be True, False or 'auto', got {resume!r}")
+    settings = {name: validate(name, one) for name, one in without_alias(settings, "block_size", 3).items()}
     values = {**(read_file(file) if file else {}), **settings}
     settings.update(anchored(values, os.path.dirname(file or "")))
     if resume is True or (resume == "auto" and os.path.exists(os.path.join(out, checkpoint.LAST))):
@@ -81,7 +84,7 @@ def run(
     with ExitStack() as stack:
         ranks = stack.enter_context(Ranks(settings.device))
         data = stack.enter_context(closing(Data(settings, ranks)))
-        # Ranks measure their own processors, and must compute the same.
+        # Each rank measures its own processor, and all must compute the same.
         bfloat16 = ranks.sum(settings.muon_dtype == "bfloat16")[0] == ranks.world_size
         settings = dataclasses.replace(
             settings,
@@ -99,7 +102,7 @@ def run(
                 folder.create(out)
             folder.write_settings(out, settings)
             if tokenizer is not None:
-                folder.keep_tokenizer(out, tokenizer)
+                write_file(os.path.join(out, folder.TOKENIZER), tokenizer)
         watch = lowtide.watch(settings.memory_budget, absolute=True)
         start, silent = saved.step if saved else 0, not ranks.first
         progress = stack.enter_context(
@@ -110,21 +113,22 @@ def run(
         trainer = Trainer(settings, out, ranks, data, progress, watch, saved, weights, lengths)
         stack.callback(trainer.close)
         saved = initial = weights = None  # the trainer has copied what it needs
+        outcome = None
         try:
             with watch if watch.budget is not None else nullcontext():
-                return trainer.run()
+                outcome = trainer.run()
         except MemoryBudgetExceeded as error:
-            if settings.over_budget == "stop":
+            if outcome is None or settings.over_budget == "stop":
                 raise
             progress.print(f"warning: {error}")
-            return trainer.outcome("done")
+        return outcome
 
 
 def keep_heap() -> None:
     """Let glibc keep the memory that a step frees, for the next step.
 
     By default it returns the top of the heap to the system after every backward pass, and the next step
-    spends a part of its time on page faults. It holds for the process, and stays. Other C libraries are
+    spends a part of its time on page faults. The setting is the process's, and stays. Other C libraries are
     left alone.
     """
     try:

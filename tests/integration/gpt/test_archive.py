@@ -81,7 +81,7 @@ def with_pickle(path: str, data: bytes, **members: bytes) -> str:
 )
 def test_other_objects_are_refused(value: Any, path: str) -> None:
     torch.save({"value": value}, path)
-    with pytest.raises(FormatError, match="something else than tensors and plain values"):
+    with pytest.raises(FormatError, match="something other than tensors and plain values"):
         archive.load(path)
 
 

@@ -71,7 +71,7 @@ def test_code_in_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "attacked"),)
 
     torch.save({"format": checkpoint.FORMAT, "version": 1, "step": Attack()}, path)
-    with pytest.raises(FormatError, match="something else than tensors and plain values"):
+    with pytest.raises(FormatError, match="something other than tensors and plain values"):
         checkpoint.load(path)
     assert not (tmp_path / "attacked").exists()
 
@@ -84,7 +84,7 @@ def test_other_pytorch_files_raise(path: str) -> None:
     with pytest.raises(FormatError, match=r"version of the checkpoint is not known \(9, expected 1 to 2\)"):
         checkpoint.load(path)
     torch.save({"format": checkpoint.FORMAT, "version": 1, "settings": {"n_layer": 1}, "config": {}}, path)
-    with pytest.raises(FormatError, match="does not hold what a checkpoint has"):
+    with pytest.raises(FormatError, match="its contents are not those of a checkpoint"):
         checkpoint.load(path)
     with pytest.raises(NotFoundError, match="no checkpoint there"):
         checkpoint.load(path + ".no")
@@ -190,16 +190,11 @@ def test_checkpoint_without_optimiser_cannot_be_resumed(path: str) -> None:
         checkpoint.restore(optim.Optimiser([]), saved, path)
 
 
-def test_other_architecture_raises_with_the_differences(path: str) -> None:
+def test_weights_of_another_architecture_raise(path: str) -> None:
     saved = example()
-    other = GPT(model_config(tiny("corpus", vocab_size=31, n_layer=2, preset="nanogpt")))
-    with pytest.raises(
-        FormatError, match=r"another architecture \(n_layer is 1 in it and 2 here, .*positions is 'rotary"
-    ):
-        checkpoint.fill(other, saved, path)
-    broken = dataclasses.replace(saved, model={**saved.model, "embedding.weight": torch.zeros(3, 16)})
+    dataclasses.replace(saved, model={**saved.model, "embedding.weight": torch.zeros(3, 16)}).save(path)
     with pytest.raises(FormatError, match=r"do not fit its own architecture .*embedding\.weight"):
-        checkpoint.fill(GPT(saved.config), broken, path)
+        checkpoint.load(path)
 
 
 def test_full_disk_keeps_the_last_checkpoint(

@@ -106,3 +106,16 @@ def test_other_sources_are_refused(base: Path, tmp_path: Path) -> None:
         tuned(base, tmp_path / "fine", init="./nowhere")
     with pytest.raises(ArgumentError, match="n_layer is 7, but the weights of --init have 1"):
         tuned(base, tmp_path / "fine", n_layer=7)
+
+
+@pytest.mark.parametrize(("name", "value"), [("init", Path("run")), ("dropout", "none"), ("length", 1.5)])
+def test_settings_are_checked_before_the_weights_are_read(
+    base: Path, tmp_path: Path, name: str, value: Any
+) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} must be "):
+        tuned(base, tmp_path / "fine", **{name: value})
+
+
+def test_block_size_is_an_alias_beside_init(base: Path, tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="block_size is deprecated"):
+        assert tuned(base, tmp_path / "fine", block_size=4).settings.length == 4

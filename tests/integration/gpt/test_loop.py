@@ -178,6 +178,11 @@ class TestEnds:
         assert (outcome.step, outcome.end) == (12, "done")
         assert capsys.readouterr().out.count("warning: step 0: memory exceeds") == 1
 
+    def test_the_end_is_that_of_the_run_when_memory_is_a_warning(self, data: Path, tmp_path: Path) -> None:
+        limits: dict[str, Any] = {"memory_budget": str(proc.status().rss // 2), "over_budget": "warn"}
+        outcome = train(tiny(data, max_iters=100_000, max_minutes=0.01, **limits), str(tmp_path / "run"))
+        assert outcome.end == "time"
+
     @pytest.mark.parametrize("broken", ["loss", "gradient"])
     def test_loss_or_gradient_that_is_not_finite_raises(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str

@@ -1,1 +1,1 @@
-"""What an exported model brings along: its own modelling file, and its tokenizer for ``transformers``."""
+"""Files of an exported model: its modelling code, and its tokenizer for ``transformers``."""

@@ -16,37 +16,31 @@ _PROBE = "The low tide\n\tleaves: 12 shells, é 潮 🌊!  "
 
 
 def files_of(tokenizer: Tokenizer, length: int) -> dict[str, str] | None:
-    """Their contents by name; None if ``transformers`` would encode or decode texts otherwise."""
+    """Their contents by name; None if ``transformers`` would encode or decode texts differently."""
     record = json.loads(tokenizer.to_json())
     portable = _converted(record) if record.get("format") == FORMAT else record
-    tokens = {token["id"]: token["content"] for token in portable.get("added_tokens") or ()}
-    vocabulary = portable["model"]["vocab"]
-    if isinstance(vocabulary, list):  # with their scores
-        vocabulary = {token: id for id, (token, _) in enumerate(vocabulary)}
-    tokens = {**{id: token for token, id in vocabulary.items()}, **tokens}
-    settings: dict[str, Any] = {
+    theirs = library("tokenizers", "exporting a tokenizer", "gpt").Tokenizer.from_str(json.dumps(portable))
+    if not _agree(tokenizer, theirs):
+        return None
+    settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
         "clean_up_tokenization_spaces": False,
-        "eos_token": None if tokenizer.eos is None else tokens.get(tokenizer.eos),
+        "eos_token": None if tokenizer.eos is None else theirs.id_to_token(tokenizer.eos),
     }
-    if not _agree(tokenizer, portable, settings["eos_token"]):
-        return None
     return {
         "tokenizer.json": json.dumps(portable, ensure_ascii=False) + "\n",
         "tokenizer_config.json": json.dumps(settings, indent=1) + "\n",
     }
 
 
-def _agree(tokenizer: Tokenizer, portable: Mapping[str, Any], end: Any) -> bool:
+def _agree(tokenizer: Tokenizer, theirs: Any) -> bool:
     """Whether both give the same ids and text, for characters that the tokenizer knows."""
-    theirs = library("tokenizers", "exporting a tokenizer", "gpt").Tokenizer.from_str(json.dumps(portable))
     characters = getattr(tokenizer, "characters", _PROBE)
     text = "".join(one for one in _PROBE if one in characters) + characters[:1000]
     (ids,) = tokenizer.encode_batch([text])
     same: bool = theirs.encode(text, add_special_tokens=False).ids == ids.tolist()
-    same = same and theirs.decode(ids.tolist()) == tokenizer.decode(ids)
-    return same and (end is None or theirs.token_to_id(end) == tokenizer.eos)
+    return same and theirs.decode(ids.tolist()) == tokenizer.decode(ids)
 
 
 def _converted(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +55,7 @@ def _converted(record: Mapping[str, Any]) -> dict[str, Any]:
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     if record["kind"] == "byte":
         vocabulary = {alphabet[byte]: byte for byte in range(256)}
-        return _file(_bpe(vocabulary, []), level, level, {_END: 256})
+        return _file({"type": "BPE", "vocab": vocabulary, "merges": []}, level, level, {_END: 256})
     ranks = {base64.b64decode(token): rank for token, rank in record["ranks"].items()}
 
     def spelled(token: bytes) -> str:
@@ -75,7 +69,8 @@ def _converted(record: Mapping[str, Any]) -> dict[str, Any]:
     pattern = {"Regex": record["pattern"]}
     split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     both = {"type": "Sequence", "pretokenizers": [split, level]}
-    return _file({**_bpe(vocabulary, merges), "ignore_merges": True}, both, level, record["special"])
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": True}
+    return _file(model, both, level, record["special"])
 
 
 def _file(model: Any, pre_tokenizer: Any, decoder: Any, special: Mapping[str, int]) -> dict[str, Any]:
@@ -91,12 +86,8 @@ def _file(model: Any, pre_tokenizer: Any, decoder: Any, special: Mapping[str, in
     }
 
 
-def _bpe(vocabulary: Mapping[str, int], merges: list[list[str]]) -> dict[str, Any]:
-    return {"type": "BPE", "vocab": vocabulary, "merges": merges}
-
-
 def _alphabet() -> dict[int, str]:
-    """The character for each byte in GPT-2's way: itself if it can be printed, else one from 256 on.
+    """GPT-2's character for each byte: itself if it can be printed, else one from 256 on.
 
     >>> _alphabet()[ord("a")], _alphabet()[ord(" ")]
     ('a', 'Ġ')
