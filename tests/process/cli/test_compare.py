@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from lowtide._arrays.formats import inspect
+from lowtide._compare.plot import plot
 from lowtide._compare.runs import Run
-from lowtide._compare.walks import METHODS, Figures, Walk, walk
+from lowtide._compare.walks import METHODS, REMOTE_METHODS, Figures, Walk, walk
 from lowtide._memory import proc
 from lowtide.cli import compare
 from tests.process.cli.test_commands import run
@@ -61,6 +62,16 @@ def test_the_meter_tells_the_leak_from_the_flat_line(compared: tuple[Path, str])
 def test_the_plot_is_a_picture_with_something_on_it(compared: tuple[Path, str]) -> None:
     with Image.open(compared[0] / "plots" / "x.png") as image:
         assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(2**24) or []) > 50
+
+
+def test_plot_of_an_array_in_a_bucket(tmp_path: Path) -> None:
+    figures = Figures(bytes_read=MIB, seconds=1.0, complete=True, peak=MIB, samples=[(0, 0), (MIB, MIB)])
+    runs = [
+        Run(method, shuffled, True, figures, None) for shuffled in (False, True) for method in REMOTE_METHODS
+    ]
+    plot(runs, MIB, str(tmp_path / "x.png"))
+    with Image.open(tmp_path / "x.png") as image:
         assert len(image.convert("RGB").getcolors(2**24) or []) > 50
 
 
