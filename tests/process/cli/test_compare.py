@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from lowtide._arrays.formats import inspect
+from lowtide._compare import runs
 from lowtide._compare.plot import plot
 from lowtide._compare.runs import Run
 from lowtide._compare.walks import METHODS, REMOTE_METHODS, Figures, Walk, walk
@@ -73,6 +74,16 @@ def test_plot_of_an_array_in_a_bucket(tmp_path: Path) -> None:
     plot(runs, MIB, str(tmp_path / "x.png"))
     with Image.open(tmp_path / "x.png") as image:
         assert len(image.convert("RGB").getcolors(2**24) or []) > 50
+
+
+@pytest.mark.parametrize(("room", "cold"), [(5 * MIB, {True, False}), (3 * MIB, {True})])
+def test_walks_are_warm_where_the_file_fits_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, cold: set[bool]
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4096, 128), np.float32))  # 2 MiB
+    monkeypatch.setattr(runs, "available", lambda: room)
+    plan = runs.Passes.over(inspect(tmp_path / "x.npy"), None, 2**30, 1).plan()
+    assert {is_cold for _, _, is_cold in plan} == cold
 
 
 def test_a_file_with_no_rows_is_refused(tmp_path: Path) -> None:
