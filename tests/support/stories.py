@@ -49,7 +49,7 @@ def story(*, trained: bool = True) -> Story:
     return Story(
         started=1.7e9,
         texts=Texts("demo/text", 606, 10 * MIB),
-        corpus=Summary("demo/corpus", manifest, 3_671_857, 606, [], 0, [], []),
+        corpus=Summary("demo/corpus", manifest, 3_671_857, 606, [], []),
         corpus_seconds=2.5,
         array_size=512 * MIB,
         walks=[

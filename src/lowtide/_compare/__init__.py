@@ -1,1 +1,1 @@
-"""Walks over one file by np.memmap and by each reader, and what memory did meanwhile."""
+"""Walks over one file by np.memmap and by each reader, with their speed and memory."""

@@ -19,6 +19,8 @@ _COLOURS = {
     "advise": "#7d3c98",
     "pread": "#1f618d",
     "pread, drop": "#45b39d",
+    "obstore": "#c0392b",
+    "remote": "#1f618d",
 }
 _MIB = 2**20
 
@@ -36,13 +38,13 @@ def plot(runs: list[Run], used: int, path: str) -> None:
 
 
 def _memory(axes: Any, runs: list[Run], title: str, used: int) -> None:
-    """One line a method: the warm walk, where every page touched can stay; the cold one if there is none."""
+    """Draw a line per method: the warm walk, where every touched page can stay, or else the cold one."""
     warm = any(not run.cold for run in runs)
     for run in runs:
         if run.cold == warm:
             continue
         xs, ys = zip(*run.figures["samples"], strict=True)
-        ours = run.method.startswith("pread")
+        ours = run.method.startswith(("pread", "remote"))
         axes.plot(
             [x / _MIB for x in xs],
             [y / _MIB for y in ys],
@@ -59,15 +61,12 @@ def _memory(axes: Any, runs: list[Run], title: str, used: int) -> None:
 
 
 def _speeds(axes: Any, runs: list[Run]) -> None:
-    groups = [(shuffled, cold) for shuffled in (False, True) for cold in (False, True)]
-    groups = [group for group in groups if any((run.shuffled, run.cold) == group for run in runs)]
-    methods = list(_COLOURS)
+    groups = sorted({(run.shuffled, run.cold) for run in runs})
+    methods = list(dict.fromkeys(run.method for run in runs))
     height = 0.8 / len(methods)
-    for nth, method in enumerate(methods):
-        for at, group in enumerate(groups):
-            for run in runs:
-                if run.method == method and (run.shuffled, run.cold) == group:
-                    axes.barh(at + nth * height, run.speed / 1e9, height * 0.9, color=_COLOURS[method])
+    for run in runs:
+        at = groups.index((run.shuffled, run.cold)) + methods.index(run.method) * height
+        axes.barh(at, run.speed / 1e9, height * 0.9, color=_COLOURS[run.method])
     names = [
         f"{'shuffled' if shuffled else 'in order'}\n{'cold' if cold else 'warm'}" for shuffled, cold in groups
     ]

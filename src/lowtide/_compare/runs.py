@@ -1,4 +1,4 @@
-"""The runs of a comparison: which there are, what each needs of the page cache, and what they show."""
+"""The runs of a comparison: their plan, the page cache before each, and a summary."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from lowtide._arrays.formats.layout import Layout
 from lowtide._arrays.writer import create
 from lowtide._compare.walks import METHODS, REMOTE_METHODS, Figures, Walk, walk_apart
 from lowtide._io import pagecache, store
+from lowtide._memory.available import available
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError
 
@@ -37,7 +37,7 @@ class Run:
 
 
 class Passes(NamedTuple):
-    """What every run of a comparison reads: the first rows of an array, in chunks, for some seconds."""
+    """The settings of all runs of a comparison: the first rows of an array, in chunks, for some seconds."""
 
     layout: Layout
     rows: int  # of a chunk
@@ -65,24 +65,22 @@ class Passes(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the array is in a bucket, of which nothing is cached here."""
+        """Whether the array is in a bucket, where the page cache has no part."""
         return store.is_address(self.layout.path)
 
     def plan(self) -> list[tuple[str, bool, bool]]:
         """Method, shuffled and cold of each run; warm ones only if the bytes can stay in the page cache."""
         if self.is_remote:
             return [(method, shuffled, True) for shuffled in (False, True) for method in REMOTE_METHODS]
-        warm = self.size < psutil.virtual_memory().available // 2
+        warm = self.size < available() // 2
         orders = itertools.product((True, False) if warm else (True,), (False, True), METHODS)
         return [(method, shuffled, cold) for cold, shuffled, method in orders]
 
     def run(self, method: str, shuffled: bool, cold: bool) -> Run | None:
         """One pass in a separate process; None if it must be cold and the file stays in the page cache."""
-        if self.is_remote:
-            pass
-        elif not cold:
+        if not cold:
             make_warm(self.layout, self.size)
-        elif not make_cold(self.layout.path):
+        elif not self.is_remote and not make_cold(self.layout.path):
             return None
         task = Walk(self.layout, method, shuffled, self.rows, self.limit_rows, self.seconds)
         figures = walk_apart(task)
@@ -132,7 +130,7 @@ def make_cold(path: str) -> bool:
 
 
 def make_warm(layout: Layout, used: int) -> None:
-    """Read the file once with large requests, as an earlier program would have."""
+    """Read the file once with large requests, as an earlier program would have done."""
     with open(layout.path, "rb", buffering=0) as file:
         buffer = bytearray(4 * 2**20)
         while file.tell() < layout.offset + used and file.readinto(buffer):

@@ -87,12 +87,12 @@ def _chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
     chunks = array.chunks(task.rows, shuffle=task.shuffled)
     if not task.shuffled:
         return chunks
-    # Readers are compared, not budgets: without room to look ahead, or small files would be loaded.
+    # Readers are compared, not budgets: with more than the least budget, small files would be loaded.
     return array.chunks(task.rows, shuffle=True, budget=chunks._plan.least)
 
 
 def _memmap_chunks(layout: Layout, task: Walk) -> Iterator[npt.NDArray[Any]]:
-    """The usual code without lowtide: one map, kept, and each chunk copied out of it."""
+    """The usual code without lowtide: one mapping, from which each chunk is copied."""
     order = "F" if layout.fortran else "C"
     mapped = np.memmap(layout.path, layout.dtype, "r", layout.offset, layout.shape, order)  # type: ignore[call-overload]
     rows: Order = Shuffled(len(mapped)) if task.shuffled else Sequential(len(mapped))

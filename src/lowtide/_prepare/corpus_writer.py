@@ -1,13 +1,12 @@
-"""``lowtide.create_corpus``: a corpus of tokens that you have, written document by document."""
+"""``lowtide.create_corpus``: a corpus of given tokens, written document by document."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import threading
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from lowtide._arrays.unpublished import State
 from lowtide._closing import Publishing
 from lowtide._io import atomic, store
 from lowtide._prepare import tokenizers
+from lowtide._prepare.settings import check_choice
 from lowtide._prepare.shard_writer import ShardWriter
 from lowtide._prepare.tokenizers import Tokenizer
 from lowtide._sizes import parse_count, whole
@@ -39,11 +39,11 @@ def create_corpus(
     layout: own.LayoutName = "shards",
     shard_tokens: int | str = "100M",
 ) -> CorpusWriter:
-    """Write a corpus of given token ids, as of a chat template or of a tokenizer that lowtide does not know.
+    """Write a corpus of given token ids, such as those of a chat template or a custom tokenizer.
 
-    Nothing is at ``path`` until the writer is closed; then the corpus is complete and on disk. If the process
-    is killed before, what it wrote is in the hidden folder ``.NAME.partial`` and the next writer removes it.
-    Memory does not depend on the number of documents.
+    Nothing is at ``path`` until the writer is closed; then the corpus is complete and on disk. A process that
+    is killed before leaves the hidden folder ``.NAME.partial``, which the next writer removes. The memory in
+    use does not depend on the number of documents.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def create_corpus(
     eos
         The token that ends a document. It is appended to each document that does not end with it.
     vocab_size
-        Number of ids of the tokenizer; ids from it on are refused. By default that of ``tokenizer``.
+        Number of ids of the tokenizer; every id must be below it. By default that of ``tokenizer``.
     tokenizer
-        What made the ids, as :func:`lowtide.prepare` takes it, or what :func:`lowtide.load_tokenizer`
-        returned. It is saved with the corpus, so that a model's samples can be decoded.
+        The tokenizer that made the ids: a name as in :func:`lowtide.prepare`, or the object returned by
+        :func:`lowtide.load_tokenizer`. It is saved with the corpus, so that a model's samples can be decoded.
     layout
         ``shards``, ``nanogpt`` (one file per split) or ``llmc``, as in :func:`lowtide.prepare`.
     shard_tokens
@@ -77,7 +77,7 @@ def create_corpus(
 
 
 class CorpusWriter(Publishing):
-    """Appends documents to a corpus. :func:`lowtide.create_corpus` makes one.
+    """Appends documents to a corpus; created by :func:`lowtide.create_corpus`.
 
     A ``with`` block publishes the corpus at its end, and nothing if an exception leaves the block.
 
@@ -105,10 +105,8 @@ class CorpusWriter(Publishing):
         self._state: State = "closed"  # until the folder is locked there is nothing to lose
         self._path = store.absolute(path)
         self._dtype = token_dtype(dtype, self._path)
-        if self._dtype.name not in ("uint16", "uint32"):
-            raise ArgumentError(f"dtype must be 'uint16' or 'uint32', got {self._dtype.name!r}")
-        if layout not in ("shards", "nanogpt", "llmc"):
-            raise ArgumentError(f"layout must be 'shards', 'nanogpt' or 'llmc', got {layout!r}")
+        check_choice("dtype", self._dtype.name, ("uint16", "uint32"))
+        check_choice("layout", layout, get_args(own.LayoutName))
         self._layout = layout
         self._shard_tokens = (
             None if layout == "nanogpt" else whole("shard_tokens", parse_count(shard_tokens), 1)
@@ -140,7 +138,7 @@ class CorpusWriter(Publishing):
 
     @property
     def path(self) -> str:
-        """The folder that is there when the writer is closed."""
+        """The folder of the corpus, which exists once the writer is closed."""
         return self._path
 
     @property
@@ -230,29 +228,23 @@ class CorpusWriter(Publishing):
             )
         for split in self._splits.values():
             split.finish()
-        entry = None
-        if self._tokenizer is not None:
-            data = self._tokenizer.to_json().encode()
-            atomic.write_file(os.path.join(self._temporary, "tokenizer.json"), data)
-            digest = hashlib.sha256(data).hexdigest()
-            entry = own.Tokenizer(self._tokenizer.name, digest, "tokenizer.json")
         manifest = own.Manifest(
             dtype=self._dtype.name,
             splits={name: split.writer.shards for name, split in self._splits.items() if split.tokens},
             layout=self._layout,
             vocab_size=self._vocab_size,
             eos=self._eos,
-            tokenizer=entry,
+            tokenizer=None if self._tokenizer is None else tokenizers.save(self._tokenizer, self._temporary),
         )
         own.write(self._temporary, manifest)
         self._folder.__exit__(None, None, None)
 
     def abort(self) -> None:
-        """Forget what was appended; idempotent, and harmless after ``close``."""
+        """Discard the documents that were appended; idempotent, and harmless after ``close``."""
         self._discard("aborted")
 
     def _discard(self, state: State) -> bool:
-        """End it without publishing; whether it was open."""
+        """Close without publishing; return whether it was open."""
         if self._state != "open" or self._pid != os.getpid():
             return False
         with self._lock:
@@ -289,7 +281,7 @@ class CorpusWriter(Publishing):
 
 
 class _Split:
-    """The tokens of one split, of which the last ones are in memory."""
+    """The tokens of one split; the last ones are buffered in memory."""
 
     def __init__(self, writer: ShardWriter, dtype: np.dtype[Any]) -> None:
         self.writer = writer

@@ -30,7 +30,7 @@ _JOIN = 20  # seconds in which it must have a worker
 
 
 class Executor:
-    """Runs each task in ``submit``: one worker needs no other process."""
+    """Runs each task in ``submit``, in this process; the base class of the others."""
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -72,9 +72,9 @@ class Processes(Executor):
         # Spawned, not forked: a fork inherits locks that other threads hold, and not every system has it.
         context = multiprocessing.get_context("spawn")
         if hasattr(signal, "pthread_sigmask"):
-            # It would otherwise start with the first worker, and unblock SIGINT before that one is there.
+            # Otherwise it starts with the first worker, and unblocks SIGINT before that worker ignores it.
             resource_tracker.ensure_running()
-        # Nothing is ever sent. Workers see the end of the pipe when this process closes it, and when it dies.
+        # Nothing is sent: the pipe ends for the workers when this process closes it or dies.
         self._receiver, self._alive = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
             self._workers, mp_context=context, initializer=_start_worker, initargs=(self._receiver,)
@@ -149,8 +149,8 @@ class DaskCluster(Executor):
 def _no_main() -> Iterator[None]:
     """Keep a new process from importing the caller's script.
 
-    It does so to find definitions, and a script that calls ``prepare`` outside of ``if __name__ ==
-    "__main__"`` would call it again in each worker. Tasks need none of them.
+    multiprocessing imports it for its definitions, which tasks do not need. A script that calls ``prepare``
+    outside of ``if __name__ == "__main__"`` would call it again in each worker.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -162,9 +162,10 @@ def _no_main() -> Iterator[None]:
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Hold SIGINT back from a new process until it ignores it; this process gets it afterwards.
+    """Block SIGINT while a process starts: it inherits that until it ignores the signal.
 
-    A terminal sends Ctrl-C to all processes. One that is still importing would print a traceback.
+    A terminal sends Ctrl-C to all processes, and one that is still importing would print a traceback. This
+    process receives the signal afterwards.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

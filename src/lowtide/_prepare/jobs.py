@@ -1,8 +1,8 @@
-"""Jobs: units in tasks, tasks on an executor, a bounded number at a time, and failed ones again.
+"""Jobs: units are grouped into tasks, and a bounded number of tasks runs at a time; failed ones are repeated.
 
-A folder may contain a million small files, each a unit; a task has as many neighbours as make it worth
-sending. Tasks follow from the plan alone, and what they write is merged in their order, so that neither the
-number of workers nor the grouping shows in the result.
+A folder may contain a million small files, each a unit; a task has enough neighbouring units to be worth
+sending. Tasks depend on the plan alone, and their output is merged in their order, so that the result depends
+neither on the number of workers nor on the grouping.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SAMPLE = 32 * 2**20
 ATTEMPTS = 3
 """How often a task is tried at most."""
 
-_PLACES = 64  # in the inputs from which the sample is taken
+_PLACES = 64  # in the inputs, from which the sample is taken
 _TASK_SIZE = 8 * 2**20  # bytes of inputs up to which units are grouped
 _TICK = 0.5  # seconds between two calls of ``tick`` when nothing else happens
-# Trying these again gives the same: the input, the settings or the disk must change first.
+# Another attempt would fail as well: the input, the settings or the disk must change first.
 _FINAL = (
     errors.FormatError,
     errors.ArgumentError,
@@ -68,7 +68,7 @@ def group(units: Sequence[Unit], sizes: Sequence[int], val: int | None = None) -
     """Units grouped into tasks; ``sizes`` are the bytes of each file, ``val`` the first of validation data.
 
     >>> from lowtide._prepare.inputs.text import Text
-    >>> units = [Unit(i, i, f"{i}.txt", Text(), None, 0, 10) for i in range(3)]
+    >>> units = [Unit(i, f"{i}.txt", Text(), None, 0, 10) for i in range(3)]
     >>> [len(task.units) for task in group(units, [10, 10, 10])]
     [3]
     >>> [len(task.units) for task in group(units, [10, 2**25, 10])]

@@ -7,11 +7,11 @@ and records it in ``state.json``; the files of tasks are deleted after that, not
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import BufferedReader
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -87,10 +87,6 @@ class Merger:
 
     def commit(self) -> None:
         """Force everything merged so far to disk, then delete the files that it came from."""
-        if self._committed < self.consumed:
-            self._commit()
-
-    def _commit(self) -> None:
         for writer in self.writers.values():
             writer.sync()
         atomic.sync_folder(self._work.shards)
@@ -108,7 +104,7 @@ class Merger:
         """Finish every shard, on disk."""
         for writer in self.writers.values():
             writer.finish()
-        self._commit()
+        self.commit()
         self._remove_others()
 
     def close(self) -> None:
@@ -121,7 +117,7 @@ class Merger:
         count, documents = record.tokens[split], record.documents[split]
         with (
             errors.read_errors(tokens_path),
-            open(tokens_path, "rb", buffering=0) as tokens,
+            open(tokens_path, "rb") as tokens,
             open(ends_path, "rb") as ends,
         ):
             size = os.fstat(tokens.fileno()).st_size
@@ -133,20 +129,16 @@ class Merger:
                 )
             self._append(tokens, _Ends(ends), count, split)
 
-    def _append(self, tokens: io.FileIO, ends: _Ends, count: int, split: str) -> None:
+    def _append(self, tokens: BufferedReader, ends: _Ends, count: int, split: str) -> None:
         done = 0
         while done < count:
             writer, room = self._next(split)
             start = writer.tokens - done  # of this task in the split
             part = self._buffer[: min(count - done, room, _TOKENS)]
-            view = part.view(np.uint8).data
-            while len(view):
-                size = tokens.readinto(view)
-                if not size:
-                    raise FormatError(
-                        f"{tokens.name}: was truncated while it was read; run the same command again"
-                    )
-                view = view[size:]
+            if tokens.readinto(part.view(np.uint8).data) < part.nbytes:
+                raise FormatError(
+                    f"{tokens.name}: was truncated while it was read; run the same command again"
+                )
             if self._narrow != self._tokens.dtype:
                 np.copyto(self._tokens[: len(part)], part)
                 part = self._tokens[: len(part)]
@@ -154,7 +146,7 @@ class Merger:
             done += len(part)
             writer.end_documents(ends.upto(done) + start)
             self._uncommitted += part.nbytes
-        if not count:  # the last piece of a long document had no tokens
+        if not count:  # the last piece of a long document has no tokens
             in_val = self.writers[VAL].tokens and self._cut
             self.writers[VAL if in_val else split].end_document()
 

@@ -82,8 +82,8 @@ def prepare(
     val
         Sources of the split ``val``, instead of a fraction of ``sources``.
     val_fraction
-        The fraction of the data that goes to the split ``val``, from 0 to below 1. By default that of 4 MiB
-        in the sources, from 0.0005 to 0.1.
+        The fraction of the data that goes to the split ``val``, from 0 to below 1. By default 4 MiB of the
+        sources, but at least 0.0005 and at most 0.1 of them.
     holdout
         What goes to ``val``: ``documents`` that a hash of ``seed`` and their position selects, or the
         ``contiguous`` end of all tokens. ``auto`` is contiguous for up to 100 text files of one
@@ -94,8 +94,8 @@ def prepare(
         The field of JSON lines, or the column of tables, that contains the text, or lists of token ids.
         If there is none called ``text``, ``input_ids`` is read.
     split_on
-        The separator between two documents of a text file; without it a file is one document. It is left out
-        if an end-of-text token takes its place, and is a part of the document before it otherwise.
+        The separator between two documents of a text file; without it a file is one document. It is replaced
+        by the end-of-text token, or stays at the end of the document if there is none.
     glob
         Which files of folders to read, such as ``*.txt``; a pattern with a slash is matched with the path.
     eos
@@ -217,10 +217,8 @@ def _digest(tokenizer: Tokenizer) -> str:
 
 def _others(files: list[File], val: list[File]) -> list[File]:
     """The files of validation data, none of which may be among the others."""
-    known = {file.path for file in files}
-    for file in val:
-        if file.path in known:
-            raise ArgumentError(f"{file.path}: is among the sources and in val; pass it once")
+    if twice := {file.path for file in files}.intersection(file.path for file in val):
+        raise ArgumentError(f"{min(twice)}: is among the sources and in val; pass it once")
     return val
 
 

@@ -19,7 +19,7 @@ from lowtide.errors import WriteError
 PLAN = ".prepared.json"
 """Next to corpus.json: the digest of the plan, which the same command has again."""
 
-_JOURNAL = ".uploaded.json"  # in the work folder: what is in the bucket
+_JOURNAL = ".uploaded.json"  # in the work folder: the files that were moved to the bucket
 _GROUP = 32  # files between two records in the journal
 
 
@@ -29,10 +29,11 @@ class Uploads:
     A file is recorded, with its digest and its ETag in the bucket, before it is removed here.
     """
 
-    def __init__(self, address: str, work: str, *, at_once: bool) -> None:
-        """``at_once`` if shards are moved as soon as they are complete."""
-        self.at_once = at_once
+    def __init__(self, address: str, work: str, old: own.Manifest | None) -> None:
+        """``old`` is the corpus to replace, if there is one; it stays until all of the new one is here."""
+        self.at_once = old is None  # whether shards are moved as soon as they are complete
         self._address, self._work = address, work
+        self._old = dict(old.files) if old is not None else {}
         self._sent = sealed.read(os.path.join(work, _JOURNAL)) or {}
 
     def send(self, folder: str, names: Sequence[str]) -> None:
@@ -52,8 +53,8 @@ class Uploads:
         return digest if digest is not None and self._etag(name) == etag else None
 
     def finish(self, manifest: own.Manifest) -> None:
-        """Send what is left, the index last, and remove shards of earlier runs that it does not have."""
-        kept = (_JOURNAL, PLAN, own.NAME)  # by which a run that is killed from here on is resumed
+        """Send the remaining files, the index last; remove those of earlier corpora and runs."""
+        kept = (_JOURNAL, PLAN, own.NAME)  # with these a run that is killed from here on is resumed
         self.send(self._work, sorted(name for name in os.listdir(self._work) if name not in kept))
         for name, digest in manifest.files:
             if self._sent[name][0] != digest:
@@ -63,9 +64,9 @@ class Uploads:
                     f"{self._address}/{name}",
                 )
         copying.copy_file(os.path.join(self._work, own.NAME), f"{self._address}/{own.NAME}")
-        for name in self._sent.keys() - dict(manifest.files).keys():
-            if name.endswith((".bin", ".ends")):
-                store.delete(f"{self._address}/{name}")
+        shards = {name for name in self._sent if name.endswith((".bin", ".ends"))}
+        for name in (shards | self._old.keys()) - dict(manifest.files).keys():
+            store.delete(f"{self._address}/{name}")
 
     def _etag(self, name: str) -> str | None:
         entry = store.entry(f"{self._address}/{name}")
@@ -81,28 +82,23 @@ def work_folder(address: str) -> str:
 def publish(address: str, work: str, overwrite: bool, prepared: Callable[[Uploads], Summary]) -> Summary:
     """Prepare in the folder ``work``, move it to ``address``, and remove the folder.
 
-    Shards are moved as they are completed. Until ``corpus.json`` is there, which comes last, they are no
-    corpus to anybody. One that is replaced stays until all of the new one is here.
+    Shards are moved as they are completed, and ``corpus.json``, without which they are not a corpus, last. A
+    corpus that is replaced stays until all of the new one is here.
     """
     index = f"{address}/{own.NAME}"
     old = own.read(index) if store.is_file(index) else None
     if old is not None and not overwrite:
         done = os.path.join(work, own.NAME)
-        if not store.is_file(done) or own.read(done) != old:  # else it is ours, and only the folder is left
+        if not store.is_file(done) or own.read(done) != old:  # else it is this one, and the folder remains
             raise WriteError(
                 errno.EEXIST,
                 "already contains a corpus; pass another address, or overwrite (--overwrite) to replace it",
                 address,
             )
-    uploads = Uploads(address, work, at_once=old is None)
+    uploads = Uploads(address, work, old)
     summary = prepared(uploads)
     if old is not None and old != summary.manifest:
         store.delete(index)  # first, so that no part of the old one looks complete
     uploads.finish(summary.manifest)
-    if old is not None:
-        names = {name for name, _ in summary.manifest.files}
-        for name, _ in old.files:
-            if name not in names:
-                store.delete(f"{address}/{name}")
     shutil.rmtree(work)
     return replace(summary, folder=address)

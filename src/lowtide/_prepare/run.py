@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -51,18 +51,16 @@ class Run:
 
     def __post_init__(self) -> None:
         self.settings = self.settings.resolved(self.files)
+        self._fraction = self.settings.val_fraction or 0.0
         self._options = self.settings.options()
         self._isolated = _isolated(self.files)
-        units = inputs.plan(self.files, self._options, isolated=self._isolated)
+        with closing(open_executor(1, None, isolated=self._isolated)) as executor:
+            units = inputs.plan(self.files, self._options, executor)
         val = self.settings.val_files
         self._tasks = group(units, [file.size for file in self.files], val)
         self._train_tasks = sum(val is None or task.units[0].number < val for task in self._tasks)
         self._total = sum(task.weight for task in self._tasks)
         self._executor: Executor | None = None
-
-    @property
-    def _fraction(self) -> float:
-        return self.settings.val_fraction or 0.0
 
     def run(self, *, overwrite: bool) -> Summary:
         plan = self._plan()
@@ -82,7 +80,7 @@ class Run:
         """The corpus that an earlier run of the same plan has published, if all of its files are there."""
         record = sealed.read(os.path.join(self.work.out, PLAN))
         if record is None or record.get("plan") != self._digest or self._function is not None:
-            return None  # nobody knows what a function depends on
+            return None  # the ids of a function may depend on anything
         try:
             manifest = own.read(os.path.join(self.work.out, own.NAME))
             if self.work.uploads is not None:
@@ -95,7 +93,7 @@ class Run:
             return None
         if not complete:
             return None
-        self.work.discard()  # what a run leaves that is killed after it has published
+        self.work.discard()  # left by a run that was killed after it had published
         shards = [shard for split in manifest.splits.values() for shard in split]
         return Summary(
             folder=self.work.out,
@@ -103,8 +101,6 @@ class Run:
             tokens=sum(shard.tokens for shard in shards),
             documents=sum(shard.documents or 0 for shard in shards),
             lengths=(),
-            skipped=0,
-            complaints=(),
             notes=["was prepared before, from the same sources with the same settings; nothing was written"],
         )
 
@@ -112,8 +108,8 @@ class Run:
         """Everything that determines the bytes, as JSON."""
         settings = dataclasses.asdict(self.settings)
         for path in (self.settings.tokenizer, os.path.join(self.settings.tokenizer, "tokenizer.json")):
-            if is_file(path):
-                settings["tokenizer_sha256"] = sha256_of(path)
+            if (digest := sha256_of(path)) is not None:
+                settings["tokenizer_sha256"] = digest
         return {
             "version": 5,
             "settings": settings,
@@ -176,10 +172,7 @@ class Run:
             eos=tokenizer.eos if settings.eos else None,
             dtype=tokenizers.narrow_dtype_for(tokenizer.vocab_size).str,
             options=self._options,
-            val_fraction=self._fraction if by_document else 0.0,
-            val_files=settings.val_files,
-            seed=settings.seed,
-            skip=settings.skips,
+            settings=settings,
             function=self._function,
             takes_ids=self.chosen,
         )
@@ -197,14 +190,19 @@ class Run:
                 merger = merge(state=state)
             except DamagedError as error:
                 self.work.forget_state(str(error))
-        # Where a contiguous validation part starts is known when all tokens are there, not before.
+        # The start of a contiguous validation part is known only when all tokens have been counted.
         if merger is None and by_document:
             merger = merge()
         try:
             consumed = merger.consumed if merger else 0
             records = self.work.records(consumed, len(self._tasks))
             remaining = [task for task in self._tasks[consumed:] if task.index not in records]
-            counter = self._counter(merger, records, sum(task.weight for task in remaining))
+            left = sum(task.weight for task in remaining)
+            counter = ProgressCounter(self._total, self._total - left, self.progress)
+            for writer in merger.writers.values() if merger else ():
+                counter.add(writer.documents, writer.tokens)
+            for record in records.values():
+                counter.add(sum(record.documents.values()), sum(record.tokens.values()))
             counter.tick()
             for task, record in (
                 run(remaining, partial(encode, job=job), self._pool(), counter.tick) if remaining else ()
@@ -224,15 +222,6 @@ class Run:
                 merger.close()
         return merger
 
-    def _counter(self, merger: Merger | None, records: dict[int, Record], remaining: int) -> ProgressCounter:
-        """The progress of earlier runs."""
-        counter = ProgressCounter(self._total, self._total - remaining, self.progress)
-        for writer in merger.writers.values() if merger else ():
-            counter.add(writer.documents, writer.tokens)
-        for record in records.values():
-            counter.add(sum(record.documents.values()), sum(record.tokens.values()))
-        return counter
-
     def _publish(self, tokenizer: Tokenizer, merger: Merger) -> Summary:
         settings = self.settings
         for file in self.files:
@@ -240,11 +229,10 @@ class Run:
         train, val = merger.writers[TRAIN], merger.writers[VAL]
         notes = self._notes(train.tokens, val.tokens, merger.skipped)
         notes += self._vocabulary_notes(tokenizer)
-        entry = own.Tokenizer(tokenizer.name)
-        if not isinstance(tokenizer, IdsTokenizer):  # of which there is no more to say than its name
-            data = tokenizer.to_json().encode()
-            write_file(os.path.join(self.work.shards, "tokenizer.json"), data)
-            entry = own.Tokenizer(tokenizer.name, hashlib.sha256(data).hexdigest(), "tokenizer.json")
+        if isinstance(tokenizer, IdsTokenizer):
+            entry = own.Tokenizer(tokenizer.name)  # nothing else is known of it
+        else:
+            entry = tokenizers.save(tokenizer, self.work.shards)
         if settings.meta_pkl:
             write_file(os.path.join(self.work.shards, "meta.pkl"), meta_pkl(tokenizer))
         recorded = {**dataclasses.asdict(settings), "skipped": merger.skipped}
@@ -318,7 +306,7 @@ def _consume(merger: Merger, records: dict[int, Record]) -> None:
 
 
 def _isolated(files: Sequence[File]) -> bool:
-    """Whether even a single worker must be another process, since a library may crash."""
+    """Whether even a single worker must be a separate process, since a library may crash."""
     return any(file.kind.unsafe for file in files)
 
 
@@ -331,7 +319,7 @@ def _importable(function: Function) -> bool:
 
 
 def _identity(file: File) -> dict[str, Any]:
-    """Determines whether an input is the same as in an earlier run."""
+    """What decides whether an input is the same as in an earlier run."""
     # Standard input and the documents of an iterable are a new file in each run.
     modified = sha256_of(file.path) if file.name in SPOOLED else file.modified
     return {"path": file.path, "kind": file.label, "size": file.size, "modified": modified}

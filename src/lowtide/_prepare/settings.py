@@ -1,4 +1,4 @@
-"""The settings of a run of ``prepare``: what determines the bytes, together with the sources."""
+"""The settings of a run of ``prepare``, which determine the bytes together with the sources."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lowtide._tokens.formats import llmc, own
 from lowtide.errors import ArgumentError
 
 UNIT = 8 * 2**20
-"""Bytes of an input in a unit: few enough that all workers finish at about the same time."""
+"""Bytes of an input in a unit, small enough that all workers finish at about the same time."""
 
-_FEW = 100  # whole files up to which a hash of documents would give no validation split, or a strange one
+_FEW = 100  # files of one document each, too few to select some of them by a hash
 _VALIDATION = 4 * 2**20  # bytes of the sources that a validation split should have
 
 Holdout = Literal["auto", "documents", "contiguous"]
@@ -23,10 +23,10 @@ OnError = Literal["raise", "skip", "replace", "replace-or-skip"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What determines the bytes, together with the inputs."""
+    """The settings that determine the bytes, together with the inputs."""
 
     tokenizer: str
-    """Its name; ``byte`` if it was left open."""
+    """Its name; ``byte`` by default."""
     val_fraction: float | None
     holdout: Holdout
     seed: int
@@ -62,8 +62,13 @@ class Settings:
     def skips(self) -> bool:
         return self.on_error.endswith("skip")
 
+    @property
+    def held_out(self) -> float:
+        """The fraction of documents that a hash selects for validation."""
+        return (self.val_fraction or 0.0) if self.holdout == "documents" else 0.0
+
     def resolved(self, files: Sequence[File]) -> Settings:
-        """With the fraction and the holdout that suit the files, where they were left open."""
+        """These settings, with a fraction and a holdout that suit the files where none was given."""
         fraction, holdout = self.val_fraction, self.holdout
         if self.val_files is not None:
             return dataclasses.replace(self, val_fraction=0.0, holdout="documents")
@@ -76,7 +81,7 @@ class Settings:
 
     def options(self) -> ReadOptions:
         replace = self.on_error.startswith("replace")
-        # As far as it is known: a tokenizer that is loaded from a file may have no end of text either.
+        # Preliminary: a tokenizer that is loaded from a file may have no end of text either.
         keep = not self.eos or self.tokenizer == "char"
         return ReadOptions(self.text_field, self.split_on, keep, replace=replace, unit_size=UNIT)
 

@@ -51,7 +51,7 @@ class ShardWriter:
         self._files: list[_HashedFile] = []  # tokens and ends of the open shard
 
     def room(self) -> int:
-        """Tokens that may be appended before the next call; starts a shard if the last one is full."""
+        """How many tokens may be appended now; starts a new shard if the last one is full."""
         if self._files and self.tokens - self._first == self._shard_tokens:
             self._close_shard()
         if not self._files:
@@ -107,7 +107,7 @@ class ShardWriter:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a state: what was written after it is removed, what was written before is verified."""
+        """Return to a state: verify what was written before it, and discard the rest."""
         self.tokens, self.documents, self._ended = state["tokens"], state["documents"], state["ended"]
         self.lengths = np.array(state["lengths"], np.int64)
         self.shards = [Shard(**shard) for shard in state["shards"]]
@@ -118,7 +118,7 @@ class ShardWriter:
                 file.restore(shard[name])
 
     def close(self) -> None:
-        """Close the files; what was not committed is lost."""
+        """Close the files; tokens that were not committed are lost."""
         while self._files:
             self._files.pop().close()
 

@@ -1,4 +1,4 @@
-"""The sources of a run: names become files, and what is not a file is written to one first."""
+"""The sources of a run: names become files, and documents from elsewhere are written to a file first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from lowtide import errors
 from lowtide._io import store
 from lowtide._io.atomic import Partial
 from lowtide._prepare import inputs
 from lowtide._prepare.inputs.kind import IDS, File
+from lowtide._prepare.tokenizers.kind import as_ids
 from lowtide._printable import brief
 from lowtide.errors import ArgumentError
 
@@ -27,7 +26,7 @@ Sources = Path | Sequence[Path] | Iterable[Document]
 STDIN = "-"
 ITERABLE = "(iterable)"
 SPOOLED = (STDIN, ITERABLE)
-"""Names of files that are new in each run: they are the same as before if their content is."""
+"""Names of files that are written again in each run, and are therefore compared by content."""
 
 
 def find(sources: Sources, folder: str, *, field: str, glob: str | None, name: str) -> list[File]:
@@ -74,7 +73,7 @@ def _files(names: list[str], folder: str, glob: str | None) -> list[File]:
 
 
 def _columns(sources: Iterable[Any], field: str) -> Iterable[Any]:
-    """A data set of Hugging Face with one column alone: the others need not be decoded."""
+    """A data set of Hugging Face reduced to one column, so that the others are not decoded."""
     select, names = getattr(sources, "select_columns", None), getattr(sources, "column_names", None)
     if select is None or not names:
         return sources
@@ -113,15 +112,11 @@ def _content(document: Any, field: str, number: int) -> str | list[int]:
         document = document[key]
     if isinstance(document, str):
         return document
-    ids = np.asarray(document if hasattr(document, "__array__") else _listed(document))
-    if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+    ids = None if isinstance(document, bytes) else as_ids(document)
+    if ids is None:
         raise ArgumentError(
             f"document {number} must be a text, a mapping with a field {field!r} or a list of token ids, got "
             f"{brief(document)}"
         )
-    values: list[int] = ids.astype(np.int64).tolist()
+    values: list[int] = ids.tolist()
     return values
-
-
-def _listed(document: Any) -> Any:
-    return list(document) if isinstance(document, Iterable) and not isinstance(document, bytes) else document

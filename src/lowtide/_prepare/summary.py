@@ -14,7 +14,7 @@ _WIDTH = 40  # of the longest bar
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``done`` of ``total`` bytes of the sources are encoded, ``earlier`` of them by earlier runs."""
+    """``done`` of ``total`` bytes of the sources are encoded, ``earlier`` of them in earlier runs."""
 
     stage: str  # "alphabet", "sample" and "training" of a tokenizer, or "tokens"
     done: int
@@ -50,10 +50,10 @@ class Summary:
     documents: int
     lengths: Sequence[int]
     """The number of documents with 0 tokens, 1, 2-3, 4-7, 8-15, ..."""
-    skipped: int
-    complaints: Sequence[str]
-    """Errors of the first documents that were skipped."""
     notes: Sequence[str]
+    skipped: int = 0
+    complaints: Sequence[str] = ()
+    """Errors of the first documents that were skipped."""
 
     def __str__(self) -> str:
         documents = counted(self.documents, "document")

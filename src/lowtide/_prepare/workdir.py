@@ -1,4 +1,4 @@
-"""The folder ``.prepare`` in the output: what a run has done, so that the next one can resume.
+"""The folder ``.prepare`` in the output: the work of a run, from which the next run resumes.
 
 ::
 
@@ -11,7 +11,7 @@
              out/         shards, as they will be in the output folder
 
 Nothing of a run is visible outside of it before everything is complete. Nothing in it is trusted: records are
-sealed (``sealed.py``) and contain the checksums of all other files. What does not match is made again.
+sealed (``sealed.py``) and contain the checksums of all other files. A file that does not match is made again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CLASH = re.compile(r"(train|val)(-\d+)?\.(bin|ends)|corpus\.json|tokenizer\.jso
 _TASK = re.compile(r"(\d{8,})\.(json|(train|val)\.(bin|ends))")
 _BLOCK = 2**20  # bytes of a checksum at once
 _SHOWN = 4  # entries of a list that a message shows
-_KEPT = ("lock", "stdin", "train.jsonl", "val.jsonl")  # by a run with another plan: it has just written them
-_PLAN = ("plan.json", "tokenizer.seal")  # without them what is in the folder is not work
+_KEPT = ("lock", "stdin", "train.jsonl", "val.jsonl")  # a run with another plan has just written them
+_PLAN = ("plan.json", "tokenizer.seal")  # without them the content of the folder is not work
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 Plan = Mapping[str, Any]
@@ -54,7 +54,7 @@ class Workdir:
     """One output folder and the work in it, locked by this process from ``__init__`` to ``close``."""
 
     def __init__(self, out: str, uploads: Uploads | None = None) -> None:
-        """``uploads`` has what was moved to a bucket, if the corpus is for one."""
+        """``uploads`` are the files that were moved to a bucket, if the corpus is for one."""
         self.out, self.uploads = os.path.abspath(out), uploads
         self.path = os.path.join(self.out, UNFINISHED)
         self.tasks = os.path.join(self.path, "tasks")
@@ -93,8 +93,8 @@ class Workdir:
         with suppress(OSError):
             os.rmdir(self.out)
 
-    def start(self, plan: Plan, *, overwrite: bool) -> bool:
-        """Prepare the folder for a plan; true if an earlier run of the same plan can be resumed."""
+    def start(self, plan: Plan, *, overwrite: bool) -> None:
+        """Prepare the folder for a plan; the work of an earlier run stays if its plan was the same."""
         self._plan_key = sealed.digest_of(plan)
         self._remove_irregular()
         earlier = sealed.read(self._in("plan.json"))
@@ -116,13 +116,12 @@ class Workdir:
         self._forget_unsynced()
         if not resumes or earlier is None:
             sealed.write(self._in("plan.json"), plan)
-        return resumes
 
     def _in(self, name: str) -> str:
         return os.path.join(self.path, name)
 
     def _remove_irregular(self) -> None:
-        """Remove what no run writes: a link or a pipe in the place of a file."""
+        """Remove what no run writes, such as a link or a pipe in the place of a file."""
         for folder in (self.path, self.tasks, self.shards):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 path = os.path.join(folder, name)
@@ -140,7 +139,7 @@ class Workdir:
     def has_tokenizer(self) -> bool:
         """Whether the tokenizer that an earlier run created for this plan is there and undamaged."""
         seal = self._read_seal()
-        if seal is not None and _sha256(self.tokenizer) == seal["sha256"]:
+        if seal is not None and sha256_of(self.tokenizer) == seal["sha256"]:
             self.key = sealed.digest_of([self._plan_key, seal["sha256"]])
             return True
         if os.path.lexists(self.tokenizer):
@@ -156,10 +155,10 @@ class Workdir:
         self.key = sealed.digest_of([self._plan_key, seal["sha256"]])
 
     def _is_of_plan(self) -> bool:
-        """Whether work of this plan is here, by its key, if ``plan.json`` is damaged."""
+        """Whether the work is that of this plan, by its key, if ``plan.json`` is damaged."""
         if self._read_seal() is not None:
             return True
-        key = sealed.digest_of([self._plan_key, _sha256(self.tokenizer)])
+        key = sealed.digest_of([self._plan_key, sha256_of(self.tokenizer)])
         return sealed.read(self._in("state.json"), key) is not None
 
     def _read_seal(self) -> dict[str, Any] | None:
@@ -186,8 +185,8 @@ class Workdir:
     def _forget_unsynced(self) -> None:
         """Remove files of tasks that were written before the last boot of the machine.
 
-        They are not forced to disk, since they exist for seconds: a killed process loses none of them, but a
-        machine that loses power may.
+        They are not forced to disk, since they exist for seconds: they survive a killed process, but not
+        always a loss of power.
         """
         boot = b""
         with suppress(OSError), open(_BOOT, "rb") as file:
@@ -233,7 +232,7 @@ class Workdir:
         sealed.write(self._in("state.json"), state, self.key)
 
     def forget_state(self, damaged: str) -> None:
-        """Remove every shard, since ``damaged`` does not match; files of tasks that are not merged stay."""
+        """Remove every shard, since ``damaged`` does not match; keep the files of tasks to be merged."""
         self.damaged.append(damaged)
         _remove(self._in("state.json"))
         _remove(self.shards)
@@ -246,10 +245,10 @@ class Workdir:
             return next((name for name, digest in digests if digest != files[name]), None)
 
     def _digest_of(self, name: str) -> str | None:
-        """The digest of a file, which is in the output folder if ``publish`` was killed, or in a bucket."""
+        """The digest of a file: here, in the output folder if ``publish`` was killed, or in a bucket."""
         for folder in (self.shards, self.out):
             if os.path.lexists(path := os.path.join(folder, name)):
-                return _sha256(path)
+                return sha256_of(path)
         return self.uploads.digest(name) if self.uploads else None
 
     def send(self, complete: Set[str]) -> None:
@@ -317,12 +316,10 @@ def _crc32(path: str) -> tuple[int, int] | None:
     return size, total
 
 
-def _sha256(path: str) -> str | None:
-    return sha256_of(path) if store.is_file(path) else None
-
-
-def sha256_of(path: str) -> str:
-    """The digest of a file's bytes."""
+def sha256_of(path: str) -> str | None:
+    """The digest of a file's bytes; None if there is no such file."""
+    if not store.is_file(path):
+        return None
     with store.opened(path) as file:
         return hashlib.file_digest(file.stream(), "sha256").hexdigest()
 

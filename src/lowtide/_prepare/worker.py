@@ -1,4 +1,4 @@
-"""A worker: the text of a task to tokens, in the files of that task, in bounded memory."""
+"""A worker: it encodes the text of a task and writes the tokens to files, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from lowtide._prepare import sealed, tokenizers
 from lowtide._prepare.inputs.kind import ReadOptions, Skip, Unit
 from lowtide._prepare.inputs.pieces import Piece
 from lowtide._prepare.jobs import Record, Task
+from lowtide._prepare.settings import Settings
 from lowtide._prepare.tokenizers import Ids, Tokenizer
 from lowtide._prepare.tokenizers.ids import Function, FunctionTokenizer
 from lowtide._tokens.formats.documents import END
@@ -35,7 +36,7 @@ _Source = tuple[Unit, Piece]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a run share. It is sent to other processes and machines."""
+    """The settings of all tasks of a run. It is sent to other processes and machines."""
 
     folder: str  # for the files of tasks
     tokenizer: str  # the file to load it from
@@ -43,19 +44,16 @@ class Job:
     dtype: str  # of the ids in the files of tasks
     eos: int | None  # written after each document
     options: ReadOptions
-    val_fraction: float = 0.0
-    val_files: int | None = None  # the number of the first file of validation data, if that is given
-    seed: int = 0
-    skip: bool = False
-    function: Function | None = None  # encodes the text, if the tokenizer is a function
-    takes_ids: bool = True  # whether the tokenizer was chosen, so that ids in a source are its own
+    settings: Settings
+    function: Function | None  # encodes the text, if the tokenizer is a function
+    takes_ids: bool  # whether the tokenizer was chosen, so that ids in a source are its own
 
 
 def encode(task: Task, job: Job) -> Record:
     """Encode a task and write its files to the job's folder, the record last.
 
-    Every attempt writes to names that no other uses, without a lock, and renames them at the end: a task may
-    run twice at once on a cluster that lost the connection to a worker, and both attempts write the same.
+    Every attempt writes to its own names, without a lock, and renames the files at the end: on a cluster that
+    lost the connection to a worker a task may run twice at once, and both attempts write the same bytes.
     Nothing is forced to disk, since the files exist for seconds.
     """
     if not os.path.isdir(job.folder):
@@ -79,7 +77,7 @@ def encode(task: Task, job: Job) -> Record:
             complaints.append(str(error))
 
     try:
-        for batch in _batches(task, job, skip if job.skip else None):
+        for batch in _batches(task, job, skip if job.settings.skips else None):
             try:
                 _encode_batch(batch, tokenizer, job, outputs)
             except FormatError as error:  # the tokenizer does not know the position of the text
@@ -117,7 +115,7 @@ def record_path(folder: str, task: int) -> str:
 def held_out(
     files: npt.NDArray[np.uint64], documents: npt.NDArray[np.uint64], seed: int, fraction: float
 ) -> npt.NDArray[np.bool_]:
-    """Which documents are held out: by a keyed hash of the identity of a document, and nothing else.
+    """Whether each document is held out, which depends on a keyed hash of its identity alone.
 
     >>> numbers = np.arange(100_000, dtype=np.uint64)
     >>> int(held_out(numbers // np.uint64(1000), numbers, seed=0, fraction=0.1).sum())
@@ -135,15 +133,15 @@ class _Output:
         self.tokens = 0
         self.documents = 0
         self._paths = paths
-        self._attempt = attempt
+        self._temporary = [f"{path}.{attempt}" for path in paths]
         self._files: list[BinaryIO] = []
         self._sums = [(0, 0), (0, 0)]  # size and CRC-32
 
     def append(self, tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
         """Write tokens, and how many of them precede the end of each document."""
         with errors.write_errors(self._paths[0]):
-            while len(self._files) < 2:  # most tasks have no document for validation
-                self._files.append(open(f"{self._paths[len(self._files)]}.{self._attempt}", "xb"))  # noqa: SIM115
+            for path in self._temporary[len(self._files) :]:  # most tasks have no document for validation
+                self._files.append(open(path, "xb"))  # noqa: SIM115
             for which, values in enumerate((tokens, (ends + self.tokens).astype(END))):
                 data = values.view(np.uint8).data
                 self._files[which].write(data)
@@ -162,15 +160,15 @@ class _Output:
         for file, path in zip(self._files, self._paths, strict=False):
             with errors.write_errors(path):
                 file.close()
-                os.replace(f"{path}.{self._attempt}", path)
+                os.replace(file.name, path)
         self._files.clear()
 
     def abort(self) -> None:
-        for file, path in zip(self._files, self._paths, strict=False):
+        for file in self._files:
             with suppress(OSError):
                 file.close()
             with suppress(OSError):
-                os.unlink(f"{path}.{self._attempt}")
+                os.unlink(file.name)
         self._files.clear()
 
 
@@ -181,9 +179,7 @@ def _batches(task: Task, job: Job, skip: Skip | None) -> Iterator[list[_Source]]
         for piece in _pieces(unit, job, skip):
             held.append((unit, piece))
             tokens = 0 if piece.ids is None else len(piece.ids)
-            size += (
-                len(piece.text) + 4 * tokens + 16
-            )  # so that a million empty documents fill a batch as well
+            size += len(piece.text) + 4 * tokens + 16  # a million empty documents must fill a batch as well
             if size >= _BATCH:
                 yield held
                 held, size = [], 0
@@ -192,7 +188,7 @@ def _batches(task: Task, job: Job, skip: Skip | None) -> Iterator[list[_Source]]
 
 
 def _pieces(unit: Unit, job: Job, skip: Skip | None) -> Iterator[Piece]:
-    """The pieces of a unit. If reading cannot continue and errors are skipped, the rest of the unit is."""
+    """The pieces of a unit. If reading cannot continue and errors are skipped, its rest is left out."""
     last = None
     try:
         for piece in unit.read(job.options, skip):
@@ -211,15 +207,16 @@ def _encode_batch(
 ) -> None:
     ids = _ids(batch, tokenizer, job)
     ends = np.fromiter((piece.ends for _, piece in batch), bool, len(batch))
-    if not job.val_fraction and job.val_files is None:
+    settings, fraction = job.settings, job.settings.held_out
+    if not fraction and settings.val_files is None:
         _append(ids, ends, tokenizer, job, outputs[TRAIN])
         return
     files = np.fromiter((unit.number for unit, _ in batch), np.uint64, len(batch))
-    if job.val_files is not None:
-        val = files >= job.val_files
+    if settings.val_files is not None:
+        val = files >= settings.val_files
     else:
         documents = np.fromiter((piece.document for _, piece in batch), np.uint64, len(batch))
-        val = held_out(files, documents, job.seed, job.val_fraction)
+        val = held_out(files, documents, settings.seed, fraction)
     for split, mask in ((TRAIN, ~val), (VAL, val)):
         if mask.any():
             part = ids if mask.all() else [ids[i] for i in np.flatnonzero(mask).tolist()]
@@ -227,7 +224,7 @@ def _encode_batch(
 
 
 def _ids(batch: Sequence[_Source], tokenizer: Tokenizer, job: Job) -> list[Ids]:
-    """The ids of pieces: those of the source, or of its text."""
+    """The ids of pieces: from the source itself, or encoded from its text."""
     texts = [piece.text for _, piece in batch if piece.ids is None]
     if len(texts) == len(batch):
         return tokenizer.encode_batch(texts)
@@ -236,7 +233,7 @@ def _ids(batch: Sequence[_Source], tokenizer: Tokenizer, job: Job) -> list[Ids]:
             "the source contains token ids; pass the tokenizer that made them as tokenizer, or "
             "ids:VOCAB with the number of its ids"
         )
-    encoded = iter(tokenizer.encode_batch(texts) if texts else ())
+    encoded = iter(tokenizer.encode_batch(texts))
     ids: list[Ids] = []
     for _, piece in batch:
         one = next(encoded) if piece.ids is None else tokenizers.checked(piece.ids, tokenizer)

@@ -14,7 +14,7 @@ from lowtide._printable import printable
 from lowtide.cli import output, status
 from lowtide.errors import LowtideError, MemoryBudgetExceeded
 
-# Listed here with their one line of help, so that `lowtide --help` need not import them all.
+# With their one line of help, so that `lowtide --help` does not import them all.
 COMMANDS = {
     "demo": "Show what lowtide does, on this machine, in a minute or two.",
     "info": "Show what a file is: format, shape, dtype, members.",
@@ -50,7 +50,7 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        # Here and not around main(), where click takes EOFError, and so a truncated file, for Ctrl-D.
+        # Not around main(): click would take EOFError, and so a truncated file, for Ctrl-D.
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -72,7 +72,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        # Click's own would import every matching command, and a TAB should not wait for NumPy.
+        # Click's own method imports every matching command, and a TAB should not wait for NumPy.
         names = [
             CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)
         ]

@@ -20,8 +20,8 @@ def command(source: str, target: str, verify: bool) -> None:
     """Copy the file or folder SRC to DST; either may be an address such as s3://bucket/corpus.
 
     Memory is bounded, and nothing else is written to disk. A file appears when it is complete, and the index
-    of a corpus last. Files that are there already, as long and not older, are skipped: a copy that was killed
-    is resumed by the same command, that of a large object to a file in the middle of it.
+    of a corpus last. Files that DST already has, with the same size and not older, are skipped: the same
+    command resumes a copy that was killed, and continues in the middle of a large object that goes to a file.
 
     \b
         lowtide copy corpus s3://bucket/corpus

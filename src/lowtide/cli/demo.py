@@ -1,4 +1,4 @@
-"""``lowtide demo``: all of it in a minute or two, on what every machine has."""
+"""``lowtide demo``: a tour in a minute or two, with data that every machine has."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import click
 
 
 @click.command("demo")
-@click.option("--out", type=click.Path(), default="demo", metavar="DIR", help="Where all of it goes.")
-@click.option("--quick", is_flag=True, help="Without training: some seconds, and no PyTorch.")
+@click.option("--out", type=click.Path(), default="demo", metavar="DIR", help="Folder to write.")
+@click.option("--quick", is_flag=True, help="Skip training; takes seconds and needs no PyTorch.")
 def command(out: str, quick: bool) -> None:
     """Show what lowtide does, on this machine.
 
-    Makes a token corpus of the Python sources that every interpreter carries, walks through a large array
-    with np.memmap and with lowtide and shows what memory does, trains a small GPT for a minute, samples from
-    it, and writes DIR/report.html. The array, of 1 GiB or what fits, is removed again.
+    Makes a token corpus of the Python sources that every interpreter has, reads a large array with np.memmap
+    and with lowtide and shows their memory, trains a small GPT for a minute, samples from it, and writes
+    DIR/report.html. The array, of 1 GiB or as much as fits, is removed at the end.
 
-    A DIR that an earlier demo left is refreshed; any other that is not empty is refused.
+    DIR must be new, empty, or the folder of an earlier demo, whose files are replaced.
 
     \b
         lowtide demo

@@ -6,23 +6,20 @@ from typing import Literal
 
 import click
 
+from lowtide.cli.options import checkpoint_option
 from lowtide.cli.output import say
 
 
 @click.command()
 @click.argument("run", type=click.Path())
 @click.argument("out", type=click.Path())
-@click.option(
-    "--checkpoint",
-    type=click.Choice(["best", "last"]),
-    help="Weights with the lowest validation loss, or the last ones.  [default: best, if evaluated]",
-)
+@checkpoint_option
 def command(run: str, out: str, checkpoint: Literal["best", "last"] | None) -> None:
     """Write the model of the folder RUN to the new folder OUT, which the library transformers loads.
 
     OUT gets config.json, model.safetensors and the tokenizer. A model of GPT-2's architecture (--preset
-    nanogpt, or a run that started from GPT-2's weights) is in GPT-2's format. Any other one brings its code,
-    modeling_lowtide.py, which transformers runs with trust_remote_code=True only.
+    nanogpt, or a run that started from GPT-2's weights) is in GPT-2's format. Any other model includes its
+    code, modeling_lowtide.py, which transformers runs only with trust_remote_code=True.
 
     \b
         lowtide export runs/plays exported

@@ -31,15 +31,15 @@ from lowtide.errors import FormatError, LowtideError
 @click.option(
     "--manifest",
     is_flag=True,
-    help="Write a manifest beside the files of a corpus, so that it opens without a look at each file.",
+    help="Write a manifest beside the files of a corpus, so that opening it does not look at each file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def command(
     ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, verify: bool, manifest: bool, **options: Any
 ) -> None:
-    """Show what each PATH is: an array file, or a token corpus (a folder, a file or a quoted glob),
-    or an address of one.
+    """Show what each PATH is: an array file or a token corpus (a folder, a file, a quoted glob), or the
+    address of one.
 
     For arrays: format, shape, dtype and offset, from headers alone; a raw file needs --dtype, as np.memmap
     does. For corpora: splits, tokens, shards, dtype, documents, end of text, tokenizer and the largest id,
@@ -70,7 +70,10 @@ def command(
                 continue
             description = describe(path, **options)
             if not as_json:
-                _show(path, description)
+                if isinstance(description, CorpusSummary):
+                    _show_corpus(path, description)
+                else:
+                    _show_arrays(path, description)
             results.append(description.as_json())
             for error in description.damage if isinstance(description, ArrayFile) else ():
                 say(f"lowtide: {explain(error)}", err=True)
@@ -114,20 +117,13 @@ def _write_manifest(path: str, as_json: bool, options: dict[str, Any]) -> dict[s
 
 
 def _show_leftovers(path: str) -> None:
-    """What killed writers left behind: on standard error, since programs read the rest."""
+    """Report files of killed writers on standard error, since programs read the standard output."""
     for leftover, size in () if store.is_address(path) else atomic.leftovers(path):
         say(
             f"{leftover}: {format_size(size)} left by a writer that was killed; the next one of that file "
             f"writes over it, and `rm {shlex.quote(leftover)}` removes it",
             err=True,
         )
-
-
-def _show(path: str, description: ArrayFile | CorpusSummary) -> None:
-    if isinstance(description, CorpusSummary):
-        _show_corpus(path, description)
-    else:
-        _show_arrays(path, description)
 
 
 def _show_corpus(path: str, corpus: CorpusSummary) -> None:

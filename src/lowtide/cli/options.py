@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# Types of click are generic since 8.4; to say of what would fail with an older one.
+# Types of click are generic since 8.4; an argument would fail with an older one.
 class Parsed(click.ParamType):  # type: ignore[type-arg]
     """A value that a function of lowtide parses."""
 
@@ -32,8 +32,6 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    if isinstance(value, tuple):
-        return value
     try:
         return tuple(int(length) for length in str(value).strip("() ").rstrip(",").split(","))
     except ValueError:
@@ -48,8 +46,15 @@ SHAPE = Parsed("shape", _shape)
 """``1000,256``; one length may be ``-1``."""
 
 
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=click.Choice(["best", "last"]),
+    help="Weights with the lowest validation loss, or the last ones.  [default: best, if evaluated]",
+)
+
+
 def layout_of(path: str, member: str | None = None, **which: Any) -> Layout:
-    """The array that ``source_options`` describe."""
+    """The layout of the array that ``source_options`` specify."""
     from lowtide._arrays.formats import inspect  # not at the top: `lowtide profile` must stay small
 
     return inspect(path, name=member, **which)

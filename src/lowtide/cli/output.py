@@ -1,4 +1,4 @@
-"""What commands print: every name in it is shown, and none is obeyed."""
+"""Output of commands: control characters in names are shown, not obeyed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def say(line: object, *, err: bool = False) -> None:
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show a line on a terminal until the block ends, so that nobody wonders what takes seconds."""
+    """Show a line on a terminal until the block ends, for steps that take seconds."""
     terminal = sys.stderr.isatty()
     if terminal:
         sys.stderr.write(text)
@@ -44,7 +44,7 @@ def transferring(text: str, total: int | None = None) -> Iterator[Callable[..., 
 
 
 def abandon() -> None:
-    """Drop output that cannot be written, about which the interpreter would complain at its end."""
+    """Discard output that cannot be written; the interpreter would otherwise report it at exit."""
     try:
         sys.stdout.flush()
     except OSError:

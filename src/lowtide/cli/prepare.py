@@ -34,15 +34,15 @@ from lowtide.cli.status import in_options
     type=float,
     default=None,
     metavar="X",
-    help="Fraction of the data that goes to the split val, from 0 to below 1. [default: that of 4 MiB, from "
-    "0.0005 to 0.1]",
+    help="Fraction of the data for the split val, from 0 to below 1. [default: 4 MiB of the sources, at "
+    "least 0.0005 and at most 0.1 of them]",
 )
 @click.option(
     "--holdout",
     type=click.Choice(["auto", "documents", "contiguous"]),
     default="auto",
-    help="What goes to val: documents that a hash selects, or the end of all tokens; auto is the end if each "
-    "of a few text files is one document.",
+    help="What goes to val: documents that a hash selects, or the end of all tokens. auto takes the end for "
+    "up to 100 text files of one document each.",
 )
 @click.option("--split", type=click.Choice(["documents", "contiguous"]), hidden=True)
 @click.option("--seed", type=int, default=0, metavar="N", help="Selects the documents for val.")
@@ -56,8 +56,8 @@ from lowtide.cli.status import in_options
 @click.option(
     "--split-on",
     metavar="TEXT",
-    help="Separator between two documents of a text; \\n is a newline. It stays in the text if no "
-    "end-of-text token takes its place. [default: a file is one document]",
+    help="Separator between two documents of a text; \\n is a newline. It is replaced by the end-of-text "
+    "token, or stays in the text if there is none. [default: a file is one document]",
 )
 @click.option("--glob", metavar="PATTERN", help="Files of folders to read, such as '*.txt'. [default: all]")
 @click.option("--eos/--no-eos", default=True, help="End each document with the end-of-text token.")
@@ -73,8 +73,8 @@ from lowtide.cli.status import in_options
     "--on-error",
     type=click.Choice(["raise", "skip", "replace", "replace-or-skip"]),
     default="raise",
-    help="For documents that cannot be read: stop, skip and count them, read bytes that are not UTF-8 as "
-    "U+FFFD, or skip what is still not readable then.",
+    help="For documents that cannot be read: stop, skip and count them, replace bytes that are not UTF-8 by "
+    "U+FFFD and stop at other errors, or replace and skip.",
 )
 @click.option("--errors", type=click.Choice(["strict", "replace"]), hidden=True)
 @click.option("--overwrite", is_flag=True, help="Replace a corpus or unfinished work in DIR.")
@@ -126,7 +126,7 @@ def command(
         click.echo("lowtide: --errors is deprecated; use --on-error", err=True)
     if errors == "replace":
         options["on_error"] = "replace-or-skip" if options["on_error"].endswith("skip") else "replace"
-    if split_on is not None:  # a newline is not easy to write in a shell
+    if split_on is not None:  # a newline is difficult to write in a shell
         split_on = split_on.replace("\\n", "\n").replace("\\t", "\t")
     try:
         with showing() as progress:

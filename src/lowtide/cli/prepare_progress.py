@@ -16,14 +16,27 @@ from lowtide._sizes import format_size
 _EVERY = 5.0  # seconds between two lines
 _BAR = 16  # columns
 _STAGE = len("alphabet")
-_TRAINING = "training"  # merging pairs of tokens, of which the library does not say how far it is
+_TRAINING = "training"  # merging pairs of tokens, whose progress the library does not report
 
 
 @contextmanager
 def showing() -> Iterator[Callable[[Progress], None]]:
     """A function that shows progress on standard error, since the summary is the output."""
+    started: dict[str, float] = {}  # by stage
     if not sys.stderr.isatty():
-        yield Lines().show
+        last = time.monotonic()
+
+        def print_line(progress: Progress) -> None:
+            nonlocal last
+            now = time.monotonic()
+            seconds = now - started.setdefault(progress.stage, now)
+            if now - last >= _EVERY:
+                last = now
+                percent = 100 * progress.done // max(1, progress.total)
+                part = "" if progress.stage == _TRAINING else f"{percent} %, "
+                click.echo(f"{progress.stage} {part}{figures(progress, seconds)}", err=True)
+
+        yield print_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
@@ -40,55 +53,23 @@ def showing() -> Iterator[Callable[[Progress], None]]:
     console = Console(stderr=True)
     with Bar(*columns, console=console) as bar:
         row = bar.add_task("reading", total=None, figures="")
-        clock = Clock()
 
-        def show(progress: Progress) -> None:
-            width = console.width - _STAGE - _BAR - 3
+        def update(progress: Progress) -> None:
+            now = time.monotonic()
+            seconds = now - started.setdefault(progress.stage, now)
             bar.update(
                 row,
                 description=progress.stage,
                 completed=progress.done,
-                total=None if progress.stage == _TRAINING else progress.total,  # nobody knows how far it is
-                figures=figures(progress, clock.seconds(progress.stage), width),
+                total=None if progress.stage == _TRAINING else progress.total,
+                figures=figures(progress, seconds, console.width - _STAGE - _BAR - 3),
             )
 
-        yield show
-
-
-class Lines:
-    """One line every few seconds, for logs."""
-
-    def __init__(self, every: float = _EVERY) -> None:
-        self._every = every
-        self._clock = Clock()
-        self._last = time.monotonic()
-
-    def show(self, progress: Progress) -> None:
-        now = time.monotonic()
-        seconds = self._clock.seconds(progress.stage)
-        if now - self._last >= self._every:
-            self._last = now
-            percent = 100 * progress.done // max(1, progress.total)
-            part = "" if progress.stage == _TRAINING else f"{percent} %, "
-            click.echo(f"{progress.stage} {part}{figures(progress, seconds)}", err=True)
-
-
-class Clock:
-    """Seconds since a stage started."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-        self._start = 0.0
-
-    def seconds(self, stage: str) -> float:
-        now = time.monotonic()
-        if stage != self._stage:
-            self._stage, self._start = stage, now
-        return now - self._start
+        yield update
 
 
 def figures(progress: Progress, seconds: float, width: int = 200) -> str:
-    """Documents, tokens, tokens per second and the time left, as many of them as ``width`` has room for.
+    """Documents, tokens, tokens per second and the time left, as far as they fit into ``width``.
 
     >>> progress = Progress("tokens", 75, 100, 50, documents=12, tokens=4000)
     >>> figures(progress, seconds=10)

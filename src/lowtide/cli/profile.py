@@ -15,7 +15,7 @@ from lowtide.cli.output import say
 from lowtide.cli.status import GROWS, OVER_BUDGET, explain
 from lowtide.errors import AccessError, LowtideError, NotFoundError, write_errors
 
-# As env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
+# As of env, nice and timeout: profile itself failed, the command cannot be run, it does not exist.
 FAILED, NOT_RUNNABLE, NOT_FOUND = 125, 126, 127
 _HINTS: dict[int, str] = {signal.SIGBUS: ": a full /dev/shm, or a mapped file that was truncated"}
 
@@ -90,7 +90,7 @@ def command(
     Measures the command and all its children, and ends with one line on standard error that starts with
     `bounded`, `grows` or `unclear` and contains what grew, or how to find out. The exit status is the
     command's, 128 + N after signal N. If the command succeeds, it is 3 over the budget, and 4 after growth
-    with --fail-on-growth. A command that itself ends with a status that has such a meaning gives 1.
+    with --fail-on-growth. If the command itself ends with a status that has such a meaning, it is 1.
 
     \b
         lowtide profile --out report.html -- python train.py
@@ -108,14 +108,12 @@ def command(
         for path in filter(None, (out, save, dat)):
             _require_writable(path)
         profiled = profiler.run(words, interval=interval, budget=budget, keep=True, path=_journal(save))
-    except NotFoundError as error:
-        _stop(error, NOT_FOUND)
-    except AccessError as error:
-        _stop(error, NOT_RUNNABLE)
     except LowtideError as error:
-        _stop(error, FAILED)
+        _say(f"lowtide: {explain(error)}")
+        kinds = {NotFoundError: NOT_FOUND, AccessError: NOT_RUNNABLE}
+        sys.exit(next((status for kind, status in kinds.items() if isinstance(error, kind)), FAILED))
 
-    for event in profiled.recording.events:  # at once: what comes now needs memory
+    for event in profiled.recording.events:  # at once, since the rest needs memory
         _say(event.text)
     from lowtide._memory.profile import dat as dat_format
     from lowtide._memory.profile import document
@@ -145,7 +143,7 @@ def command(
     if fail_on_growth and verdict.grows:
         exit_status = exit_status or GROWS
     _say(verdict.line)
-    if out:  # after the verdict, which is known whatever comes of the page
+    if out:  # after the verdict, which does not depend on the page
         from lowtide._memory.profile import report
 
         try:
@@ -159,7 +157,7 @@ def command(
 
 
 def _own_status(status: int, budget: bool, growth: bool) -> int:
-    """The command's status, which is never one that means something else with these options."""
+    """The command's status, unless it has another meaning with these options."""
     if (budget and status == OVER_BUDGET) or (growth and status == GROWS):
         _say(f"the command ended with status {status}; the status is 1, since {status} has a meaning here")
         return 1
@@ -180,7 +178,7 @@ def _line_by_line(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _journal(save: str | None) -> str | None:
-    """Where the recording is while it is made: the file that it will be in, but no pipe or device."""
+    """The file to record to: the one to save, unless it is a pipe or a device."""
     return save if save and (os.path.isfile(save) or not os.path.exists(save)) else None
 
 
@@ -189,15 +187,10 @@ def _say(text: str) -> None:
     say(text, err=True)
 
 
-def _stop(error: LowtideError, status: int) -> None:
-    _say(f"lowtide: {explain(error)}")
-    sys.exit(status)
-
-
 def _require_writable(path: str) -> None:
-    """Raise for a path that cannot be written before a long command is run for it."""
+    """Raise for a path that cannot be written, before the command runs."""
     existed = os.path.exists(path)
-    with write_errors(path), open(path, "ab"):  # the mode alone is not enough: root may write what cannot be
+    with write_errors(path), open(path, "ab"):  # the mode is not enough for root
         pass
     if not existed:
         os.unlink(path)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from lowtide._printable import printable
+from lowtide.cli.options import checkpoint_option
 from lowtide.cli.output import say, waiting
 
 _SEPARATOR = "-" * 15 + "\n"  # as nanoGPT's sample.py
@@ -39,11 +40,7 @@ _SEPARATOR = "-" * 15 + "\n"  # as nanoGPT's sample.py
     metavar="N",
     help="Texts to write, with seeds from --seed on; a line of dashes separates them.",
 )
-@click.option(
-    "--checkpoint",
-    type=click.Choice(["best", "last"]),
-    help="Weights with the lowest validation loss, or the last ones.  [default: best, if evaluated]",
-)
+@checkpoint_option
 @click.option("--device", default="cpu", help="Device of PyTorch: cpu, cuda, mps.")
 @click.option("--tokenizer", help="File or name of a tokenizer, if the corpus of the run had none.")
 def command(
@@ -58,8 +55,8 @@ def command(
 ) -> None:
     """Print the prompt, and generate text after it with the model of the folder RUN.
 
-    RUN may be a checkpoint of a run too. Only the folder is needed, not the corpus. The text ends with the
-    document, or after --max-new-tokens. A model attends to --length tokens at most: when the context is full,
+    RUN may also be a checkpoint of a run. Only the folder is needed, not the corpus. The text ends with the
+    document, or after --max-new-tokens. A model attends to at most --length tokens: when the context is full,
     its older half is dropped.
 
     \b
@@ -72,12 +69,12 @@ def command(
         writer = Writer(run, device=device, tokenizer=tokenizer, checkpoint=checkpoint)
     if sys.stderr.isatty():  # not where only the text is wanted
         say(writer.source, err=True)
-    terminal = sys.stdout.isatty()  # which would obey the control characters that a model can generate
+    terminal = sys.stdout.isatty()  # it would obey control characters, which a model can generate
     for number in range(num_samples):
         if number:
             sys.stdout.write(_SEPARATOR)
         for piece in writer.write(prompt, seed=seed + number, **options):
-            # Not with click.echo, which removes what looks like colours from what goes to a file.
+            # Not with click.echo, which strips escape sequences from the text that goes to a file.
             sys.stdout.write(printable(piece, keep="\n\t") if terminal else piece)
             sys.stdout.flush()
         sys.stdout.write("\n")

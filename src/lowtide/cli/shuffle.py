@@ -18,13 +18,13 @@ from lowtide.errors import ArgumentError
 @click.argument("target", metavar="OUT", type=click.Path())
 @source_options
 @click.option("--seed", type=int, default=0, metavar="N", help="The same seed gives the same order.")
-@click.option("--budget", type=SIZE, default="256MiB", help="How much memory it may use.")
+@click.option("--budget", type=SIZE, default="256MiB", help="Memory to use at most.")
 def command(source: str, target: str, seed: int, budget: int, **which: Any) -> None:
     """Write the rows of the array IN to the new file OUT in a uniformly shuffled order.
 
     Later epochs can then read OUT in order, at the speed of the disk. It takes two passes, memory within
-    --budget and no room on the disk but OUT's own. OUT is NPY when it ends in .npy, else raw; it appears
-    when it is complete, and a run that was killed is simply started again.
+    --budget, and disk space for OUT only. OUT is NPY if its name ends in .npy, else raw. It appears when it
+    is complete; if a run was killed, start it again.
 
     \b
         lowtide shuffle features.npy shuffled.npy --seed 1 --budget 1GiB
@@ -33,7 +33,7 @@ def command(source: str, target: str, seed: int, budget: int, **which: Any) -> N
     import lowtide
     from lowtide._arrays.stored import StoredArray
 
-    with suppress(OSError):  # what is not there is not the same
+    with suppress(OSError):  # a file that does not exist is not the same
         if os.path.samefile(source, target):
             raise ArgumentError(
                 f"{target}: is the file to read, and its order would be lost; pass another file as OUT"

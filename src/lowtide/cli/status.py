@@ -1,4 +1,4 @@
-"""Exit statuses that commands share, and how an error becomes a line and one of them."""
+"""Exit statuses of commands, and the line that is printed for an error."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FAILED = 1
 OVER_BUDGET = 3
 GROWS = 4
 INTERRUPTED = 130
-"""What a shell reports of a program that Ctrl-C ended."""
+"""What a shell reports for a program that Ctrl-C ended."""
 UNREAD = 141
-"""What a shell reports of a program that writes to a pipe which nobody reads any more."""
+"""What a shell reports for a program that writes to a pipe without a reader."""
 
 _CALL = re.compile(r"lowtide\.(?:open|corpus)\((?:'[^']*'|\"[^\"]*\"|\.\.\.), ((?:[^()]|\([^()]*\))*)\)")
 _SETTING = re.compile(r"(?<![\w/.-])(?P<name>[a-z]\w*)=(?P<value>'[^']*'|\"[^\"]*\"|\([^()]*\)|[\w.-]+)?")
@@ -25,17 +25,17 @@ _NAME = re.compile(r"(?<![\w/.'\"=-])[a-z]+(?:_[a-z]+)+(?![\w/.'\"=(-])")
 
 
 def explain(error: BaseException, command: click.Command | None = None) -> str:
-    """What an error says, as one safe line in the words of the command line."""
+    """The message of an error, as one safe line in the words of the command line."""
     keep = "\n" if isinstance(error, MemoryBudgetExceeded) else ""  # the figures, a line for each
     text = str(error)
-    if isinstance(error, OSError) and error.strerror:  # without the number that Python puts in front
+    if isinstance(error, OSError) and error.strerror:  # without the number that Python adds
         where = "" if error.filename is None else f"{os.fsdecode(error.filename) or repr('')}: "
         text = f"{where}{error.strerror}"
     return printable(in_options(text, command), keep)
 
 
 def in_options(text: str, command: click.Command | None) -> str:
-    """``text`` with the settings that it names in Python's words as the options of a command.
+    """``text`` with arguments of Python's functions replaced by the options of a command.
 
     >>> source = click.Command("x", params=[click.Option(["--dtype"]), click.Option(["--text-field"])])
     >>> in_options("pass it, as in lowtide.open('a.bin', dtype='uint16'), or name text_field", source)
@@ -69,6 +69,6 @@ def in_options(text: str, command: click.Command | None) -> str:
 
 
 def interrupted(remedy: str = "") -> None:
-    """The one line about Ctrl-C. Its ``^C`` stands on the terminal's line already."""
+    """Print the line for Ctrl-C; on a terminal it follows the ``^C``."""
     start = "\n" if sys.stderr.isatty() else ""
     click.echo(f"{start}lowtide: interrupted{'; ' * bool(remedy)}{printable(remedy)}", err=True)

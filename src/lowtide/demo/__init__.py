@@ -1,1 +1,1 @@
-"""``lowtide demo``: what lowtide is, shown on the text and the memory that every machine has."""
+"""``lowtide demo``: a tour of lowtide with text and memory that every machine has."""

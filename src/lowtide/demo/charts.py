@@ -13,7 +13,7 @@ from lowtide.demo.walks import name, peak
 Draw = Callable[[Any], None]
 """Draws on the axes of a figure."""
 
-# matplotlib writes colours as they are given. These become CSS variables, which a dark page sets differently.
+# Placeholders in the output of matplotlib, replaced by CSS variables, which have other values on a dark page.
 _COLOURS = {
     "#000001": "var(--ours)",
     "#000002": "var(--theirs)",
@@ -66,7 +66,7 @@ def available() -> bool:
 
 
 def svg(draw: Draw, width: int, height: int, *, standalone: bool = False) -> str:
-    """Return a chart as SVG: part of a page that sets the colours, or a file that has both themes."""
+    """Return a chart as SVG, as a part of a page that sets the colours or as a file with both themes."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -88,7 +88,7 @@ def svg(draw: Draw, width: int, height: int, *, standalone: bool = False) -> str
 
 
 def two_curves(walks: Sequence[Run], size: int) -> Draw:
-    """Memory over bytes read: the diagonal of np.memmap, and the flat line of lowtide."""
+    """Memory over bytes read: the diagonal of np.memmap and the flat line of lowtide."""
     unit, factor = ("GiB", 2**30) if size >= 2**30 else ("MiB", 2**20)
 
     def draw(axes: Any) -> None:
@@ -138,7 +138,7 @@ def memory(metrics: Sequence[Mapping[str, Any]]) -> Draw:
 
 
 def _column(metrics: Sequence[Mapping[str, Any]], name: str, limit: int = 240) -> tuple[list[Any], list[Any]]:
-    """At most ``limit`` points and the last one: more than a chart has room for would only make it large."""
+    """At most ``limit`` points and the last one, since more would only make the file larger."""
     chosen = list(metrics[:: -(-len(metrics) // limit) or 1])
     if metrics and chosen[-1] is not metrics[-1]:
         chosen.append(metrics[-1])

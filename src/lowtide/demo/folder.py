@@ -1,4 +1,4 @@
-"""The folder of a demo, which only a later demo may overwrite."""
+"""The folder of a demo, which only another demo may overwrite."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Folder:
         self.report = os.path.join(path, "report.html")
 
     def prepare(self) -> None:
-        """Create the folder, or remove what an earlier demo left there. Refuse any other."""
+        """Create the folder, or remove the files of an earlier demo; refuse a folder with other files."""
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
             raise ArgumentError(f"{self.path}: is a file, not a folder; pass a folder with --out")
         with write_errors(self.path):

@@ -42,7 +42,7 @@ class Story:
     training: Training | None = None
     sample: str | None = None
     commands: Sequence[tuple[str, str]]
-    """What each does, and how to run it again."""
+    """What each command does, and the command."""
 
     def to_json(self) -> dict[str, Any]:
         """The figures, for programs."""
@@ -101,7 +101,7 @@ def speed_summary(walks: Sequence[Run]) -> str:
 
 
 def machine() -> list[tuple[str, str]]:
-    """Where the figures come from."""
+    """The machine that the figures come from."""
     group = cgroup.find(os.getpid())
     limit = group.limit() if group is not None else None
     container = "" if limit is None else f", {format_size(limit)} for this container"
@@ -131,7 +131,7 @@ def _figure(draw: charts.Draw) -> str:
 
 
 def _curves(walks: Sequence[Run], size: int) -> str:
-    """The two curves; without matplotlib those of the terminal."""
+    """The two curves; without matplotlib, those of the terminal."""
     if charts.available():
         return _figure(charts.two_curves(walks, size))
     return "".join(

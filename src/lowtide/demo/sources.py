@@ -1,4 +1,4 @@
-"""Text that is on every machine: the Python sources of the standard library."""
+"""Text from every machine: the Python sources of the standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "en
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What was copied."""
+    """The files that were copied."""
 
     folder: str
     files: int
@@ -57,7 +57,7 @@ def _sources(library: str) -> Iterator[str]:
 
 
 def _read(path: str) -> str:
-    """The text of a source in the encoding that it says of itself; nothing of one that is broken."""
+    """The text of a source, in the encoding that it declares; empty if the source is invalid."""
     try:
         with tokenize.open(path) as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""Curves in a terminal: areas of block characters, which need neither colours nor a wide window."""
+"""Curves in a terminal: areas of block characters, without colours and in narrow windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of the demo, in order, each with a sentence on what it shows."""
+"""The steps of the demo, in order, each with a sentence about it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Tour:
         self.console.print(shows)
 
     def command(self, what: str, *words: str, **options: Any) -> None:
-        """Show the command that does the same, and keep it for the page."""
+        """Show the command that does the same, and record it for the page."""
         for name, value in options.items():
             words = (*words, "--" + name.replace("_", "-"), str(value))
         line = shlex.join(("lowtide", *words))
@@ -198,7 +198,7 @@ class _Tour:
 
 
 def _panels(runs: list[Run], size: int) -> Table:
-    """Memory against bytes read, in order: np.memmap beside lowtide, on one scale."""
+    """Memory over bytes read, in order: np.memmap and lowtide, on one scale."""
     width, height = 30, 8
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True)
     table.add_column(Text(f"{format_size(size)} ┐", style="dim"), justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""A small GPT, trained on the demo's corpus by `lowtide train`, and a sample of its text."""
+"""A small GPT, trained on the corpus of the demo as `lowtide train` does, and a sample of its text."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _step_seconds(settings: Settings) -> float:
 
 
 def _prepare_torch() -> None:
-    # Read when PyTorch is first imported. Threads that spin while they wait take the cores from those that
-    # they wait for: on a machine with other work a step took seven times as long.
+    # Read when PyTorch is first imported. Threads that spin while they wait take cores from the threads that
+    # compute: on a machine with other work a step took seven times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 

@@ -9,16 +9,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
-
 from lowtide._arrays.formats import inspect
 from lowtide._compare.runs import Passes, Run, make_matrix
-from lowtide._memory import cgroup
+from lowtide._memory.available import available
 from lowtide._sizes import format_size
 from lowtide.errors import DiskFullError
 
 LEAST = 64 * 2**20
-"""The smallest array whose curve is worth looking at."""
+"""The smallest array whose curve shows anything."""
 
 _NAMES = {"np.memmap": "np.memmap", "pread": "lowtide"}
 _ROWS = 2048  # of 1 KiB: chunks of 2 MiB
@@ -41,7 +39,7 @@ def fitting_size(size: int, folder: str, beside: int, *, least: int = LEAST) -> 
 
     ``beside`` is the number of bytes that the disk needs for other files.
     """
-    free, memory = shutil.disk_usage(folder).free, _memory()
+    free, memory = shutil.disk_usage(folder).free, available()
     while size // 2 >= least and (size > memory // 2 or size + beside > free):
         size //= 2
     if size + beside > free:
@@ -52,14 +50,6 @@ def fitting_size(size: int, folder: str, beside: int, *, least: int = LEAST) -> 
             os.path.abspath(folder),
         )
     return size
-
-
-def _memory() -> int:
-    """The memory available to this process: of the machine, or of its container."""
-    available: int = psutil.virtual_memory().available
-    group = cgroup.find(os.getpid())
-    limit = group.limit() if group is not None else None
-    return available if limit is None else min(available, limit)
 
 
 @contextmanager
@@ -77,8 +67,8 @@ def array(folder: str, size: int) -> Iterator[str]:
 def walk(path: str) -> Iterator[Run]:
     """Read in order and shuffled, with np.memmap and with lowtide, each in a separate process.
 
-    The file is in the page cache each time, as after any earlier pass: the speeds are those of memory and
-    not of this machine's disk.
+    The file is in the page cache each time, as after any earlier pass, so that the speeds do not depend on
+    the disk.
     """
     layout = inspect(path)
     passes = Passes(layout, _ROWS, layout.shape[0], _SECONDS)

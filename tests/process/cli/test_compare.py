@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from lowtide._arrays.formats import inspect
+from lowtide._compare import runs
+from lowtide._compare.plot import plot
 from lowtide._compare.runs import Run
-from lowtide._compare.walks import METHODS, Figures, Walk, walk
+from lowtide._compare.walks import METHODS, REMOTE_METHODS, Figures, Walk, walk
 from lowtide._memory import proc
 from lowtide.cli import compare
 from tests.process.cli.test_commands import run
@@ -62,6 +64,26 @@ def test_the_plot_is_a_picture_with_something_on_it(compared: tuple[Path, str]) 
     with Image.open(compared[0] / "plots" / "x.png") as image:
         assert image.width > 1000
         assert len(image.convert("RGB").getcolors(2**24) or []) > 50
+
+
+def test_plot_of_an_array_in_a_bucket(tmp_path: Path) -> None:
+    figures = Figures(bytes_read=MIB, seconds=1.0, complete=True, peak=MIB, samples=[(0, 0), (MIB, MIB)])
+    runs = [
+        Run(method, shuffled, True, figures, None) for shuffled in (False, True) for method in REMOTE_METHODS
+    ]
+    plot(runs, MIB, str(tmp_path / "x.png"))
+    with Image.open(tmp_path / "x.png") as image:
+        assert len(image.convert("RGB").getcolors(2**24) or []) > 50
+
+
+@pytest.mark.parametrize(("room", "cold"), [(5 * MIB, {True, False}), (3 * MIB, {True})])
+def test_walks_are_warm_where_the_file_fits_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, cold: set[bool]
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4096, 128), np.float32))  # 2 MiB
+    monkeypatch.setattr(runs, "available", lambda: room)
+    plan = runs.Passes.over(inspect(tmp_path / "x.npy"), None, 2**30, 1).plan()
+    assert {is_cold for _, _, is_cold in plan} == cold
 
 
 def test_a_file_with_no_rows_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import lowtide
 from lowtide._prepare.summary import Progress
-from lowtide.cli.prepare_progress import Clock, Lines, figures
+from lowtide.cli.prepare_progress import figures, showing
 from tests.process.cli.test_commands import run
 from tests.support.preparing import as_bytes, content, documents, jsonl
 
@@ -84,10 +84,10 @@ def test_a_line_every_few_seconds(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    lines = Lines(every=5)
-    for second in range(12):
-        now[0] = 100.0 + second
-        lines.show(Progress("tokens", second, 20, 0, documents=second, tokens=1000 * second))
+    with showing() as show:
+        for second in range(12):
+            now[0] = 100.0 + second
+            show(Progress("tokens", second, 20, 0, documents=second, tokens=1000 * second))
     result = capsys.readouterr().err.splitlines()
     assert result == [
         "tokens 25 %, 5 B of 20 B, 5 documents, 5,000 tokens, 1,000 tokens/s, 0:00:15 left",
@@ -95,14 +95,19 @@ def test_a_line_every_few_seconds(
     ]
 
 
-def test_clock_restarts_with_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [5.0]
+def test_speed_is_that_of_the_stage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    clock = Clock()
-    assert clock.seconds("alphabet") == 0
-    now[0] = 7.0
-    assert clock.seconds("alphabet") == 2
-    assert clock.seconds("tokens") == 0
+    with showing() as show:
+        show(Progress("alphabet", 0, 20, 0, documents=0, tokens=0))
+        now[0] = 150.0
+        show(Progress("tokens", 0, 20, 0, documents=0, tokens=0))
+        now[0] = 160.0
+        show(Progress("tokens", 10, 20, 0, documents=5, tokens=5000))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "tokens 50 %, 10 B of 20 B, 5 documents, 5,000 tokens, 500 tokens/s, 0:00:10 left"
 
 
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_array_is_removed_after_a_failure(tmp_path: Path) -> None:
 
 def sizes(monkeypatch: pytest.MonkeyPatch, *, disk: int, memory: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=disk))
-    monkeypatch.setattr(walks, "_memory", lambda: memory)
+    monkeypatch.setattr(walks, "available", lambda: memory)
 
 
 def test_array_size_fits_memory_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

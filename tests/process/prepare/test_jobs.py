@@ -12,7 +12,7 @@ from lowtide._prepare.inputs.text import Text
 from lowtide._prepare.jobs import Task, run
 from lowtide.errors import TaskError
 
-TASKS = [Task(i, (Unit(i, 0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) for i in range(9)]
+TASKS = [Task(i, (Unit(0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) for i in range(9)]
 
 
 def dies_of_the_fifth(task: Task) -> int:

@@ -15,7 +15,7 @@ from lowtide._prepare.inputs.text import Text
 from lowtide._prepare.jobs import ATTEMPTS, Task, group, run
 from lowtide.errors import ClusterError, DiskFullError, FormatError, TaskError
 
-TASKS = [Task(i, (Unit(i, 0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) for i in range(9)]
+TASKS = [Task(i, (Unit(0, "a.txt", Text(), None, 10 * i, 10 * i + 10),), 10) for i in range(9)]
 
 
 class Recorded(Executor):
@@ -90,8 +90,8 @@ def test_a_broken_pool_is_renewed_once() -> None:
 
 
 def test_units_are_grouped_by_their_part_of_the_source() -> None:
-    rows = [Unit(i, 0, "a.parquet", Parquet(), None, i, i + 1) for i in range(4)]
-    files = [Unit(4 + i, 1 + i, f"{i}.txt", Text(), None, 0, 5) for i in range(3)]
+    rows = [Unit(0, "a.parquet", Parquet(), None, i, i + 1) for i in range(4)]
+    files = [Unit(1 + i, f"{i}.txt", Text(), None, 0, 5) for i in range(3)]
     tasks = group([*rows, *files], [4 * 6 * 2**20, 5, 5, 5])
     assert [len(task.units) for task in tasks] == [1, 1, 1, 4]
     assert [task.index for task in tasks] == [0, 1, 2, 3]

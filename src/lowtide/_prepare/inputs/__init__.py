@@ -1,18 +1,18 @@
-"""Inputs: each kind is an object in the list ``KINDS``; here names become files, and files become units."""
+"""Inputs: the list ``KINDS`` of all kinds; names are turned into files, and files into units."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import BinaryIO
 
 from lowtide import errors
 from lowtide._io import store
 from lowtide._io.atomic import Partial
-from lowtide._prepare.executors import Processes
+from lowtide._prepare.executors import Executor
 from lowtide._prepare.inputs.datasets import DataSet
 from lowtide._prepare.inputs.jsonlines import JsonLines
 from lowtide._prepare.inputs.kind import File, Head, Kind, ReadOptions, Unit
@@ -34,12 +34,10 @@ def find(sources: Sequence[str], *, glob: str | None = None) -> list[File]:
     >>> [(file.name.removeprefix(str(tmp)), file.label) for file in find([str(tmp)], glob="*.*l*")]
     [('/a.jsonl', 'jsonl')]
     """
-    if isinstance(sources, str | os.PathLike):
-        raise ArgumentError(f"sources must be a list of names, got {sources!r}; write [{str(sources)!r}]")
     if not sources:
         raise ArgumentError("sources is empty; pass files, folders or data sets")
     files: dict[str, File] = {}
-    for name in map(os.fspath, sources):
+    for name in sources:
         for file in _files_of(name, glob):
             if file.path in files:
                 raise ArgumentError(
@@ -50,29 +48,22 @@ def find(sources: Sequence[str], *, glob: str | None = None) -> list[File]:
     return list(files.values())
 
 
-def plan(files: Sequence[File], options: ReadOptions, *, isolated: bool = False) -> list[Unit]:
-    """The units of the files, in order. It depends on the files and the options alone.
+def plan(files: Sequence[File], options: ReadOptions, executor: Executor | None = None) -> list[Unit]:
+    """The units of the files, in order. They depend on the files and the options alone.
 
-    ``isolated`` inspects files whose library may crash in another process.
+    Files whose library may crash are inspected by the executor, if there is one.
 
     >>> _ = (tmp / "x.txt").write_bytes(b"low tide")
     >>> [(unit.start, unit.stop) for unit in plan(find([str(tmp / "x.txt")]), ReadOptions(unit_size=5))]
     [(0, 5), (5, 8)]
     """
     units: list[Unit] = []
-    process: Processes | None = None
-    try:
-        for number, file in enumerate(files):
-            if isolated and file.kind.unsafe:
-                process = process or Processes(1)
-                ranges = _isolated_ranges(process, file, options)
-            else:
-                ranges = list(file.kind.ranges(file, options))
-            for start, stop in ranges:
-                units.append(Unit(len(units), number, file.path, file.kind, file.compression, start, stop))
-    finally:
-        if process is not None:
-            process.close()
+    for number, file in enumerate(files):
+        ranges: Iterable[tuple[int, int]] = file.kind.ranges(file, options)
+        if executor is not None and file.kind.unsafe:
+            ranges = _isolated_ranges(executor, file, options)
+        for start, stop in ranges:
+            units.append(Unit(number, file.path, file.kind, file.compression, start, stop))
     return units
 
 
@@ -84,9 +75,9 @@ def spool(stream: BinaryIO, folder: str) -> str:
     return path
 
 
-def _isolated_ranges(process: Processes, file: File, options: ReadOptions) -> list[tuple[int, int]]:
+def _isolated_ranges(executor: Executor, file: File, options: ReadOptions) -> list[tuple[int, int]]:
     try:
-        return process.submit(_ranges, file, options).result()
+        return executor.submit(_ranges, file, options).result()
     except BrokenProcessPool as error:
         raise FormatError(
             f"{file.path}: the process that inspected it was killed: the file is damaged, or memory ran out; "

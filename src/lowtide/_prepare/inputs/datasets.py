@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face library, as the Arrow streams that it saves them in."""
+"""Data sets of the Hugging Face library, read from the Arrow streams that it saves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HUB = "hf:"
 
 
 class DataSet(Table):
-    """Arrow streams: files, folders that ``save_to_disk`` wrote, and ``hf:NAME``. A unit counts rows."""
+    """Arrow streams: files, folders of ``save_to_disk``, and ``hf:NAME``; a unit is a range of rows."""
 
     name = "dataset"
 
@@ -95,7 +95,7 @@ def _saved_files(folder: str) -> list[str] | None:
 
 
 def _hub_files(name: str) -> list[str]:
-    """The files of ``hf:NAME`` or ``hf:NAME:SPLIT``; what is not in the library's cache is downloaded."""
+    """The files of ``hf:NAME`` or ``hf:NAME:SPLIT``, downloaded unless they are in the library's cache."""
     datasets = library("datasets", f"{name}: loading a data set", "datasets")
     identifier, _, split = name.removeprefix(HUB).partition(":")
     try:

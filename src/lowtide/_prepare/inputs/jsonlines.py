@@ -1,4 +1,4 @@
-"""JSON lines: each line is an object, one field of which is the document."""
+"""JSON lines: each line is an object, and one of its fields is the document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Line(NamedTuple):
 
 
 class JsonLines(Kind):
-    """Files whose name or first line says that they are JSON lines."""
+    """Files that are JSON lines by their name or by their first line."""
 
     name = "jsonl"
 
@@ -71,7 +71,7 @@ class JsonLines(Kind):
 
 
 class _LineError(LowtideError):
-    """What is wrong with a line; its position is added later."""
+    """A problem of a line; the position is added later."""
 
 
 def _text(line: _Line, options: ReadOptions) -> str | npt.NDArray[Any]:
@@ -146,14 +146,10 @@ def _lines(unit: Unit, limit: int) -> Iterator[_Line]:
     for block in blocks(unit.path, unit.compression, position):
         *complete, rest = block.split(b"\n")
         for content in complete:
+            length = held + len(content)
             if parts:
-                parts.append(content)
-                length = held + len(content)
-                content = b"".join(parts) if length <= limit else b""
-                parts.clear()
-                held = 0
-            else:
-                length = len(content)
+                content = b"".join([*parts, content]) if length <= limit else b""
+                parts, held = [], 0
             if foreign:
                 foreign = False
             else:
@@ -174,7 +170,7 @@ def _lines(unit: Unit, limit: int) -> Iterator[_Line]:
 
 
 def _lines_before(unit: Unit) -> int:
-    """Lines of the file before the first that was read. It costs a pass, so that only errors use it."""
+    """Lines of the file before the first that was read. It costs a pass, so it is only used for errors."""
     first = max(0, unit.start - 1)
     counted = lines = 0
     for block in blocks(unit.path) if first else ():

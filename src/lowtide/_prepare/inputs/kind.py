@@ -1,4 +1,4 @@
-"""What every kind of input is, and the words that all of them share: files, units, options."""
+"""The base class of kinds of input, and what they share: files, units, options."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from functools import cached_property
 from lowtide._io.store import HEAD, Store, opened
 from lowtide._prepare.inputs import streams
 from lowtide._prepare.inputs.pieces import Piece
-from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, changed
 
 Skip = Callable[[Exception], None]
 
 IDS = "input_ids"
-"""The field or column of token ids, which is read where there is none of text."""
+"""The field or column of token ids, which is read if there is none of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,9 @@ class ReadOptions:
                 self.split_on.encode()
             except UnicodeEncodeError:
                 raise ArgumentError(f"split_on must be valid Unicode, got {self.split_on!r}") from None
-        whole("unit_size", self.unit_size, least=1)
-        whole("piece_size", self.piece_size, least=8)
-        whole("line_limit", self.line_limit, least=1)
 
     def field_of(self, names: Container[str]) -> str:
-        """The field to read: ``text_field``, or that of token ids if the usual one of text is not there."""
+        """The field to read: ``text_field``, or that of token ids if there is no field ``text``."""
         usual = self.text_field == "text" and "text" not in names
         return IDS if usual and IDS in names else self.text_field
 
@@ -60,12 +56,11 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A file, or a range of it: what one worker reads at a time.
+    """A file or a range of it, which one worker reads at a time.
 
-    The plan of units depends on the inputs alone, never on workers: the same plan gives the same bytes.
+    The units depend on the inputs alone, never on the workers, so that the output is always the same.
     """
 
-    index: int  # its position in the plan, and so in the corpus
     number: int  # of its file
     path: str
     kind: Kind
@@ -75,14 +70,14 @@ class Unit:
 
     @property
     def end(self) -> int:
-        """Where it ends in the decompressed stream: a compressed one is one unit of unknown length."""
+        """Where it ends in the decompressed stream; a compressed file is one unit of unknown length."""
         return 2**63 if self.compression else self.stop
 
     def read(self, options: ReadOptions, skip: Skip | None = None) -> Iterator[Piece]:
         """The pieces of a unit, in order.
 
-        A document that cannot be read raises; with ``skip`` the error is passed to it and the document is
-        left out. Of a text longer than a piece, the piece is left out. Empty documents are left out.
+        A document that cannot be read raises; with ``skip``, the error is passed to ``skip`` and the document
+        is left out, or only the piece if the document has several. Empty documents are left out.
 
         >>> from lowtide._prepare.inputs import find, plan
         >>> _ = (tmp / "x.jsonl").write_text('{"text": "low"}\\n{"text": "tide"}\\n')
@@ -145,24 +140,24 @@ class Head:
 
 
 class Kind(ABC):
-    """One kind of input. An instance in the list ``KINDS`` says which files are its own, and reads them.
+    """A kind of input: an instance in the list ``KINDS`` recognises its files and reads them.
 
-    It has no state: it is sent to other processes and machines.
+    It has no state, since it is sent to other processes and machines.
     """
 
     name: str
     unsafe = False  # its library may crash on a damaged file, so that it is read in another process
 
     def expand(self, name: str, /) -> list[str] | None:
-        """The files behind a name or folder that only this kind understands; None for all others."""
+        """The files of a name or folder that only this kind understands; None for any other name."""
         return None
 
     @abstractmethod
     def recognises(self, head: Head, /) -> bool:
-        """Whether a file is of this kind; the kinds are asked in their order."""
+        """Whether a file is of this kind; the kinds are tried in their order."""
 
     def ranges(self, file: File, options: ReadOptions, /) -> Iterator[tuple[int, int]]:
-        """Parts of a file of about ``unit_size``, in the unit that ``read`` counts in: bytes by default."""
+        """Ranges of about ``unit_size`` bytes, counted as ``read`` counts: in bytes by default."""
         if file.compression:
             yield 0, file.size  # a compressed stream can be read from its start only
             return

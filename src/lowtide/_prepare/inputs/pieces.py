@@ -1,9 +1,9 @@
-"""Pieces: where a long document is cut, by its own bytes alone, whatever it is read from.
+"""Pieces: where a long document is cut, which depends on its bytes alone.
 
-Every ``size`` bytes from the start of a document there is a mark. The cut is at the mark, or a little before
-it: at a single space between two words, where cutting changes no token of the usual tokenizers, else after a
-newline, else between two characters. So the cut at a mark is determined by a few bytes around it, and several
-processes can read the pieces of one document without communicating.
+A document has a mark every ``size`` bytes. The cut is at the mark or a little before it: at a single space
+between two words, where cutting changes no token of the usual tokenizers; else after a newline; else between
+two characters. A few bytes around a mark thus determine its cut, and several processes can read the pieces of
+one document without communicating.
 """
 
 from __future__ import annotations

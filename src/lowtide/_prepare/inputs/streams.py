@@ -93,8 +93,8 @@ _READERS: dict[str | None, Callable[[Store, int], Iterator[bytes]]] = {
 def _check_frames(store: Store) -> None:
     """Walk over the headers of frames and blocks (RFC 8878) to verify that the last frame is complete.
 
-    The library either reads bounded amounts and does not distinguish the end of a frame from the end of the
-    file, or distinguishes them and returns any amount at once.
+    The library either reads bounded amounts and takes the end of the file for the end of a frame, or
+    distinguishes them and returns unbounded amounts.
     """
     at = 0
 
@@ -132,8 +132,8 @@ def _is_skippable(magic: bytes) -> bool:
 
 def _truncated(store: Store, what: str) -> TruncatedFileError:
     return TruncatedFileError(
-        f"{store.path}: the {what} stream continues after the last byte, {store.size}: truncated, or still "
-        "being written; copy or download it again"
+        f"{store.path}: the {what} stream is truncated, or still being written (the file ends at byte "
+        f"{store.size}); copy or download it again"
     )
 
 

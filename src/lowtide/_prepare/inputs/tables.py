@@ -27,13 +27,13 @@ _BUFFER = 2**20
 
 
 class Table(Kind):
-    """A file that pyarrow reads, one column of which is the text."""
+    """A file that pyarrow reads; one of its columns is the text."""
 
     unsafe = True
 
     @abstractmethod
     def sizes(self, path: str, options: ReadOptions) -> Iterator[tuple[int, int]]:
-        """How many row groups or rows, and how many bytes of text, the next part of a file has."""
+        """The row groups or rows, and the bytes of text, of each part of a file."""
 
     @abstractmethod
     def rows(self, unit: Unit, options: ReadOptions) -> Iterator[tuple[int, Value]]:
@@ -65,7 +65,7 @@ class Table(Kind):
 
 
 class Parquet(Table):
-    """Parquet files. A unit counts row groups."""
+    """Parquet files; a unit is a range of row groups."""
 
     name = "parquet"
 
@@ -151,14 +151,14 @@ def _bytes_types() -> dict[Any, Any]:
 
 
 def _as_bytes(column: Any) -> Any:
-    """Strings as bytes, with validated offsets; the library does not report where strings are not UTF-8."""
+    """Strings as bytes, with validated offsets; the library does not report where a string is not UTF-8."""
     column = column.view(_bytes_types()[column.type])
     column.validate(full=True)
     return column
 
 
 def _holds_ids(dtype: Any) -> bool:
-    """Whether a column is of lists of integers."""
+    """Whether a column contains lists of integers."""
     types = library("pyarrow", "a table").types
     kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     return any(kind(dtype) for kind in kinds) and types.is_integer(dtype.value_type)

@@ -13,7 +13,7 @@ ENDINGS = (".txt", ".text", ".md", ".rst")
 
 
 class Text(Kind):
-    """Everything without zero bytes that no other kind recognises."""
+    """Files without zero bytes that no other kind recognises."""
 
     name = "text"
 
@@ -27,7 +27,7 @@ class Text(Kind):
 
 
 def _whole(unit: Unit, options: ReadOptions, skip: Skip | None) -> Iterator[Piece]:
-    """The file is one document. A unit has the pieces whose marks are in it."""
+    """The pieces of a file that is one document; a unit has the pieces whose marks are in it."""
     size = options.piece_size
     mark = -(-unit.start // size) * size
     if mark >= unit.end:
@@ -49,7 +49,10 @@ def _whole(unit: Unit, options: ReadOptions, skip: Skip | None) -> Iterator[Piec
 
 
 def _divided(unit: Unit, options: ReadOptions, separator: bytes, skip: Skip | None) -> Iterator[Piece]:
-    """Documents are between separators. A unit has those that start in it, and reads the last to its end."""
+    """The pieces of documents between separators.
+
+    A unit has the documents that start in it, and reads the last of them to its end.
+    """
     size = options.piece_size
     base = _in_step(unit.path, unit.start, separator)
     window = _Window(unit, options, base, skip)
@@ -128,9 +131,9 @@ class _Window:
         return self._base + cut(self._data, mark - self._base, end - self._base, size)
 
     def piece(self, document: int, start: int, end: int, *, ends: bool) -> Iterator[Piece]:
-        """The piece, or none: of an empty document, or of bytes that are not text and may be skipped.
+        """The piece; none if it is empty, or if its bytes are not text and are skipped.
 
-        A document of several pieces always has its last one, since the others have been yielded already.
+        The last piece of several is always yielded, since the document must end.
         """
         text = self._decode(start, end)
         if text or (ends and start != document):
@@ -153,8 +156,8 @@ class _Window:
 def _in_step(path: str, start: int, separator: bytes) -> int:
     """A position from which a search finds the same separators as a search from the start of the file.
 
-    It is so far before ``start`` that a separator that ends there is found. In ``"a\\n\\n\\nb"`` the first
-    two of three newlines are the separator, not the last two: so no separator may lie across that position.
+    It is far enough before ``start`` to find a separator that ends there. No separator may lie across it: in
+    ``"a\\n\\n\\nb"`` the first two of three newlines are the separator, not the last two.
     """
     length = len(separator)
     at = max(0, start - length)

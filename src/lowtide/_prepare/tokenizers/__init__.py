@@ -1,13 +1,14 @@
-"""Tokenizers: each kind is a class in the list ``KINDS``; here the one for a name or a file is found."""
+"""Tokenizers: the list ``KINDS`` of all kinds, and the tokenizer for a name or a file."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Any
 
 import numpy as np
 
-from lowtide._io import jsonfiles
+from lowtide._io import atomic, jsonfiles
 from lowtide._prepare.tokenizers import probe
 from lowtide._prepare.tokenizers.byte import ByteTokenizer
 from lowtide._prepare.tokenizers.char import CharTokenizer
@@ -16,6 +17,7 @@ from lowtide._prepare.tokenizers.ids import IdsTokenizer
 from lowtide._prepare.tokenizers.kind import FORMAT, VERSION, Ids, Texts, Tokenizer, outside
 from lowtide._prepare.tokenizers.tiktoken import TiktokenTokenizer
 from lowtide._printable import brief
+from lowtide._tokens.formats import own
 from lowtide.errors import ArgumentError, FormatError
 
 __all__ = ["KINDS", "Ids", "Texts", "Tokenizer", "checked", "dtype_for", "load", "load_tokenizer", "make"]
@@ -44,7 +46,7 @@ def dtype_for(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
 
 
 def narrow_dtype_for(vocab_size: int) -> np.dtype[Any]:
-    """The smallest dtype that holds every id: for files that exist for a moment only.
+    """The smallest dtype that holds every id, for temporary files.
 
     >>> narrow_dtype_for(256), narrow_dtype_for(257)
     (dtype('uint8'), dtype('uint16'))
@@ -53,7 +55,7 @@ def narrow_dtype_for(vocab_size: int) -> np.dtype[Any]:
 
 
 def checked(ids: Ids, tokenizer: Tokenizer) -> Ids:
-    """The ids in their narrowest dtype, in which an id outside the vocabulary would be another token.
+    """The ids in their narrowest dtype; one outside the vocabulary, which would not fit it, raises.
 
     >>> checked(np.array([1, 300], np.uint32), ByteTokenizer())
     Traceback (most recent call last):
@@ -91,7 +93,7 @@ def load(
     """The tokenizer in a file that ``to_json`` wrote, or in a ``tokenizer.json``, by its content.
 
     ``name`` and ``eos`` are for a ``tokenizer.json``, which contains neither. Unless ``trusted``, a file for
-    a library is tried in another process first, which takes 0.2 s: a damaged one may crash the process.
+    a library is tried in another process first, which takes 0.2 s, since a damaged one may crash it.
 
     >>> _ = (tmp / "tokenizer.json").write_text(CharTokenizer("low tide").to_json())
     >>> load(tmp / "tokenizer.json").encode_batch(["tide"])[0].tolist()
@@ -117,6 +119,13 @@ def load(
     return kind.load(content, where, name or os.path.basename(where), eos)
 
 
+def save(tokenizer: Tokenizer, folder: str) -> own.Tokenizer:
+    """Write the file of a corpus's tokenizer, and return its entry in ``corpus.json``."""
+    data = tokenizer.to_json().encode()
+    atomic.write_file(os.path.join(folder, "tokenizer.json"), data)
+    return own.Tokenizer(tokenizer.name, hashlib.sha256(data).hexdigest(), "tokenizer.json")
+
+
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     """Load the tokenizer of a corpus that ``lowtide.prepare`` wrote.
 
@@ -137,8 +146,6 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     >>> lowtide.load_tokenizer(tmp / "corpus").decode([108, 111, 119, 256])
     'low'
     """
-    from lowtide._tokens.formats import own
-
     where = os.path.join(os.path.abspath(folder), own.NAME)
     manifest = own.read(where)
     entry = manifest.tokenizer

@@ -16,7 +16,7 @@ from lowtide.errors import ArgumentError, FormatError
 
 
 class CharTokenizer(Tokenizer):
-    """Ids are positions in the sorted alphabet. None stands for the end of a document.
+    """Ids are positions in the sorted alphabet; none of them marks the end of a document.
 
     >>> tokenizer = CharTokenizer(alphabet(["low tide"]))
     >>> tokenizer.characters
@@ -75,7 +75,7 @@ class CharTokenizer(Tokenizer):
         if len(ids) and int(ids.max()) >= self.vocab_size:
             unknown = sorted(set(text) - set(self.characters))
             raise FormatError(
-                f"the alphabet of the tokenizer has {self.vocab_size} characters and not "
+                f"the alphabet of the tokenizer has {self.vocab_size} characters, but not "
                 f"{brief(''.join(unknown))}; prepare all sources in one run, or use the tokenizer 'byte'"
             )
         return ids

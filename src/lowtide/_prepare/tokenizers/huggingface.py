@@ -32,10 +32,10 @@ def _tokenizers() -> Any:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer as its file describes it, without what belongs to the inputs of one model.
+    """A tokenizer as its file describes it, without the settings for the inputs of one model.
 
     Nothing is truncated, padded or framed by special tokens. A text that contains the name of a special token
-    is encoded as text: who writes a document cannot end it.
+    is encoded as text, so that a document cannot end itself.
     """
 
     unsafe = True
@@ -152,7 +152,3 @@ class BpeTokenizer(HuggingFaceTokenizer):
         )
         tokenizer.train_from_iterator(texts.sample(), trainer)
         return cls(tokenizer, name)
-
-    @classmethod
-    def reads(cls, _content: Mapping[str, Any], /) -> bool:
-        return False  # HuggingFaceTokenizer does

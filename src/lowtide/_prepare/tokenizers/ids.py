@@ -1,4 +1,4 @@
-"""``ids:VOCAB``, and functions: tokenizers of which lowtide knows the ids and not the text."""
+"""``ids:VOCAB``, and functions: tokenizers whose ids lowtide stores without knowing their text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._io.jsonfiles import invalid
-from lowtide._prepare.tokenizers.kind import MAX_VOCABULARY, Ids, Texts, Tokenizer
+from lowtide._prepare.tokenizers.kind import MAX_VOCABULARY, Ids, Texts, Tokenizer, as_ids
 from lowtide._printable import brief
 from lowtide._sizes import whole
 from lowtide.errors import ArgumentError, FormatError
@@ -20,7 +20,7 @@ Function = Callable[[str], Iterable[int] | Mapping[str, Iterable[int]]]
 
 
 class IdsTokenizer(Tokenizer):
-    """Ids below a number. Sources that contain token ids need no more.
+    """Ids below a number, for sources that already contain token ids.
 
     >>> IdsTokenizer.create("ids:50257", Texts([])).vocab_size
     50257
@@ -78,19 +78,11 @@ class IdsTokenizer(Tokenizer):
 
 
 class FunctionTokenizer(IdsTokenizer):
-    """A function of the caller's program. Its file has the number of ids alone: no code is saved."""
+    """A function of the caller's program. Its file contains the number of ids only: no code is saved."""
 
     def __init__(self, function: Function, name: str, vocab_size: int, eos: int | None = None) -> None:
         super().__init__(name, vocab_size, eos)
         self.function = function
-
-    @classmethod
-    def owns(cls, _name: str, /) -> bool:
-        return False
-
-    @classmethod
-    def reads(cls, _content: Mapping[str, Any], /) -> bool:
-        return False  # IdsTokenizer does
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         return [self._encode(text) for text in texts]
@@ -99,8 +91,7 @@ class FunctionTokenizer(IdsTokenizer):
         result: Any = self.function(text)
         if hasattr(result, "keys"):
             result = result["input_ids"]
-        ids = np.asarray(result if hasattr(result, "__array__") else list(result))
-        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+        if (ids := as_ids(result)) is None:
             raise FormatError(
                 f"the tokenizer {self.name!r} must return a list of ids, got {brief(result)} for "
                 f"{brief(text)}"
@@ -149,7 +140,7 @@ def adopt(tokenizer: object, vocab_size: int | None, eos: int | None) -> Tokeniz
 
 
 def code_of(function: object) -> str:
-    """A digest of a function's code, by which a run notices that it is another one."""
+    """A digest of a function's code, so that a run notices when the code has changed."""
     code = getattr(function, "__code__", None)
     constants = [repr(one) for one in getattr(code, "co_consts", ()) if not hasattr(one, "co_code")]
     parts = (getattr(code, "co_code", b""), constants, getattr(code, "co_names", ()))

@@ -1,4 +1,4 @@
-"""What every tokenizer is, and what all of them share: checks of ids, lowtide's own file, library errors."""
+"""The base class of tokenizers, and what they share: checks of ids, lowtide's own file, library errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>", "[EOS]")
 
 
 class Texts:
-    """The texts that a tokenizer is trained on; a run replaces it with one that reads its inputs."""
+    """The texts that a tokenizer is trained on; a run passes a subclass that reads its inputs."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = texts
@@ -44,9 +44,9 @@ class Texts:
 
 
 class Tokenizer(ABC):
-    """One kind of tokenizer. It is created once, saved, and loaded from its file by each worker.
+    """A kind of tokenizer. It is created once, saved, and loaded from its file by each worker.
 
-    A class in the list ``KINDS`` says which names and which files are its own.
+    ``owns`` and ``reads`` say which names and which files belong to a class in the list ``KINDS``.
     """
 
     kind: ClassVar[str] = ""  # its name in ``own_file``, and for --tokenizer
@@ -69,7 +69,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def create(cls, _name: str, _texts: Texts, /) -> Tokenizer:
-        """The tokenizer with a name that it owns; the texts are those of the inputs if it is ``trained``."""
+        """The tokenizer with a name that it owns; it is trained on the texts if it is ``trained``."""
         return cls()
 
     @classmethod
@@ -79,7 +79,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def load(cls, _content: Mapping[str, Any], _path: str, _name: str, _eos: int | None, /) -> Tokenizer:
-        """The tokenizer in a file that it reads; name and end of text as the corpus has them."""
+        """The tokenizer in a file that it reads; name and end of text are those of the corpus."""
         return cls()
 
     @abstractmethod
@@ -97,6 +97,13 @@ class Tokenizer(ABC):
     def own_file(self, **content: Any) -> str:
         """The content of a file in lowtide's own format."""
         return json.dumps({"format": FORMAT, "version": VERSION, "kind": self.kind, **content}) + "\n"
+
+
+def as_ids(values: Any) -> npt.NDArray[Any] | None:
+    """An iterable of integers as an array of one dimension; None for anything else."""
+    listed = isinstance(values, Iterable) and not hasattr(values, "__array__")
+    ids = np.asarray(list(values) if listed else values)
+    return ids if ids.ndim == 1 and (not len(ids) or ids.dtype.kind in "iu") else None
 
 
 def outside(ids: npt.NDArray[Any], tokenizer: Tokenizer) -> int | None:

@@ -72,7 +72,7 @@ def test_stream_truncated_anywhere_raises(tmp_path: Path, compression: str) -> N
         with refused(FormatError, path):
             list(streams.blocks(str(path), compression))
     path.write_bytes(whole[:-1])
-    with refused(TruncatedFileError, path, f"the last byte, {len(whole) - 1}", "truncated"):
+    with refused(TruncatedFileError, path, f"ends at byte {len(whole) - 1}", "truncated"):
         list(streams.blocks(str(path), compression))
 
 

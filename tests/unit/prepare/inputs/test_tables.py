@@ -52,7 +52,7 @@ def test_small_groups_share_a_unit_and_large_ones_do_not(tmp_path: Path, kind: s
 
 def test_rows_of_a_data_set_from_the_middle_of_a_batch(tmp_path: Path) -> None:
     path = write(tmp_path / "x.arrow", pa.array(list("abcdefghij")), rows=4)
-    unit = Unit(0, 0, str(path), DataSet(), None, 3, 6)
+    unit = Unit(0, str(path), DataSet(), None, 3, 6)
     assert documents(list(unit.read(ReadOptions()))) == [(3, "d"), (4, "e"), (5, "f")]
 
 

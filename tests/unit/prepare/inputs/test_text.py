@@ -77,7 +77,7 @@ def test_what_is_not_utf8_is_replaced_as_python_does(
     options = ReadOptions(unit_size=unit_size, piece_size=piece_size, replace=True)
     expected = data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
     units = [
-        Unit(0, 0, str(file), Text(), None, start, min(start + unit_size, len(data)))
+        Unit(0, str(file), Text(), None, start, min(start + unit_size, len(data)))
         for start in range(0, len(data), unit_size)
     ]
     with pytest.MonkeyPatch.context() as patch:

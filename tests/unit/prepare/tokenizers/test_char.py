@@ -37,7 +37,7 @@ def test_alphabets_of_parts_merge(one: list[str], other: list[str]) -> None:
 @pytest.mark.parametrize("characters", ["ab", "é", MANY, "".join(map(chr, range(255)))])
 @pytest.mark.parametrize("unknown", ["~~\U0010ffff", "\u0800", "a\ud7ff"])
 def test_a_character_that_is_not_in_the_alphabet(characters: str, unknown: str) -> None:
-    with refused(FormatError, f"has {len(characters)} characters and not", "'byte'"):
+    with refused(FormatError, f"has {len(characters)} characters, but not", "'byte'"):
         CharTokenizer(characters).encode_batch([characters, characters + unknown])
 
 
