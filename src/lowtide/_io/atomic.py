@@ -22,7 +22,7 @@ from typing import Self
 
 from lowtide import errors
 from lowtide._io.store import absolute
-from lowtide._io.system import write_at
+from lowtide._io.system import after_fork, write_at
 
 fcntl: ModuleType | None
 try:
@@ -336,11 +336,10 @@ def _abort_all() -> None:
         held.abort()
 
 
+@after_fork
 def _after_fork() -> None:
     for held in list(_HELD):
         held.release()
 
 
 atexit.register(_abort_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -20,6 +20,7 @@ from itertools import count
 
 from lowtide import errors
 from lowtide._io.identity import Identity
+from lowtide._io.system import after_fork
 
 _Key = tuple[str, int, int, int]  # path, device, inode, generation of the inode
 
@@ -308,5 +309,4 @@ def _limit() -> int:
 
 _USES = count(1)
 POOL = DescriptorPool(_limit())
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=POOL.after_fork)
+after_fork(POOL.after_fork)

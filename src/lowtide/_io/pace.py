@@ -10,6 +10,7 @@ import threading
 import weakref
 
 from lowtide._io.pagecache import evict
+from lowtide._io.system import after_fork
 
 _PACE = 8 * 2**20  # bytes written before the kernel is set to write them out
 _WAIT_WRITE_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
@@ -79,6 +80,7 @@ def _sync_range(fd: int, offset: int, length: int, flags: int) -> None:
         os.fsync(fd)
 
 
+@after_fork
 def _after_fork() -> None:
     """A thread of the parent may have held a lock when it forked."""
     for pace in _SCATTERED:
@@ -86,8 +88,6 @@ def _after_fork() -> None:
 
 
 _SCATTERED: weakref.WeakSet[ScatteredPace] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 _SYNC_FILE_RANGE = None
 if sys.platform == "linux":
     _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 import weakref
@@ -15,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from lowtide._io import threads
 from lowtide._io.pending import Pending
+from lowtide._io.system import after_fork
 from lowtide.errors import BusyError
 
 T = TypeVar("T")
@@ -353,13 +353,12 @@ def _end_all() -> None:
         thread.join()  # at once in a forked child, where they do not run
 
 
+@after_fork
 def _after_fork() -> None:
     global _FORKS
     _FORKS += 1
 
 
 _FORKS = 0  # tells a process from its parent; to ask the system for its number takes longer than a lock
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 _RUNNING: dict[threading.Thread, _Requests[Any]] = {}
 atexit.register(_end_all)

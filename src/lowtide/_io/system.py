@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 _SEEKING = threading.RLock()
 
@@ -51,6 +52,13 @@ def cache_folder() -> str:
 def cores() -> int:
     """Processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def after_fork(function: Callable[[], None]) -> Callable[[], None]:
+    """Have a function called in each forked child, where the system has forks; a decorator."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+    return function
 
 
 def sync_data(fd: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import get_ident
 from typing import TypeVar
 
-from lowtide._io.system import cores
+from lowtide._io.system import after_fork, cores
 
 T = TypeVar("T")
 
@@ -67,6 +66,7 @@ def _inside(task: Callable[[], T]) -> T:
         _INSIDE.discard(thread)
 
 
+@after_fork
 def _after_fork() -> None:
     """Threads do not cross a fork: the child starts new ones."""
     global _POOL, _INSIDE
@@ -76,5 +76,3 @@ def _after_fork() -> None:
 CORES = min(4, cores())
 _POOL: ThreadPoolExecutor | None = None
 _INSIDE: set[int] = set()  # threads that run a task, or are inside of the locks of the pool
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

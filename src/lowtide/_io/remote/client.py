@@ -20,6 +20,7 @@ from lowtide import errors
 from lowtide._io.remote import pool, requests
 from lowtide._io.remote.address import Options
 from lowtide._io.remote.requests import Take
+from lowtide._io.system import after_fork
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -152,6 +153,7 @@ def _helper() -> Helper:
         return _HELPER
 
 
+@after_fork
 def _after_fork() -> None:
     global _HELPER, _LOCK
     _LOCK = threading.Lock()
@@ -164,5 +166,3 @@ def _after_fork() -> None:
 _USER: int | None = None  # the process whose runtime there is, or was before a fork
 _HELPER: Helper | None = None
 _LOCK = threading.Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

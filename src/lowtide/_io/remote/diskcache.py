@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from lowtide import errors
 from lowtide._io import pagecache
-from lowtide._io.system import write_at
+from lowtide._io.system import after_fork, write_at
 
 fcntl: ModuleType | None
 try:
@@ -331,10 +331,9 @@ def _is_abandoned(path: str) -> bool:
         os.close(fd)
 
 
+@after_fork
 def _after_fork() -> None:
     _CACHES.clear()  # a thread of the parent may have held a lock
 
 
 _CACHES: dict[tuple[str, int], DiskCache] = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

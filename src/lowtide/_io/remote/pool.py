@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import errno
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from lowtide import errors
+from lowtide._io.system import after_fork
 
 THREADS = 32
 """Requests under way at most, whatever their size."""
@@ -202,6 +202,7 @@ def fetched(nbytes: int) -> None:
     TRIMMER.count(nbytes)
 
 
+@after_fork
 def forget() -> None:
     """In a forked child: the threads are not here, and one may have held a lock."""
     global _TASKS, _IDLE, _RUNNING, BUDGET
@@ -217,5 +218,3 @@ _FINISHED = count()  # tasks; its repr shows the number, and to count takes no l
 BUDGET = Budget()
 TRIMMER: Trimmer | None = None
 atexit.register(_end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
