@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -79,48 +78,39 @@ class Shuffled:
     def __call__(self, start: int, stop: int) -> Ints:
         if self.n <= _SMALL:
             return self._table[start:stop].copy()
-        return self._walk(np.arange(start, stop, dtype=np.uint64), self._forth)
+        return self._walk(np.arange(start, stop, dtype=np.uint64))
 
     def at(self, places: Ints) -> Ints:
         """The rows that come at some places, here and there."""
         if self.n <= _SMALL:
             return self._table[places]
-        return self._walk(np.array(places, np.uint64), self._forth)
+        return self._walk(np.array(places, np.uint64))
 
     def places(self, rows: Ints) -> Ints:
         if self.n <= _SMALL:
             return np.argsort(self._table)[rows]
-        return self._walk(np.array(rows, np.uint64), self._back)
+        return self._walk(np.array(rows, np.uint64), inverse=True)
 
-    def _walk(self, values: _U64, step: Callable[[_U64], _U64]) -> Ints:
-        values = step(values)
+    def _walk(self, values: _U64, inverse: bool = False) -> Ints:
+        values = self._network(values, inverse)
         outside = values >= self.n
         while outside.any():
-            values[outside] = step(values[outside])
+            values[outside] = self._network(values[outside], inverse)
             outside = values >= self.n
         return values.view(np.int64)
 
-    def _forth(self, values: _U64) -> _U64:
-        left, right = self._split(values)
-        for i, key in enumerate(self._keys):
-            if i % 2:
-                right = _wrap(right + _digit(left, key, self._b), self._b)
-            else:
-                left = _wrap(left + _digit(right, key, self._a), self._a)
-        return left * self._b + right
-
-    def _back(self, values: _U64) -> _U64:
-        left, right = self._split(values)
-        for i, key in reversed(list(enumerate(self._keys))):
-            if i % 2:
-                right = _wrap(right + (self._b - _digit(left, key, self._b)), self._b)
-            else:
-                left = _wrap(left + (self._a - _digit(right, key, self._a)), self._a)
-        return left * self._b + right
-
-    def _split(self, values: _U64) -> tuple[_U64, _U64]:
+    def _network(self, values: _U64, inverse: bool) -> _U64:
         left = values // self._b
-        return left, values - left * self._b
+        right = values - left * self._b
+        rounds = list(enumerate(self._keys))
+        for i, key in reversed(rounds) if inverse else rounds:
+            if i % 2:
+                digit = _digit(left, key, self._b)
+                right = _wrap(right + (self._b - digit if inverse else digit), self._b)
+            else:
+                digit = _digit(right, key, self._a)
+                left = _wrap(left + (self._a - digit if inverse else digit), self._a)
+        return left * self._b + right
 
 
 class Kept:
@@ -296,10 +286,9 @@ def key_of(seed: int, salt: int) -> int:
     """A 64-bit key from a seed of any size or sign, and a salt."""
     seed = operator.index(seed)  # NumPy's integers would overflow below
     words = 2 * seed if seed >= 0 else -2 * seed - 1
-    state = np.array([salt], np.uint64)
+    state = operator.index(salt)
     while True:
-        state = mix(state + np.uint64(0x9E3779B97F4A7C15))
-        state += np.uint64(words & (2**64 - 1))
+        state = mix_one(state + 0x9E3779B97F4A7C15) + (words & _ALL)
         words >>= 64
         if not words:
-            return int(mix(mix(state + np.uint64(0x9E3779B97F4A7C15)))[0])
+            return mix_one(mix_one(state + 0x9E3779B97F4A7C15))
