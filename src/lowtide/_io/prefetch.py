@@ -279,16 +279,14 @@ class _Worker(Generic[T]):
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.forks = _FORKS
         self.ended = False
+        self._submit = submit
         # A daemon, since the interpreter waits for others before it lets anybody tell them to end.
-        self.thread = threading.Thread(
-            target=_work, args=(submit, self.requests, self.results), name="lowtide-prefetch", daemon=True
-        )
-        # By the thread, not by this object, which may be gone before its thread is.
-        _RUNNING[self.thread] = self.requests
+        self.thread = threading.Thread(target=self._work, name="lowtide-prefetch", daemon=True)
+        _RUNNING.add(self)
         try:
             self.thread.start()
         except RuntimeError:
-            del _RUNNING[self.thread]
+            _RUNNING.remove(self)
             raise
 
     def end(self) -> None:
@@ -298,39 +296,29 @@ class _Worker(Generic[T]):
         self.ended = True
         self.requests.end()
 
+    def _work(self) -> None:
+        pending: deque[Pending[T]] = deque()
+        while self._take(pending):
+            if pending:  # the result is held by no variable here: it is the consumer's alone
+                self.results.put(_result(pending.popleft()))
+        _RUNNING.discard(self)
 
-def _work(
-    submit: Callable[[int], Pending[T]],
-    requests: _Requests[T],
-    results: SimpleQueue[tuple[Any, BaseException | None]],
-) -> None:
-    pending: deque[Pending[T]] = deque()
-    while _take(submit, requests, pending):
-        if pending:
-            results.put(_result(pending.popleft()))  # held by no variable here: it is the consumer's alone
-    _RUNNING.pop(threading.current_thread(), None)
-
-
-def _take(
-    submit: Callable[[int], Pending[T]],
-    requests: _Requests[T],
-    pending: deque[Pending[T]],
-) -> bool:
-    """Submit what was requested, until the first is done or nothing more is requested; False at the end."""
-    while not (pending and pending[0].done):
-        try:
-            request = requests.get(block=not pending)
-        except Empty:
-            break
-        if request is None:
-            return False
-        if isinstance(request, int):
+    def _take(self, pending: deque[Pending[T]]) -> bool:
+        """Submit what was requested until the first is done or no request is left; False at the end."""
+        while not (pending and pending[0].done):
             try:
-                request = submit(request)
-            except BaseException as error:
-                request = Pending(_fail, error)
-        pending.append(request)
-    return True
+                request = self.requests.get(block=not pending)
+            except Empty:
+                break
+            if request is None:
+                return False
+            if isinstance(request, int):
+                try:
+                    request = self._submit(request)
+                except BaseException as error:
+                    request = Pending(_fail, error)
+            pending.append(request)
+        return True
 
 
 def _fail(error: BaseException) -> Any:
@@ -346,11 +334,11 @@ def _result(pending: Pending[T]) -> tuple[Any, BaseException | None]:
 
 def _end_all() -> None:
     """At exit, before the interpreter takes itself apart under their feet."""
-    running = list(_RUNNING.items())
-    for _, requests in running:
-        requests.put(None, wake=True)
-    for thread, _ in running:
-        thread.join()  # at once in a forked child, where they do not run
+    running = list(_RUNNING)
+    for worker in running:
+        worker.requests.put(None, wake=True)
+    for worker in running:
+        worker.thread.join()  # at once in a forked child, where they do not run
 
 
 @after_fork
@@ -360,5 +348,5 @@ def _after_fork() -> None:
 
 
 _FORKS = 0  # tells a process from its parent; to ask the system for its number takes longer than a lock
-_RUNNING: dict[threading.Thread, _Requests[Any]] = {}
+_RUNNING: set[_Worker[Any]] = set()
 atexit.register(_end_all)

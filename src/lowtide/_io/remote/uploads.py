@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from lowtide import errors
@@ -84,6 +84,15 @@ class Upload:
             with suppress(errors.LowtideError):  # nothing is visible, and the failure before it is the news
                 client.request(requests.abort_upload, self.path, self.options, self._number)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.publish()
+        else:
+            self.abort()
+
     def __del__(self) -> None:
         if getattr(self, "is_open", False):
             self.abort()
@@ -98,16 +107,11 @@ def prepend(header: bytes, source: str, size: int, path: str, options: Options) 
     """Write ``header`` and the ``size`` bytes of another object to ``path``, in bounded memory."""
     import numpy as np
 
-    upload = Upload(path, options)
-    try:
+    with Upload(path, options) as upload:
         upload.write(header)
         reader = RemoteReader(source, size, None, options)
         buffer = np.empty(min(size, _PIECE), np.uint8)
         for first in range(0, size, _PIECE):
-            piece = buffer[: min(_PIECE, size - first)]
+            piece = buffer[: size - first]
             reader.read(first, piece)
             upload.write(piece)
-        upload.publish()
-    except BaseException:
-        upload.abort()
-        raise
