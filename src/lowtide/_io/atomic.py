@@ -78,14 +78,9 @@ class Partial(Held):
         """With ``keep`` what another writer left is not overwritten, and what this one leaves not removed."""
         path = resolve(path)
         folder, name = os.path.split(path)
-        self._temporary = os.path.join(folder, f".{name}.partial")
-        fd = _open_locked(self._temporary, path, keep)
-        super().__init__(path, fd, _leave if keep else _remove, self._temporary)
-
-    @property
-    def temporary(self) -> str:
+        self.temporary = os.path.join(folder, f".{name}.partial")
         """Where the bytes are until they are published."""
-        return self._temporary
+        super().__init__(path, _open_locked(self.temporary, path, keep), _undo, self.temporary, keep)
 
     def publish(self) -> None:
         """Put everything on disk, then under its final name."""
@@ -97,16 +92,16 @@ class Partial(Held):
             try:
                 _keep_mode(self.fd, self.path)
                 os.fsync(self.fd)
-                if not is_at(self.fd, self._temporary):
+                if not is_at(self.fd, self.temporary):
                     raise errors.WriteError(
                         errno.ENOENT,
-                        f"{self._temporary} was removed or replaced while it was being written; write it "
+                        f"{self.temporary} was removed or replaced while it was being written; write it "
                         "again",
                         self.path,
                     )
                 if os.name == "nt":  # an open file cannot be renamed there
                     os.close(self.fd)
-                os.replace(self._temporary, self.path)
+                os.replace(self.temporary, self.path)
             except BaseException:
                 self.abort()
                 raise
@@ -205,16 +200,19 @@ def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool 
             sync_folder(os.path.dirname(path))
 
 
-def lock(fd: int, *, shared: bool = False) -> bool:
-    """Take the file for this process, or together with others; false when another one has it."""
+def lock(fd: int, *, shared: bool = False, wait: bool = False) -> bool:
+    """Lock a file for this process alone, or ``shared`` with others; false if another process has it.
+
+    With ``wait`` until that process has released it: then a file system without locks is an error.
+    """
     if fcntl is None:
         return True
     try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as error:  # some network file systems have no locks
-        if error.errno not in _NO_LOCKS:
+        if wait or error.errno not in _NO_LOCKS:
             raise
     return True
 
@@ -258,7 +256,7 @@ def sync_folder(folder: str) -> None:
 def _open_locked(temporary: str, final: str, keep: bool) -> int:
     while True:
         with errors.write_errors(final):
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 if not lock(fd):
                     raise busy(final)
@@ -319,14 +317,10 @@ def _is_locked(path: str) -> bool:
         os.close(fd)
 
 
-def _remove(fd: int, temporary: str) -> None:
+def _undo(fd: int, temporary: str, keep: bool) -> None:
     with suppress(OSError):  # cleaning up after a failure must not hide the failure
-        os.unlink(temporary)
-    with suppress(OSError):
-        os.close(fd)
-
-
-def _leave(fd: int, _: str) -> None:
+        if not keep:
+            os.unlink(temporary)
     with suppress(OSError):
         os.close(fd)
 

@@ -22,18 +22,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from types import ModuleType
 from typing import NamedTuple
 
 from lowtide import errors
-from lowtide._io import pagecache
+from lowtide._io import atomic, pagecache
 from lowtide._io.system import after_fork, write_at
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows: one process at a time
-    fcntl = None
 
 BLOCK = 2**20
 SHORTEST = 2**16
@@ -49,7 +42,7 @@ _SKIPS = 256  # pieces that are not kept before another look at what is here
 _EVICTED = 16  # the share of the cache that is made free at once: to look for what to evict takes a while
 _NAME = re.compile(r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)")
 _TEMPORARY = ".writing-"
-_CREATE = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+_CREATE = os.O_RDWR | os.O_CREAT
 
 
 class Use(NamedTuple):
@@ -149,7 +142,7 @@ class DiskCache:
                 self._set_used(used + size)
                 os.makedirs(folder, exist_ok=True)
                 fd = os.open(temporary, _CREATE | os.O_TRUNC, 0o644)
-                _lock(fd, wait=False)
+                atomic.lock(fd)
                 os.ftruncate(fd, len(data) + _DIGEST)
             try:
                 write_at(fd, data, 0)
@@ -184,7 +177,7 @@ class DiskCache:
     def _content(self, path: str, length: int) -> memoryview | None:
         """The bytes of a piece, if all of it is as it was written."""
         try:
-            fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            fd = os.open(path, os.O_RDONLY)
         except OSError:
             return None
         try:
@@ -215,7 +208,7 @@ class DiskCache:
         with self._lock:
             fd = os.open(f"{self.folder}/lock", _CREATE, 0o644)
             try:
-                _lock(fd, wait=True)
+                atomic.lock(fd, wait=True)
                 yield
             finally:
                 os.close(fd)
@@ -313,22 +306,9 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _lock(fd: int, wait: bool) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_abandoned(path: str) -> bool:
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-    try:
-        return _lock(fd, wait=False)
-    finally:
-        os.close(fd)
+    with open(path, "rb+") as file:
+        return atomic.lock(file.fileno())
 
 
 @after_fork
