@@ -19,8 +19,9 @@ from datetime import datetime
 from itertools import count
 
 from lowtide import errors
+from lowtide._io import pagecache
 from lowtide._io.identity import Identity
-from lowtide._io.system import after_fork
+from lowtide._io.system import READ_FLAGS, after_fork
 
 _Key = tuple[str, int, int, int]  # path, device, inode, generation of the inode
 
@@ -45,9 +46,9 @@ class Entry:
         self._map: mmap.mmap | None = None
 
     def advise(self, *, random: bool) -> None:
-        """Turn the kernel's own read-ahead off for random reads, on for reads in order."""
-        if self.random != random and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+        """``pagecache.advise``, if it is a change."""
+        if self.random != random:
+            pagecache.advise(self.fd, random=random)
             self.random = random
 
     def borrow(self) -> bool:
@@ -218,24 +219,18 @@ class File:
         return fd
 
     def _open(self) -> int:
-        # Should a pipe have taken the file's place, opening it must not wait for a writer.
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         with errors.read_errors(self.path):
-            return os.open(self.path, flags)
+            return os.open(self.path, READ_FLAGS)
 
     def _key(self, fd: int, status: os.stat_result) -> _Key:
         return self.path, status.st_dev, status.st_ino, _generation(fd)
 
-    def check(self, entry: Entry) -> None:
-        """Raise if the file was written to or truncated since it was opened.
+    def check(self, fd: int) -> None:
+        """Raise if the file, open as ``fd``, was written to or truncated since it was opened.
 
-        After a read, so that what was read cannot be newer than the check; for a mapping before it too, since
-        it would die of SIGBUS where the file has shrunk.
+        Called after a read, so that what was read cannot be newer than the check; with a mapping before it
+        too, since to read one of a file that has shrunk ends the process with SIGBUS.
         """
-        self._check(entry.fd, os.fstat(entry.fd))
-
-    def check_descriptor(self, fd: int) -> None:
-        """``check``, for those who know the number alone."""
         self._check(fd, os.fstat(fd))
 
     def check_path(self) -> None:
@@ -247,7 +242,7 @@ class File:
         with self.opened() as entry:
             if self.key[1:3] != (status.st_dev, status.st_ino):
                 raise self._replaced()
-            self.check(entry)
+            self.check(entry.fd)
 
     def _replaced(self) -> errors.FileChangedError:
         return errors.changed(self.path, "was replaced by another file since it was opened; open it again")

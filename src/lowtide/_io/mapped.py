@@ -56,7 +56,7 @@ class RemapReader:
             with self._file.opened() as entry:
                 with errors.read_errors(self._file.path):  # no room for it, or a file system without mappings
                     self._copy_pieces(entry, extents, out, at_once)
-                    self._file.check(entry)
+                    self._file.check(entry.fd)
                 if self.drops:
                     drop_extents(entry.fd, extents)
         return Outcome(len(extents), len(extents))
@@ -71,7 +71,7 @@ class RemapReader:
         while first < len(extents):
             piece = extents.window(first, max(1, at_once // self._mapped_per_row), at_once)
             first += len(piece)
-            self._file.check(entry)
+            self._file.check(entry.fd)
             start = int(piece.offsets.min()) // FOLIO * FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // FOLIO) * FOLIO)
             self._copy_piece(entry, piece, out, start, stop)
@@ -133,7 +133,7 @@ class MemmapReader(RemapReader):
     _can_drop = False  # pages that are mapped cannot be dropped
 
     def _copy_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
-        self._file.check(entry)
+        self._file.check(entry.fd)
         _copy(entry.mapping(self._file.size), 0, extents, out)
 
 

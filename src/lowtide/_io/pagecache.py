@@ -90,6 +90,12 @@ def drop(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
+def advise(fd: int, *, random: bool) -> None:
+    """Turn the kernel's own read-ahead off for random reads, or on for reads in order."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+
+
 def evict(fd: int, offset: int = 0, length: int = 0) -> None:
     """Evict clean pages of an open file, up to its end by default; nothing where the system cannot."""
     if hasattr(os, "posix_fadvise"):

@@ -63,7 +63,7 @@ class Pending(Generic[T]):
     @classmethod
     def of(cls, result: T) -> Pending[T]:
         """A result that is here already."""
-        return cls(_itself, result, done=True)
+        return cls(lambda: result, done=True)
 
     def wait(self) -> T:
         """Finish it, and return the result."""
@@ -85,12 +85,5 @@ def every(pendings: Sequence[Pending[T]]) -> Pending[list[T]]:
     >>> every([Pending.of(1), Pending(abs, -2)]).wait()
     [1, 2]
     """
-    return Pending(_wait_for, pendings, done=all(pending.done for pending in pendings))
-
-
-def _wait_for(pendings: Sequence[Pending[T]]) -> list[T]:
-    return [pending.wait() for pending in pendings]
-
-
-def _itself(result: T) -> T:
-    return result
+    done = all(pending.done for pending in pendings)
+    return Pending(lambda: [pending.wait() for pending in pendings], done=done)

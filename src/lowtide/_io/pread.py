@@ -71,10 +71,8 @@ class PreadReader:
         with self._file.opened() as entry:
             entry.advise(random=True)
             late = self._read_cached(entry.fd, extents, out)
-            self._file.check(entry)
             if late is None:
-                if self._drop_behind:
-                    pagecache.drop_extents(entry.fd, extents)
+                self._check_read(entry.fd, extents)
                 return _cached(count)
         return Pending(self._finish, extents, late, out)
 
@@ -97,7 +95,7 @@ class PreadReader:
                 self._read_fully(entry.fd, offset + got, out.reshape(-1).view(np.uint8)[got:])
             status = os.fstat(entry.fd)
             if (status.st_size, status.st_mtime_ns) != file.seen:
-                file.check(entry)
+                file.check(entry.fd)
             if self.drops:
                 pagecache.drop_range(entry.fd, offset, offset + out.nbytes)
         finally:
@@ -123,19 +121,20 @@ class PreadReader:
                 allowed = AHEAD if missing is None else ahead // 2
             if behind is not None:
                 self._read_rest(entry.fd, behind, out)
-            self._file.check(entry)
-            if self._drop_behind:
-                pagecache.drop_extents(entry.fd, extents)
+            self._check_read(entry.fd, extents)
         return Outcome(late, len(extents))
 
     def _finish(self, extents: Extents, late: Extents, out: Bytes) -> Outcome:
         with self._file.opened() as entry:
             entry.advise(random=True)
             self._read_rest(entry.fd, late, out)
-            self._file.check(entry)
-            if self._drop_behind:
-                pagecache.drop_extents(entry.fd, extents)
+            self._check_read(entry.fd, extents)
         return Outcome(len(late), len(extents))
+
+    def _check_read(self, fd: int, extents: Extents) -> None:
+        self._file.check(fd)
+        if self._drop_behind:
+            pagecache.drop_extents(fd, extents)
 
     def _submit_sequential(self, extents: Extents, out: Bytes) -> Pending[Outcome]:
         """In order, the kernel's own read-ahead is at its best, and creates large pages besides."""
@@ -161,7 +160,7 @@ class PreadReader:
         return Outcome(1, 1)
 
     def _check_sequential(self, entry: Entry, offset: int, part: Bytes) -> None:
-        self._file.check(entry)
+        self._file.check(entry.fd)
         if self.drops:
             pagecache.drop_range(entry.fd, offset, offset + len(part))
 
@@ -220,7 +219,7 @@ class PreadReader:
         now = time.monotonic()
         if files <= _ALL_CHECKED or now - self._checked > _CHECK_INTERVAL:
             self._checked = now
-            self._file.check_descriptor(fd)
+            self._file.check(fd)
 
     @property
     def flags(self) -> tuple[int, int] | None:

@@ -102,11 +102,10 @@ def open_reader(
     if reader == "pread" and lacks_pread:
         raise errors.UnsupportedError(f"{path}: reader='pread' needs os.preadv; use reader='remap' here")
     name = ("remap" if lacks_pread else "pread") if reader == "auto" else reader
-    for kind in READERS:
-        if getattr(kind, "name", None) == name:
-            one = kind(path, size, cache == "drop", identity)
-            if reader == "auto" and lacks_pread:
-                one.how += ", as this platform lacks preadv"
-            return one
-    names = ", ".join(str(getattr(kind, "name", kind)) for kind in READERS)
-    raise errors.ArgumentError(f"reader must be auto or one of {names}, got {reader!r}")
+    kinds = {str(getattr(kind, "name", kind)): kind for kind in READERS}
+    if name not in kinds:
+        raise errors.ArgumentError(f"reader must be auto or one of {', '.join(kinds)}, got {reader!r}")
+    one = kinds[name](path, size, cache == "drop", identity)
+    if reader == "auto" and lacks_pread:
+        one.how += ", as this platform lacks preadv"
+    return one

@@ -10,6 +10,8 @@ import os
 import threading
 from collections.abc import Callable
 
+READ_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+"""How data files are opened: if a pipe has taken a file's place, opening it must not wait for a writer."""
 _SEEKING = threading.RLock()
 
 

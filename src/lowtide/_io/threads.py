@@ -31,20 +31,18 @@ def in_threads(tasks: Sequence[Callable[[], T]]) -> list[T]:
         return [task() for task in tasks]
     _INSIDE.add(thread)
     futures: list[Future[T]] = []
-    results: list[T] = []
     try:
-        remaining = list(tasks)
-        while len(remaining) > 1:
-            future = _start(remaining[-1])
+        for task in tasks[1:]:
+            future = _start(task)
             if future is None:
                 break
-            futures.insert(0, future)
-            remaining.pop()
-        results = [task() for task in remaining]
+            futures.append(future)
+        first = tasks[0]()
+        rest = [task() for task in tasks[1 + len(futures) :]]
     finally:
         wait(futures)
         _INSIDE.discard(thread)
-    return results + [future.result() for future in futures]
+    return [first, *(future.result() for future in futures), *rest]
 
 
 def _start(task: Callable[[], T]) -> Future[T] | None:
