@@ -109,6 +109,11 @@ class Address(NamedTuple):
     query: str
 
     @property
+    def is_web(self) -> bool:
+        """Whether it is on a web server, of which few can list."""
+        return self.scheme in ("http", "https")
+
+    @property
     def root(self) -> str:
         """What one client serves: a bucket or a web server. A query belongs to one file alone."""
         return f"{self.scheme}://{self.host}/" + (f"{self.key}{self.query}" if self.query else "")

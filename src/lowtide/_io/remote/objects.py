@@ -6,8 +6,9 @@ import errno
 import fnmatch
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lowtide import errors
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 2**16  # bytes that are read of a header or an index at least
 _BLOCKS = 32  # of them that an open object keeps
-_MAGIC = re.compile(r"[*?\[]")
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 class RemoteObject(Store):
@@ -85,11 +86,11 @@ class RemoteFilesystem(Filesystem):
 
     @contextmanager
     def open(self, path: str) -> Iterator[Store]:
-        identity, front = self._look(path, _BLOCK)
+        identity, front = _look(path, _BLOCK)
         yield RemoteObject(path, identity, front)
 
     def peek(self, path: str) -> Peek:
-        identity, front = self._look(path, HEAD)
+        identity, front = _look(path, HEAD)
         return Peek(path, front, False, identity)
 
     def peek_all(self, paths: Sequence[str]) -> list[Peek]:
@@ -97,16 +98,15 @@ class RemoteFilesystem(Filesystem):
         if len(paths) == 1:
             return [self.peek(paths[0])]
         options = [options_for(parse(path)) for path in paths]
-        peeks: dict[int, Peek] = {}
+        peeks: dict[str, Peek] = {}
 
-        def look(number: int) -> None:
-            path = paths[number]
-            identity, front = _look(path, options[number], HEAD, client.perform)
-            peeks[number] = Peek(path, front, False, identity)
+        def look(path: str, own: Options, _: pool.Batch) -> None:
+            identity, front = _look(path, HEAD, own, client.perform)
+            peeks[path] = Peek(path, front, False, identity)
 
-        tasks = [lambda _, number=number: look(number) for number in range(len(paths))]
+        tasks = [partial(look, path, own) for path, own in zip(paths, options, strict=True)]
         pool.Batch(tasks).wait(options[0].deadline, paths[0])
-        return [peeks[number] for number in range(len(paths))]
+        return [peeks[path] for path in paths]
 
     def entry(self, path: str, follow: bool) -> Entry | None:
         place = parse(path)
@@ -115,9 +115,9 @@ class RemoteFilesystem(Filesystem):
         if meta is not None:
             return Entry("file", _identity(path, meta))
         try:
-            listed = client.request(requests.list_prefix, path, options, 1, True)
+            listed = client.request(requests.list_prefix, path, options, True, 1)
         except errors.LowtideError:
-            if place.scheme in ("http", "https"):  # few web servers can list
+            if place.is_web:
                 return None
             raise
         return Entry("folder", Identity(-1, 0, 0, 0)) if listed.objects else None
@@ -135,7 +135,7 @@ class RemoteFilesystem(Filesystem):
 
     def glob(self, pattern: str) -> list[str]:
         """A list of what is below the part without wildcards; ``*`` does not match a slash, ``**`` does."""
-        folder = pattern[: _first_wildcard(pattern)].rpartition("/")[0]
+        folder = _WILDCARD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
         rest = pattern[len(folder) + 1 :]
         expression = re.compile(_translated(rest))
         listed = self._listed(folder, deep="/" in rest or "**" in rest)
@@ -153,28 +153,27 @@ class RemoteFilesystem(Filesystem):
         return RemoteReader(path, size, identity)
 
     def _listed(self, path: str, deep: bool = False) -> Listed:
+        place = parse(path)
         try:
-            listed: Listed = client.request(
-                requests.list_prefix, path, options_for(parse(path)), requests.everything(), deep
-            )
+            listed: Listed = client.request(requests.list_prefix, path, options_for(place), deep)
         except errors.LowtideError:
-            if parse(path).scheme not in ("http", "https"):
+            if not place.is_web:
                 raise
             listed = Listed({}, [])
-        if not any(listed) and parse(path).scheme in ("http", "https"):
+        if not any(listed) and place.is_web:
             raise errors.UnsupportedError(
                 f"{path}: a web server does not list its files; pass the addresses of the files, or the "
                 "address of a corpus.json"
             )
         return listed
 
-    def _look(self, path: str, nbytes: int) -> tuple[Identity, bytes]:
-        return _look(path, options_for(parse(path)), nbytes, client.request)
 
-
-def _look(path: str, options: Options, nbytes: int, request: Any) -> tuple[Identity, bytes]:
+def _look(
+    path: str, nbytes: int, options: Options | None = None, request: Callable[..., Any] = client.request
+) -> tuple[Identity, bytes]:
     """Identity and first bytes in one request; an object without any bytes takes another."""
     place = parse(path)
+    options = options or options_for(place)
     if not place.key:
         raise errors.NotAFileError(errno.EISDIR, "is a bucket; pass an object in it", path)
     try:
@@ -183,9 +182,7 @@ def _look(path: str, options: Options, nbytes: int, request: Any) -> tuple[Ident
     except errors.TruncatedFileError:  # no byte is in range
         meta = request(requests.head, path, options)
         if meta is None:
-            raise errors.NotFoundError(
-                errno.ENOENT, "no such object; check the bucket and the key", path
-            ) from None
+            raise errors.missing(path, "no such object; check the bucket and the key") from None
         return _identity(path, meta, options), b""
 
 
@@ -196,11 +193,6 @@ def _identity(path: str, meta: Meta, options: Options | None = None) -> Identity
     number = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "little")
     options = options or options_for(parse(path))
     return Identity(-1, number, meta.size, meta.modified_ns, etag=meta.etag, options=options)
-
-
-def _first_wildcard(pattern: str) -> int:
-    match = _MAGIC.search(pattern, pattern.index("://") + 3)
-    return match.start() if match else len(pattern)
 
 
 def _translated(pattern: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import errno
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -68,11 +69,8 @@ class Trimmer:
     def __init__(self, interval: int = 8 * 2**20) -> None:
         self._interval = interval
         self._since = 0
-        self._trim: Callable[[int], int] | None = None
-        try:
-            self._trim = ctypes.CDLL(None).malloc_trim
-        except (AttributeError, OSError, TypeError):
-            return
+        library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self._trim: Callable[[int], int] | None = getattr(library, "malloc_trim", None)
 
     def count(self, nbytes: int) -> None:
         """So many bytes were fetched."""
@@ -194,14 +192,6 @@ def _end_all() -> None:
         thread.join()
 
 
-def fetched(nbytes: int) -> None:
-    """So many bytes were fetched and copied."""
-    global TRIMMER
-    if TRIMMER is None:
-        TRIMMER = Trimmer()
-    TRIMMER.count(nbytes)
-
-
 @after_fork
 def forget() -> None:
     """In a forked child: the threads are not here, and one may have held a lock."""
@@ -216,5 +206,5 @@ _RUNNING: list[threading.Thread] = []
 _ENDING = False
 _FINISHED = count()  # tasks; its repr shows the number, and to count takes no lock
 BUDGET = Budget()
-TRIMMER: Trimmer | None = None
+TRIMMER = Trimmer()
 atexit.register(_end_all)

@@ -22,16 +22,13 @@ GAP = 2**15
 """Bytes between two extents that are fetched along with them: fewer than a request costs."""
 
 
-UNKNOWN = Use()
-
-
 class Run(NamedTuple):
     """One request, and the extents that it serves."""
 
     start: int
     stop: int
     extents: Extents
-    use: Use = UNKNOWN
+    use: Use = Use()
     """When it is used now and next, if that is known."""
 
     @property
@@ -224,4 +221,4 @@ def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> 
             reader.transfer(run, out, batch)
     finally:
         budget.release(nbytes)
-    pool.fetched(nbytes)
+    pool.TRIMMER.count(nbytes)
