@@ -52,7 +52,7 @@ class LowtideError(Exception):
         path, problem = getattr(self, "filename", None), getattr(self, "strerror", None)
         if path is None or not problem:
             return super().__str__()
-        if len(path) > _LONGEST_PATH:  # of no file: a damaged index names it
+        if len(path) > _LONGEST_PATH:  # no file has it: it comes from a damaged index
             path = f"{path[:200]}… ({len(path)} characters)"
         return f"{path or repr(path)}: {problem}"
 
@@ -64,7 +64,7 @@ class _FileError(LowtideError, OSError):
         return super().__new__(cls, code, problem, filename)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # tblib, with which Dask pickles, would otherwise create an instance without arguments.
+        # tblib, which Dask pickles exceptions with, would otherwise create an instance without arguments.
         return type(self), (self.errno, self.strerror, self.filename), self.__dict__ or None
 
 
@@ -214,12 +214,12 @@ def missing(path: str | os.PathLike[str], problem: str) -> NotFoundError:
 
 
 def changed(path: str | os.PathLike[str], problem: str) -> FileChangedError:
-    """Return the exception for a file that is not what it was."""
+    """Return the exception for a file that has changed."""
     return FileChangedError(errno.ESTALE, problem, os.fspath(path))
 
 
 class _Translation:
-    """Raises every ``OSError`` of a block as the exception that a function makes of it."""
+    """Translates every ``OSError`` of a block into an exception of lowtide."""
 
     __slots__ = ("_path", "_translate")
 

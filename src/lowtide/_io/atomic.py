@@ -1,8 +1,8 @@
 """Files that are complete and on disk, or not there.
 
-A ``Partial`` is written next to its final name, as ``.NAME.partial``, and renamed over it when everything is
-on disk. It is locked meanwhile, so that two writers cannot mix; what a killed writer left behind is not
-locked, and the next one overwrites it. ``write_file`` does that for small files, ``new_folder`` for a folder;
+A ``Partial`` is written next to its final name, as ``.NAME.partial``, and renamed when everything is on disk.
+It is locked meanwhile, so that two writers cannot mix. What a killed writer left behind is not locked, and
+the next writer overwrites it. ``write_file`` does that for small files, ``new_folder`` for a folder;
 ``replace_file`` is for files that no other program writes.
 """
 
@@ -36,22 +36,22 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class Held:
-    """A locked descriptor through which this process writes ``path``, and what undoes it.
+    """A locked descriptor through which this process writes ``path``, and the function that undoes it.
 
-    It is undone when dropped and when the interpreter exits. A forked child has no part in it: its copy of
-    the descriptor is closed, so that it can neither end what its parent writes nor keep it locked.
+    The function is called when the object is dropped and when the interpreter exits. In a forked child the
+    descriptor is closed, so that the child can neither undo what its parent writes nor keep it locked.
     """
 
     def __init__(self, path: str, fd: int, undo: Callable[..., None], *arguments: object) -> None:
         self.path = path
         self.fd = fd
         self._undo = weakref.finalize(self, undo, fd, *arguments)
-        self._undo.atexit = False  # the module's own exit handler runs after that of the writers
+        self._undo.atexit = False  # the exit handler of this module runs after that of the writers
         _HELD.add(self)
 
     @property
     def held(self) -> bool:
-        """Whether it is still to be published or undone, by this process."""
+        """Whether this process still has to publish or undo it."""
         return self._undo.alive
 
     def abort(self) -> None:
@@ -63,19 +63,19 @@ class Held:
     def release(self) -> None:
         """Close the descriptor and leave what was written."""
         if self._undo.detach():
-            with suppress(OSError):  # it is on disk, or nothing to this process
+            with suppress(OSError):  # it is on disk, or belongs to the parent process
                 os.close(self.fd)
 
 
 class Partial(Held):
     """A file that is being written.
 
-    It replaces what ``path`` leads to, through symbolic links, and takes over that file's mode and, where the
-    system allows it, owner and group. Extended attributes and access lists are those of a new file.
+    It replaces the file at ``path``, with symbolic links followed, and takes over its mode and, where the
+    system allows it, its owner and group. Extended attributes and access lists are those of a new file.
     """
 
     def __init__(self, path: str, *, keep: bool = False) -> None:
-        """With ``keep`` what another writer left is not overwritten, and what this one leaves not removed."""
+        """With ``keep``, the bytes of an earlier writer stay, and those of this one after a failure."""
         path = resolve(path)
         folder, name = os.path.split(path)
         self.temporary = os.path.join(folder, f".{name}.partial")
@@ -105,7 +105,7 @@ class Partial(Held):
             except BaseException:
                 self.abort()
                 raise
-            # From here on the temporary name may be that of another writer.
+            # From here on the temporary name may belong to another writer.
             self.release()
             sync_folder(os.path.dirname(self.path))
 
@@ -120,7 +120,7 @@ class Partial(Held):
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
-    """The file to write for ``path``: links are followed, also to a file that does not exist yet."""
+    """The file to write for ``path``, with links followed, even to a file that does not exist yet."""
     given = absolute(path)
     try:
         status = os.stat(given)
@@ -136,7 +136,7 @@ def resolve(path: str | os.PathLike[str]) -> str:
 
 
 def leftovers(path: str) -> list[tuple[str, int]]:
-    """Files that killed writers left of ``path``, or in the folder ``path``, and their sizes."""
+    """The files, with sizes, that killed writers of ``path``, or of files in the folder ``path``, left."""
     folder, name = (path, "") if os.path.isdir(path) else os.path.split(os.path.realpath(path))
     files = []
     try:
@@ -144,22 +144,23 @@ def leftovers(path: str) -> list[tuple[str, int]]:
             partial = entry.name == f".{name}.partial" if name else _PARTIAL.fullmatch(entry.name)
             if partial and entry.is_file(follow_symlinks=False) and not _is_locked(entry.path):
                 files.append((entry.path, entry.stat().st_size))
-    except OSError:  # what cannot be looked at cannot be listed
+    except OSError:  # unreadable: nothing to list
         pass
     return files
 
 
 def write_file(path: str, data: bytes) -> None:
-    """A small file, whole or not at all."""
+    """Write a small file, all of it or nothing."""
     with errors.write_errors(path), Partial(path) as partial:
         write_at(partial.fd, memoryview(data), 0)
 
 
 @contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A folder to fill, ``.NAME.partial``, which is on disk and named ``path`` when the block ends.
+    """Create a folder to fill, ``.NAME.partial``, which is synced and renamed to ``path`` after the block.
 
-    It is locked meanwhile. What a killed writer left in it is removed. A forked child has no part in it.
+    It is locked meanwhile. What a killed writer left in it is removed first. An exception in a forked child
+    leaves it alone.
     """
     writer = os.getpid()
     parent, name = os.path.split(path)
@@ -185,9 +186,9 @@ def new_folder(path: str) -> Iterator[str]:
 
 
 def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool = False) -> None:
-    """A small file that only one process writes, whole or not at all.
+    """Write a small file that no other process writes, all of it or nothing.
 
-    It is written to ``path + suffix`` first. With ``durable`` it also outlasts a loss of power.
+    It is written to ``path + suffix`` first. With ``durable`` it also survives a loss of power.
     """
     with errors.write_errors(path):
         with open(path + suffix, "wb") as file:
@@ -237,12 +238,12 @@ def is_at(fd: int, path: str) -> bool:
 
 
 def sync_folder(folder: str) -> None:
-    """Put a folder's entries on disk: without it a rename may be lost with the power."""
+    """Sync the entries of a folder: otherwise a loss of power may undo a rename."""
     if os.name == "nt":
         return
     try:
         fd = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that may be written and not listed
+    except PermissionError:  # a folder that may be written to, but not listed
         return
     try:
         os.fsync(fd)
@@ -260,7 +261,7 @@ def _open_locked(temporary: str, final: str, keep: bool) -> int:
             try:
                 if not lock(fd):
                     raise busy(final)
-                if is_at(fd, temporary):  # else its last owner published or removed it between our two calls
+                if is_at(fd, temporary):  # else its owner published or removed it between open and lock
                     if not keep:
                         os.ftruncate(fd, 0)
                     _keep_mode(fd, final, stat.S_IRUSR | stat.S_IWUSR)
@@ -279,7 +280,7 @@ def _open_locked_folder(temporary: str, final: str) -> int | None:
             os.mkdir(temporary)
         if fcntl is None:
             break
-        with suppress(FileNotFoundError):  # else its last owner has just published it
+        with suppress(FileNotFoundError):  # its owner has just published it
             fd = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             if not lock(fd):
                 os.close(fd)
@@ -293,7 +294,7 @@ def _open_locked_folder(temporary: str, final: str) -> int | None:
 
 
 def _keep_mode(fd: int, path: str, extra: int = 0) -> None:
-    """Give a new file the mode and owner of the one that it replaces: what was private stays private."""
+    """Give a new file the mode and owner of the one that it replaces: a private file stays private."""
     try:
         old = os.stat(path)
     except FileNotFoundError:

@@ -26,14 +26,14 @@ from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, missing
 
 _PIECE = 8 * 2**20  # bytes that are read at once; there are two such buffers
-_LAST = ("corpus.json", "index.json")  # what makes the files beside it a corpus
+_LAST = ("corpus.json", "index.json")  # make the files beside them a corpus
 
 Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did; ``str`` of it is a sentence."""
+    """The result of a copy; ``str`` of it is a sentence."""
 
     files: int
     """Files that were copied."""
@@ -108,7 +108,7 @@ def copy(
 
 
 def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
-    """Size, source and target of each file; what makes a corpus of the others comes last."""
+    """Size, source and target of each file; the index of a corpus comes last."""
     into_folder = target.endswith("/")
     source, target = store.absolute(source), store.absolute(target)
     entry = store.entry(source)
@@ -122,7 +122,7 @@ def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
         yield Found("", entry.identity.size, entry.identity.mtime_ns), source, target
         return
     if f"{target}/".startswith(f"{source}/"):
-        raise ArgumentError(f"{target}: is inside of {source}; pass another target")
+        raise ArgumentError(f"{target}: is inside {source}; pass another target")
     files = store.filesystem(source).files_below(source)
     if not files:
         raise missing(source, "holds no files; check the path")
@@ -140,7 +140,7 @@ def _is_there(file: Found, target: str) -> bool:
 def copy_file(
     source: str, target: str, verify: bool = True, progress: Callable[[int], None] = lambda part: None
 ) -> str:
-    """Copy one file or object, whatever is there; its SHA-256."""
+    """Copy one file or object, replacing the target, and return its SHA-256."""
     digest, done, resumable = hashlib.sha256(), 0, None
     with _reading(source) as (reader, identity):
         if store.is_address(source) and not store.is_address(target) and identity.size > _PIECE:
@@ -182,7 +182,7 @@ def _reading(path: str) -> Iterator[tuple[Reader, Identity]]:
 
 
 def _pieces(reader: Reader, size: int, first: int = 0) -> Iterator[Bytes]:
-    """The bytes from ``first`` on, in order; the next piece is read while one is used."""
+    """The bytes from ``first`` on, in order; the next piece is read while the caller uses one."""
     buffers = [np.empty(min(size, _PIECE), np.uint8) for _ in range(2)]
     reads: deque[Pending[Bytes]] = deque()
     for start in range(first, size, _PIECE):

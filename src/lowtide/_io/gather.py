@@ -13,7 +13,7 @@ from lowtide._io.pending import Outcome, Pending, combined, every
 from lowtide._io.pread import PreadReader, read_many
 from lowtide._io.reader import Reader
 
-_PAGES = 8192  # what reading an extent touches besides itself
+_PAGES = 8192  # bytes that reading an extent touches beside it
 
 
 def gather(
@@ -46,7 +46,7 @@ class _Joint:
         self._nowait, self._waiting = nowait, waiting
 
     def submit(self, which: Ints, extents: Extents) -> Pending[Outcome]:
-        """Ask every file for its part without waiting; what is pending is what was not cached."""
+        """Read what is cached of every file; the rest is pending."""
         late = np.flatnonzero(self._read(which, extents, self._nowait) != extents.lengths)
         if not len(late):
             return Pending.of(Outcome(0, len(extents)))
@@ -55,12 +55,12 @@ class _Joint:
     def _finish(self, which: Ints, late: Extents, total: int) -> Outcome:
         results = self._read(which, late, self._waiting)
         for i in np.flatnonzero(results != late.lengths).tolist():
-            # The file's own reader continues, or reports what is wrong with the file.
+            # The file's own reader continues, or raises the error.
             self._readers[int(which[i])].submit(late[i : i + 1], self._out).wait()
         return Outcome(len(late), total)
 
     def read(self, which: Ints, extents: Extents, ahead: int) -> Outcome:
-        """One window after another, each as large as the hints may be."""
+        """Read window by window, each as large as the hints may be."""
         first = 0
         outcomes = []
         while first < len(extents):

@@ -58,9 +58,9 @@ class ResumableFile(FileSink):
     path
         The file, which appears when it is published.
     source
-        The address that is copied, as the journal names it.
+        The address of the object.
     identity
-        Which object it is.
+        The identity of the object.
     piece
         Bytes of each piece but the last.
     """
@@ -101,7 +101,7 @@ class ResumableFile(FileSink):
             os.unlink(self._journal)
 
     def _recorded(self) -> bytes:
-        """The digests of the journal, if it is of this object."""
+        """The digests in the journal, if it is that of this object."""
         try:
             with open(self._journal, "rb") as journal:
                 if journal.read(len(self._head)) == self._head:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def workers_for(reads: int, nbytes: int) -> int:
-    """Threads worth using: handing work over costs about as much as 50 small reads."""
+    """The number of threads worth using: handing over work costs about as much as 50 small reads."""
     if reads < 256 and (reads < 2 or nbytes < 2 * 2**20):
         return 1
     return 1 if get_ident() in _INSIDE else min(CORES, reads)
@@ -22,9 +22,9 @@ def workers_for(reads: int, nbytes: int) -> int:
 def in_threads(tasks: Sequence[Callable[[], T]]) -> list[T]:
     """Call each task, the first one in this thread, and return their results.
 
-    If one fails the others are waited for: nothing runs after this has returned. Tasks of tasks, and those of
-    a signal handler or finalizer that interrupts this very thread, run in the thread that asks. The locks of
-    the pool are not reentrant.
+    If one fails, the others are waited for: nothing runs after this has returned. Tasks of tasks, and those
+    of a signal handler or finalizer that interrupts this thread, run in the calling thread, since the locks
+    of the pool are not reentrant.
     """
     thread = get_ident()
     if len(tasks) < 2 or thread in _INSIDE:
@@ -48,7 +48,7 @@ def in_threads(tasks: Sequence[Callable[[], T]]) -> list[T]:
 def _start(task: Callable[[], T]) -> Future[T] | None:
     global _POOL
     try:
-        if _POOL is None:  # two threads may both see that; then one of the pools is dropped again
+        if _POOL is None:  # if two threads see that, one of their pools is dropped
             _POOL = ThreadPoolExecutor(CORES, thread_name_prefix="lowtide-read")
         return _POOL.submit(_inside, task)
     except RuntimeError:  # no more threads: the interpreter is shutting down
@@ -73,4 +73,4 @@ def _after_fork() -> None:
 
 CORES = min(4, cores())
 _POOL: ThreadPoolExecutor | None = None
-_INSIDE: set[int] = set()  # threads that run a task, or are inside of the locks of the pool
+_INSIDE: set[int] = set()  # threads that run a task or hold a lock of the pool

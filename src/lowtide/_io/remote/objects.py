@@ -21,15 +21,15 @@ from lowtide._io.remote.requests import Listed, Meta
 if TYPE_CHECKING:
     from lowtide._io.reader import Reader
 
-_BLOCK = 2**16  # bytes that are read of a header or an index at least
-_BLOCKS = 32  # of them that an open object keeps
+_BLOCK = 2**16  # bytes that are read at least, of a header or an index
+_BLOCKS = 32  # blocks that an open object keeps
 _WILDCARD = re.compile(r"[*?\[]")
 
 
 class RemoteObject(Store):
-    """An object that was looked at. What is read of it is kept in blocks while it is open.
+    """An open object. Blocks that are read are kept while it is open.
 
-    Formats read headers in small pieces, and each piece would be a request.
+    Formats read headers in small pieces, each of which would be a request.
     """
 
     def __init__(self, path: str, identity: Identity, front: bytes) -> None:
@@ -81,7 +81,7 @@ class RemoteFilesystem(Filesystem):
         return path
 
     def expected(self, path: str, size: int) -> Identity:
-        """What an index says is compared with the first answer: to ask now would be a request."""
+        """Asking now would be a request; the first answer is compared instead."""
         return _identity(path, Meta(size, None, 0))
 
     @contextmanager
@@ -94,7 +94,7 @@ class RemoteFilesystem(Filesystem):
         return Peek(path, front, False, identity)
 
     def peek_all(self, paths: Sequence[str]) -> list[Peek]:
-        """Several at once, since each is a request."""
+        """``peek`` of each, several at once, since each is a request."""
         if len(paths) == 1:
             return [self.peek(paths[0])]
         options = [options_for(parse(path)) for path in paths]
@@ -134,7 +134,7 @@ class RemoteFilesystem(Filesystem):
         return [Found(name, meta.size, meta.modified_ns) for name, meta in listed.items() if name]
 
     def glob(self, pattern: str) -> list[str]:
-        """A list of what is below the part without wildcards; ``*`` does not match a slash, ``**`` does."""
+        """List below the part without wildcards and match; ``*`` does not match a slash, ``**`` does."""
         folder = _WILDCARD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
         rest = pattern[len(folder) + 1 :]
         expression = re.compile(_translated(rest))
@@ -145,7 +145,7 @@ class RemoteFilesystem(Filesystem):
         client.request(requests.delete, path, options_for(parse(path)))
 
     def make_folder(self, path: str) -> None:
-        """Nothing: a prefix is there when an object is."""
+        """Do nothing: a prefix exists if an object has it."""
 
     def open_reader(self, path: str, size: int, identity: Identity | None) -> Reader:
         from lowtide._io.remote.reader import RemoteReader  # and NumPy
@@ -189,7 +189,7 @@ def _look(
 def _identity(path: str, meta: Meta, options: Options | None = None) -> Identity:
     import hashlib
 
-    # A number that no device has, and one for the address: two objects are two files.
+    # A number that no device has, and one for the address, so that two objects are two files.
     number = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "little")
     options = options or options_for(parse(path))
     return Identity(-1, number, meta.size, meta.modified_ns, etag=meta.etag, options=options)

@@ -1,7 +1,7 @@
-"""Single requests to a store, by obstore: plain values in, plain values out, and lowtide's own errors.
+"""Single requests to a store by obstore, with plain arguments and results, and lowtide's own errors.
 
-What is here may run in this process or, after a fork, in a helper of it. Credentials, endpoints, regions,
-proxies and repetitions are obstore's own: from the environment, and from ``storage_options``.
+They run in this process or, after a fork, in a helper process. obstore handles credentials, endpoints,
+regions, proxies and retries, from the environment and from ``storage_options``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in what obstore shows of its source
+_LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in the debug output of obstore
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
-# Options that are not those of a store of obstore.
+# Options that are not passed to a store of obstore.
 _OWN = {"cache", "cache_dir", "in_flight", "part_size", "timeout", "retry_timeout"}
 _OWN |= {"profile", "client_options", "retry_config"}
 # Where obstore looks for a private endpoint, the most specific first.
@@ -47,7 +47,7 @@ Take = Callable[[int, "Buffer"], None]
 
 
 class Meta(NamedTuple):
-    """What a store says about an object."""
+    """The metadata of an object."""
 
     size: int
     etag: str | None
@@ -55,7 +55,7 @@ class Meta(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What is under a prefix: names, and the names of prefixes below it."""
+    """The objects under a prefix by name, and the names of prefixes below it."""
 
     objects: dict[str, Meta]
     prefixes: list[str]
@@ -70,10 +70,10 @@ def get(
     modified_ns: int,
     take: Take | None = None,
 ) -> tuple[Meta, Buffer]:
-    """Bytes ``start`` to ``stop``, fewer where the object ends, if it is still the one with this ETag.
+    """Bytes ``start`` to ``stop``, fewer at the end of the object, if its ETag is still the same.
 
-    Without an ETag, or with one that is weak, the time of modification is compared. ``take`` is called with
-    pieces as they come, so that they need not be held; then none are returned.
+    Without an ETag, or with a weak one, the modification time is compared. ``take`` is called with pieces as
+    they arrive, so that they need not be held; then none are returned.
     """
     conditions: dict[str, Any] = {"range": (start, stop)}
     if etag is not None and not etag.startswith("W/"):
@@ -94,7 +94,7 @@ def get(
                     take(start + count, piece)
                     count += len(piece)
     except errors.TruncatedFileError as error:
-        # Also where an answer was longer than its range, and obstore asked for the rest of it.
+        # Also raised if an answer was longer than its range, and obstore requested the rest of it.
         there = head(address, options)
         if there is not None and start < there.size:
             raise _wrong(address, what, "another length than it announced") from error
@@ -138,7 +138,7 @@ def list_prefix(address: str, options: Options, deep: bool, limit: int = _LISTED
 
 
 def put(address: str, options: Options, data: bytes) -> Meta:
-    """Write a small object, whole or not at all."""
+    """Write a small object, all of it or nothing."""
     place = parse(address)
     with _translated(address, writing=True):
         result = _obstore().put(client_of(place, options), place.path, data, use_multipart=False)
@@ -146,14 +146,14 @@ def put(address: str, options: Options, data: bytes) -> Meta:
 
 
 def delete(address: str, options: Options) -> None:
-    """Remove an object; nothing happens if there is none."""
+    """Remove an object, if it exists."""
     place = parse(address)
     with _translated(address, writing=True), suppress(FileNotFoundError):
         _obstore().delete(client_of(place, options), place.path)
 
 
 def start_upload(address: str, options: Options, number: str) -> None:
-    """Start to write an object; the store hears of it when the first part is full."""
+    """Start to write an object; the first request is sent when a part is full."""
     place = parse(address)
     with _translated(address, writing=True):
         _UPLOADS[number] = _obstore().open_writer(
@@ -207,7 +207,7 @@ def _created(place: Address, options: Options) -> Any:
 
     given = options.values
     client: dict[str, Any] = {"timeout": timedelta(seconds=options.seconds("timeout"))}
-    # The repetitions end, and so does the last of them: their sum is the deadline.
+    # Both the retries and the last of them have an end: the sum is the deadline.
     retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.seconds("retry_timeout"))}
     names = ("endpoint", "endpoint_url", "base_url", "azure_storage_endpoint", "google_base_url")
     endpoints = [given.get(name) for name in names]
@@ -233,7 +233,7 @@ def _created(place: Address, options: Options) -> Any:
 
 
 def _of_profile(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The credentials of an AWS profile, if one is to be used and none are given."""
+    """The credentials of an AWS profile, if one is specified and no credentials are."""
     profile = given.get("profile") or os.environ.get("AWS_PROFILE")
     is_needed = "profile" in given or "AWS_ACCESS_KEY_ID" not in os.environ
     keys = ("access_key_id", "aws_access_key_id", "credential_provider", "skip_signature")
@@ -262,7 +262,7 @@ def _translated(address: str, what: str = "", writing: bool = False) -> Iterator
 
 
 def translated(address: str, what: str, error: Exception, *, writing: bool = False) -> errors.LowtideError:
-    """The lowtide exception for what obstore raised; ``what`` was asked of ``address``."""
+    """The lowtide exception for an error of obstore; ``what`` was requested from ``address``."""
     name, text = type(error).__name__, _brief(error)
     status = _STATUS.search(text)
     code = int(status[1]) if status else 0
@@ -322,7 +322,7 @@ def _wrong(address: str, what: str, answer: str) -> errors.ReadError:
 
 
 def check_same(path: str, meta: Meta, etag: str | None, modified_ns: int) -> None:
-    """Raise if an answer is of another object than was opened: a server may ignore conditions."""
+    """Raise if an answer is of another object than the opened one: a server may ignore conditions."""
     if etag is not None and meta.etag is not None:
         changed, evidence = etag != meta.etag, f"ETag {meta.etag}, expected {etag}"
     else:
@@ -347,6 +347,6 @@ def _brief(error: Exception) -> str:
 
 
 def forget() -> None:
-    """In a forked child: no client of the parent works here."""
+    """In a forked child, in which no client of the parent works."""
     _STORES.clear()
     _UPLOADS.clear()
