@@ -181,10 +181,8 @@ class File:
     def __init__(self, path: str, size: int, identity: Identity | None = None) -> None:
         self.path = path
         self.size = size
-        fd = self._open()
+        fd, status = self._open()
         try:
-            status = os.fstat(fd)
-            self._check_regular(status)
             self.key: _Key = self._key(fd, status)
             self._identity = identity or Identity.of(status, samples=())
             self.seen = self._identity.size, self._identity.mtime_ns
@@ -206,10 +204,8 @@ class File:
 
     def reopen(self) -> int:
         """A new descriptor of the same file; an error if another file has taken its place."""
-        fd = self._open()
+        fd, status = self._open()
         try:
-            status = os.fstat(fd)
-            self._check_regular(status)
             if self.key != self._key(fd, status):
                 raise self._replaced()
             self._check(fd, status)
@@ -218,9 +214,14 @@ class File:
             raise
         return fd
 
-    def _open(self) -> int:
+    def _open(self) -> tuple[int, os.stat_result]:
         with errors.read_errors(self.path):
-            return os.open(self.path, READ_FLAGS)
+            fd = os.open(self.path, READ_FLAGS)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
+        return fd, status
 
     def _key(self, fd: int, status: os.stat_result) -> _Key:
         return self.path, status.st_dev, status.st_ino, _generation(fd)
@@ -246,10 +247,6 @@ class File:
 
     def _replaced(self) -> errors.FileChangedError:
         return errors.changed(self.path, "was replaced by another file since it was opened; open it again")
-
-    def _check_regular(self, status: os.stat_result) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
 
     def _check(self, fd: int, status: os.stat_result) -> None:
         seen = status.st_size, status.st_mtime_ns

@@ -99,12 +99,10 @@ class Helper:
             raise result
         return result
 
-    def close(self, *, wait: bool) -> None:
-        """Close the connections; with ``wait`` also wait for the helper, which must not be the parent's."""
+    def leave(self) -> None:
+        """In a forked child: close the connections to the helper, which belongs to the parent."""
         for connection in self._all:
             connection.close()
-        if wait:
-            self._process.wait()
         self._process.returncode = self._process.returncode or 0  # so that Popen does not wait for it
 
 
@@ -158,7 +156,7 @@ def _after_fork() -> None:
     _LOCK = threading.Lock()
     helper, _HELPER = _HELPER, None
     if helper is not None:
-        helper.close(wait=False)
+        helper.leave()
     requests.forget()
 
 
