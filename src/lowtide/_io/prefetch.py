@@ -35,9 +35,9 @@ class Prefetcher(Generic[T]):
 
     As long as items are ``done`` when they are submitted, and the consumer returns sooner than an item takes,
     no thread is used: handing over work would cost more than it hides. Being late now and then does not
-    count, since another process may have had the core. After that the thread submits all that it may before
-    it waits for the first, and one thread at a time calls ``submit`` and ``wait``. A consumer that only waits
-    for the thread tries again without it.
+    count, since another process may have had the core. A thread submits all that it may before it waits for
+    the first, and one thread at a time calls ``submit`` and ``wait``. A consumer that only waits for the
+    thread tries again without it.
 
     Items that need only work of the processor, and are independent of each other, are finished ``together``
     by several threads, as long as no thread works ahead.
@@ -118,7 +118,7 @@ class Prefetcher(Generic[T]):
                 self._most_waits *= 2  # the thread was of use: try without it later next time
             self._direct = False  # from now on the thread works ahead
             self._requested = self.position
-            return self._next_from_worker(pending)
+            return self._next_from_worker(pending, self._stop)
         count = min(self._together, self._stop - self.position) if pending.beside else 1
         item = self._finish(pending, count) if count > 1 else pending.wait()
         self._returned = time.perf_counter()
@@ -154,7 +154,8 @@ class Prefetcher(Generic[T]):
             self._waits = self._waits + 1 if 4 * came < self._returned - asked else 0
         return item
 
-    def _next_from_worker(self, pending: Pending[T] | None, stop: int | None = None) -> T:
+    def _next_from_worker(self, pending: Pending[T] | None, stop: int) -> T:
+        """The next item; nothing from ``stop`` on is requested."""
         worker = self._ready()
         if worker is None:
             return (pending or self._submit(self.position)).wait()
@@ -163,7 +164,6 @@ class Prefetcher(Generic[T]):
             self._requested += 1
         del pending  # the item is the consumer's alone
         try:
-            stop = self._stop if stop is None else stop
             # As long as another item is ready, the thread need not start before its own next look.
             wake = self._pause == 0 or worker.results.empty()
             worker.requests.pause = self._pause
