@@ -76,7 +76,7 @@ def _warn_if_launched() -> None:
     value = os.environ.get("WORLD_SIZE", "")
     if value.isdecimal() and int(value) > 1:
         warnings.warn(
-            f"WORLD_SIZE is {value} and no rank was given: every process reads the same; pass "
+            f"WORLD_SIZE is {value} and no rank was given: every process reads the same data; pass "
             f"rank='auto', or rank=0 if that is intended",
             UserWarning,
             stacklevel=5,

@@ -157,7 +157,7 @@ def copy_file(
         if written != digest.hexdigest():
             raise errors.WriteError(
                 errno.EIO,
-                f"is not what was copied (SHA-256 {written[:16]}…, expected {digest.hexdigest()[:16]}… of "
+                f"differs from its source (SHA-256 {written[:16]}…, expected {digest.hexdigest()[:16]}… of "
                 f"{source}); delete it and copy it again",
                 target,
             )

@@ -66,7 +66,7 @@ def _parse(journal: str, text: bytes) -> int:
     size = content.get("size") if isinstance(content, dict) else None
     if type(size) is not int or size < 0:
         raise FormatError(
-            f'{journal}: a journal of an append holds {{"size": N}}, found {brief(text, 60)}; '
+            f'{journal}: is not the journal of an append (found {brief(text, 60)}, expected {{"size": N}}); '
             f"if no append is under way, delete this journal"
         )
     return size

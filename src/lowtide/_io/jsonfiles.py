@@ -40,7 +40,7 @@ def load(path: str | os.PathLike[str], *, limit: int, what: str, memory: int = M
         if store.size > limit:
             raise FormatError(
                 f"{store.path}: cannot read the {what} ({store.size} bytes, expected at most {limit}); "
-                "check that this is the file that is meant"
+                "check that this is the intended file"
             )
         data = store.read(0, store.size, what)
         return parse(data, store.path, what, memory)
@@ -60,7 +60,7 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
     if memory > limit:
         raise FormatError(
             f"{where} (its values take about {memory} bytes of memory, expected at most {limit}); "
-            "check that this is the file that is meant"
+            "check that this is the intended file"
         )
     try:
         value = json.loads(

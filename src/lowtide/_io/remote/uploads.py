@@ -72,7 +72,7 @@ class Upload:
             size = "nothing" if meta is None else f"{meta.size} bytes"
             raise errors.WriteError(
                 errno.EIO,
-                f"is not what was written ({size}, expected {self.size} bytes); write it again",
+                f"has the wrong size after writing ({size}, expected {self.size} bytes); write it again",
                 self.path,
             )
         return meta
