@@ -71,8 +71,10 @@ class PreadReader:
         with self._file.opened() as entry:
             entry.advise(random=True)
             late = self._read_cached(entry.fd, extents, out)
+            self._file.check(entry.fd)
             if late is None:
-                self._check_read(entry.fd, extents)
+                if self._drop_behind:
+                    pagecache.drop_extents(entry.fd, extents)
                 return _cached(count)
         return Pending(self._finish, extents, late, out)
 
