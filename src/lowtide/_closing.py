@@ -1,4 +1,4 @@
-"""Context managers that close themselves."""
+"""Base classes of context managers that close or publish at the end of their block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Closing:
         self.close()
 
     def close(self) -> None:
-        """Release what the object holds; idempotent."""
+        """Release the resources of the object; idempotent."""
         raise NotImplementedError
 
     def _check_open(self) -> None:

@@ -1,7 +1,7 @@
-"""Module paths of version 0.1, which keep working for one version more.
+"""Module paths of version 0.1, which keep working for one more version.
 
-Everything but the public names has moved behind an underscore. Importing an old path gives the module at its
-new place, and a ``DeprecationWarning`` that says where its public names are now.
+All modules that are not public have moved behind an underscore. Importing an old path returns the module at
+its new place, with a ``DeprecationWarning`` that says where its public names are now.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ for _old, _new, _names in _MOVES:
 
 
 class _Finder:
-    """Finds modules at their old places. Without the base classes: to import them takes ten milliseconds."""
+    """Finds modules at their old paths. It has no base class, whose import would take ten milliseconds."""
 
     def __init__(self) -> None:
         self._specs: dict[str, ModuleSpec | None] = {}
@@ -89,6 +89,6 @@ def _message(old: str, home: str) -> str:
 
 
 def install() -> None:
-    """Let old paths be found. First of all: else their modules would be found again in the new folders."""
+    """Install the finder, before the others: they would import the modules of the new folders twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -9,9 +9,9 @@ from typing import Any
 
 
 def front(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package, from its public names and the modules that hold them.
+    """Create ``__getattr__`` and ``__dir__`` of a package from its public names and their modules.
 
-    A name whose module is ``package.name`` is that module itself.
+    A name whose module is ``package.name`` stands for that module.
 
     >>> getattr_, dir_ = front("lowtide", {"LowtideError": "lowtide.errors", "errors": "lowtide.errors"})
     >>> getattr_("LowtideError").__name__, getattr_("errors").__name__, dir_()

@@ -1,4 +1,4 @@
-"""HTML pages from templates with places such as ``{{title}}``."""
+"""HTML pages from templates with placeholders such as ``{{title}}``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowtide._printable import printable
 
 
 def escape(text: object) -> str:
-    """``text`` as a part of a page: never markup, and with control characters written out.
+    """Escape ``text`` for HTML, and write control characters as escapes.
 
     >>> escape("<b>\\x1b")
     '&lt;b&gt;\\\\x1b'
@@ -19,12 +19,12 @@ def escape(text: object) -> str:
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """The page of the file ``template``. The parts are HTML already.
+    """Fill in the placeholders of the file ``template``; ``parts`` are HTML already.
 
     >>> _ = (tmp / "page.html").write_text("<h1>{{title}}</h1>")
     >>> fill(str(tmp / "page.html"), {"title": "{{tide}}"})
     '<h1>{{tide}}</h1>'
     """
     with open(template, encoding="utf-8") as file:
-        # One pass over the template: what is put in is never looked at again.
+        # In one pass: what looks like a placeholder inside a part stays as it is.
         return re.sub(r"\{\{(.*?)\}\}", lambda place: parts[place[1]], file.read())

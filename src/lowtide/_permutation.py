@@ -1,6 +1,6 @@
-"""Orders: which row comes when, computed and never stored.
+"""Orders: permutations of the rows that are computed and never stored.
 
-An order is a permutation of ``range(n)`` that can be asked about any part of itself. A shuffled epoch over
+An order is a permutation of ``range(n)`` of which any part can be computed alone. A shuffled epoch over
 10**12 rows therefore needs no more memory than one over ten, and starting in the middle costs nothing.
 The same seed gives the same order on every machine and every version of NumPy.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 _ALL = 2**64 - 1
 _U64 = npt.NDArray[np.uint64]
 _ROUNDS = 6
-_SMALL = 4096  # up to here a table is small, and every permutation equally likely
+_SMALL = 4096  # rows up to which an order is a table, and every permutation equally likely
 
 
 class Order(Protocol):
@@ -28,14 +27,14 @@ class Order(Protocol):
     n: int
 
     def __call__(self, start: int, stop: int) -> Ints:
-        """The rows that come at places ``start`` to ``stop``."""
+        """The rows at places ``start`` to ``stop``."""
 
     def places(self, rows: Ints) -> Ints:
-        """The inverse: the places at which ``rows`` come."""
+        """The inverse: the places of ``rows``."""
 
 
 class Sequential:
-    """Row after row.
+    """The rows in the order of the file.
 
     >>> Sequential(10)(3, 6)
     array([3, 4, 5])
@@ -79,54 +78,46 @@ class Shuffled:
     def __call__(self, start: int, stop: int) -> Ints:
         if self.n <= _SMALL:
             return self._table[start:stop].copy()
-        return self._walk(np.arange(start, stop, dtype=np.uint64), self._forth)
+        return self._walk(np.arange(start, stop, dtype=np.uint64))
 
     def at(self, places: Ints) -> Ints:
-        """The rows that come at some places, here and there."""
+        """The rows at the given places, in any order."""
         if self.n <= _SMALL:
             return self._table[places]
-        return self._walk(np.array(places, np.uint64), self._forth)
+        return self._walk(np.array(places, np.uint64))
 
     def places(self, rows: Ints) -> Ints:
         if self.n <= _SMALL:
             return np.argsort(self._table)[rows]
-        return self._walk(np.array(rows, np.uint64), self._back)
+        return self._walk(np.array(rows, np.uint64), inverse=True)
 
-    def _walk(self, values: _U64, step: Callable[[_U64], _U64]) -> Ints:
-        values = step(values)
+    def _walk(self, values: _U64, inverse: bool = False) -> Ints:
+        values = self._network(values, inverse)
         outside = values >= self.n
         while outside.any():
-            values[outside] = step(values[outside])
+            values[outside] = self._network(values[outside], inverse)
             outside = values >= self.n
         return values.view(np.int64)
 
-    def _forth(self, values: _U64) -> _U64:
-        left, right = self._split(values)
-        for i, key in enumerate(self._keys):
-            if i % 2:
-                right = _wrap(right + _digit(left, key, self._b), self._b)
-            else:
-                left = _wrap(left + _digit(right, key, self._a), self._a)
-        return left * self._b + right
-
-    def _back(self, values: _U64) -> _U64:
-        left, right = self._split(values)
-        for i, key in reversed(list(enumerate(self._keys))):
-            if i % 2:
-                right = _wrap(right + (self._b - _digit(left, key, self._b)), self._b)
-            else:
-                left = _wrap(left + (self._a - _digit(right, key, self._a)), self._a)
-        return left * self._b + right
-
-    def _split(self, values: _U64) -> tuple[_U64, _U64]:
+    def _network(self, values: _U64, inverse: bool) -> _U64:
         left = values // self._b
-        return left, values - left * self._b
+        right = values - left * self._b
+        rounds = list(enumerate(self._keys))
+        for i, key in reversed(rounds) if inverse else rounds:
+            if i % 2:
+                digit = _digit(left, key, self._b)
+                right = _wrap(right + (self._b - digit if inverse else digit), self._b)
+            else:
+                digit = _digit(right, key, self._a)
+                left = _wrap(left + (self._a - digit if inverse else digit), self._a)
+        return left * self._b + right
 
 
 class Kept:
-    """An order of which some thousand places are computed at once and kept: a small chunk is a slice of them.
+    """An order that computes thousands of places at once and keeps them, so that a small chunk is a slice.
 
-    To compute a few places takes about as long as a thousand, and each of 16,384 half as long as of 4,096.
+    A few places take about as long as a thousand; a place in a block of 16,384 takes half the time of one in
+    a block of 4,096.
 
     >>> order = Kept(Shuffled(10**6, seed=0))
     >>> bool((order(10, 20) == Shuffled(10**6, seed=0)(10, 20)).all())
@@ -153,14 +144,14 @@ class Kept:
         return self._order.places(rows)
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what can be computed again."""
+        """All but the block, which can be computed again."""
         return {**self.__dict__, "_last": (0, np.empty(0, np.int64))}
 
 
 class BlockShuffled:
     """Blocks of neighbouring rows in a shuffled order, then rows shuffled within a window of blocks.
 
-    Reads are as long as a block, and what must be held is one window. ``window`` counts blocks.
+    A read is one block long, and one window of blocks is held in memory. ``window`` is its number of blocks.
 
     >>> order = BlockShuffled(1000, block=10, window=4, seed=0)
     >>> sorted(order(0, 1000).tolist()) == list(range(1000))
@@ -175,7 +166,7 @@ class BlockShuffled:
         self._seed = seed
         self._blocks = -(-n // block)
         self._order = Shuffled(self._blocks, key_of(seed, 0))
-        # The last block may be short. Wherever it falls, places after it move up by what it lacks.
+        # The last block may be short. Places after it, wherever it comes, move up by the rows that it lacks.
         self._lack = self._blocks * block - n
         self._short = int(self._order.places(np.array([self._blocks - 1]))[0]) if n else 0
         self._last: tuple[int, Ints] = (-1, np.empty(0, np.int64))
@@ -194,7 +185,7 @@ class BlockShuffled:
         """The rows at places ``first`` to ``last`` of a window."""
         if self.window_rows > _SMALL:
             return self._unshuffled(window)[self.window_shuffle(window)(first, last)]
-        # Small batches ask for the same window many times, and to derive it takes longer than to read them.
+        # Small batches need the same window many times, and computing it takes longer than reading them.
         number, rows = self._last  # both at once, since several threads may ask
         if number != window:
             rows = self._unshuffled(window)[self.window_shuffle(window)(0, self.window_rows)]
@@ -206,7 +197,7 @@ class BlockShuffled:
         return np.concatenate(runs)
 
     def at(self, places: Ints) -> Ints:
-        """The rows that come at some places, here and there."""
+        """The rows at the given places, in any order."""
         windows = np.array([self.window_at(place) for place in places.tolist()], np.int64)
         result = np.empty(len(places), np.int64)
         for window in np.unique(windows).tolist():
@@ -220,7 +211,7 @@ class BlockShuffled:
         at = self._order.places(rows // self.block)
         window = at // self.window
         within = (at % self.window) * self.block + rows % self.block
-        # Rows behind the short block, in its own window, stand closer to the window's front.
+        # Rows after the short block, in the same window, are closer to the start of the window.
         behind = (window == self._short // self.window) & (at > self._short)
         within -= np.where(behind, self._lack, 0)
         result = np.empty(len(rows), np.int64)
@@ -236,7 +227,7 @@ class BlockShuffled:
         return window + 1 if place >= self.window_bounds(window)[1] else window
 
     def window_bounds(self, window: int) -> tuple[int, int]:
-        """First place of a window, and the first behind it."""
+        """The first place of a window, and the first place after it."""
         return self._border(window), self._border(window + 1)
 
     def _border(self, window: int) -> int:
@@ -254,7 +245,7 @@ class BlockShuffled:
         return [part for part in [*parts, (starts[short + 1 :], self.block)] if len(part[0])]
 
     def window_shuffle(self, window: int) -> Shuffled:
-        """The permutation of the rows that ``window_runs`` gives."""
+        """The permutation of the rows of ``window_runs``."""
         first, last = self.window_bounds(window)
         return Shuffled(last - first, key_of(self._seed, window + 1))
 
@@ -269,7 +260,7 @@ def _digit(values: _U64, key: np.uint64, base: np.uint64) -> _U64:
 
 
 def _wrap(values: _U64, base: np.uint64) -> _U64:
-    """Values below ``2 * base`` modulo ``base``: what is too small to subtract from becomes huge instead."""
+    """Values below ``2 * base`` modulo ``base``: where the subtraction underflows, its result is huge."""
     smaller: _U64 = np.minimum(values, values - base)
     return smaller
 
@@ -296,10 +287,9 @@ def key_of(seed: int, salt: int) -> int:
     """A 64-bit key from a seed of any size or sign, and a salt."""
     seed = operator.index(seed)  # NumPy's integers would overflow below
     words = 2 * seed if seed >= 0 else -2 * seed - 1
-    state = np.array([salt], np.uint64)
+    state = operator.index(salt)
     while True:
-        state = mix(state + np.uint64(0x9E3779B97F4A7C15))
-        state += np.uint64(words & (2**64 - 1))
+        state = mix_one(state + 0x9E3779B97F4A7C15) + (words & _ALL)
         words >>= 64
         if not words:
-            return int(mix(mix(state + np.uint64(0x9E3779B97F4A7C15)))[0])
+            return mix_one(mix_one(state + 0x9E3779B97F4A7C15))

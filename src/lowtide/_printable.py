@@ -1,4 +1,4 @@
-"""Names and texts from elsewhere, made safe to show in a terminal, a log or a page."""
+"""Names and text from files and users, made safe to show in a terminal, a log or a page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 def printable(text: object, keep: str = "") -> str:
     r"""``str(text)`` with every character that is not printable written as its escape.
 
-    A file name, the name of a tensor or a piece of a file may hold whatever its author chose: sequences that
-    a terminal obeys, newlines that look like further output, overrides of the direction of text, bytes that
-    are not UTF-8 (surrogates, which no stream can encode).
+    A file name, the name of a tensor or a piece of a file may contain whatever its author chose: control
+    sequences of terminals, newlines that look like more output, overrides of the text direction, or bytes
+    that are not UTF-8 (surrogates, which no stream can encode).
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
+    """A number and a noun, in the plural unless the number is 1.
 
     >>> counted(1, "shard"), counted(2000, "document")
     ('1 shard', '2,000 documents')
@@ -48,7 +48,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first names of a list, and how many follow.
+    """The first names of a list, and the number of the others.
 
     >>> listed(["a", "b", "c"], most=2)
     'a, b, … 1 more'
@@ -60,7 +60,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 def changes(
     before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
 ) -> list[str]:
-    """What differs between two mappings, in words; of ``names``, or of all.
+    """Describe how two mappings differ in ``names``, by default in all of their keys.
 
     >>> changes({"rows": 2, "seed": 0}, {"rows": 3, "seed": 0})
     ['rows was 2 and is 3']
@@ -73,7 +73,7 @@ def changes(
 
 
 def brief(value: object, limit: int = 200) -> str:
-    """``repr(value)`` cut to ``limit`` characters, for values that a stranger chose.
+    """``repr(value)`` truncated to ``limit`` characters, for values from untrusted files.
 
     >>> brief("x" * 1000, limit=8)
     "'xxxxxxx…"

@@ -1,4 +1,4 @@
-"""Ranks: which of several processes this is, as given, or from the launcher that started them."""
+"""The rank of this process among several, as passed or as set by the launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowtide._sizes import whole
 from lowtide.errors import ArgumentError
 
 Rank = int | Literal["auto"] | None
-"""``"auto"`` asks ``torch.distributed`` or the environment; None is the only rank there is."""
+"""``"auto"`` takes it from ``torch.distributed`` or the environment; None means a single process."""
 
 
 def ranks(rank: Rank, world_size: int | None) -> tuple[int, int]:
@@ -42,7 +42,7 @@ def ranks(rank: Rank, world_size: int | None) -> tuple[int, int]:
 
 
 def launched() -> tuple[int, int]:
-    """The rank and the number of ranks of this process, by ``torch.distributed`` or the environment."""
+    """The rank and the number of ranks according to ``torch.distributed`` or the environment."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
@@ -59,7 +59,7 @@ def launched() -> tuple[int, int]:
 
 
 def variable(name: str, default: int) -> int:
-    """An environment variable of ``torchrun``."""
+    """The value of an environment variable of ``torchrun``."""
     value = os.environ.get(name)
     if value is None:
         return default
@@ -76,7 +76,7 @@ def _warn_if_launched() -> None:
     value = os.environ.get("WORLD_SIZE", "")
     if value.isdecimal() and int(value) > 1:
         warnings.warn(
-            f"WORLD_SIZE is {value} and no rank was given: every process reads the same; pass "
+            f"WORLD_SIZE is {value} and no rank was given: every process reads the same data; pass "
             f"rank='auto', or rank=0 if that is intended",
             UserWarning,
             stacklevel=5,

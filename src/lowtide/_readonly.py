@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class ReadOnly:
-    """Refuses assignments to public names: a shape that was assigned would be believed, and rows read wrong.
+    """Refuses assignments to public names: with another shape, rows would be read wrongly.
 
-    A name that does not exist is refused as well: it is a typing error.
+    A name that does not exist is refused too, since it is a typo.
     """
 
     _remedy = "open it again with other arguments"

@@ -48,7 +48,7 @@ def _scaled(text: str, units: dict[str, int]) -> int | None:
 
 
 def _parse_percentage(size: str) -> int:
-    from lowtide._memory.available import available  # the one size that has to be asked for
+    from lowtide._memory.available import available  # which imports this module
 
     match = _SIZE.fullmatch(size.rstrip()[:-1])
     percent = float(match[1]) if match and not match[2] else -1.0
@@ -95,7 +95,7 @@ def whole(name: str, value: object, least: int | None = None) -> int:
     lowtide.errors.ArgumentError: rows must be an integer >= 1, got 0
     """
     try:
-        # A bool is an int too, and as a size it is a mistake that PyTorch, for one, meets with a TypeError.
+        # A bool is an int too, but a mistake here; PyTorch also raises an error for it.
         number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError(f"{name} must be an integer, got {value!r}") from None

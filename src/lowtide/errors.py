@@ -52,7 +52,7 @@ class LowtideError(Exception):
         path, problem = getattr(self, "filename", None), getattr(self, "strerror", None)
         if path is None or not problem:
             return super().__str__()
-        if len(path) > _LONGEST_PATH:  # of no file: a damaged index names it
+        if len(path) > _LONGEST_PATH:  # no file has it: it comes from a damaged index
             path = f"{path[:200]}… ({len(path)} characters)"
         return f"{path or repr(path)}: {problem}"
 
@@ -64,7 +64,7 @@ class _FileError(LowtideError, OSError):
         return super().__new__(cls, code, problem, filename)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # tblib, with which Dask pickles, would otherwise create an instance without arguments.
+        # tblib, which Dask pickles exceptions with, would otherwise create an instance without arguments.
         return type(self), (self.errno, self.strerror, self.filename), self.__dict__ or None
 
 
@@ -177,9 +177,20 @@ _REMEDIES: dict[int, tuple[type[ReadError], str]] = {
 }
 
 
-_WRITE_PROBLEMS = {
-    errno.ENOENT: "no such file or directory; create its folder first",
-    errno.ELOOP: "the symbolic links form a loop; remove them, or pass the path of a file",
+class _DeniedWriteError(WriteError, PermissionError):
+    """Writing is not allowed there."""
+
+
+_FREE_SPACE = "free some space and run again (nothing was published)"
+_CHECK_FOLDER = "check the folder's mode and owner"
+_WRITE_REMEDIES: dict[int, tuple[type[WriteError], str]] = {
+    errno.ENOENT: (WriteError, "no such file or directory; create its folder first"),
+    errno.ELOOP: (WriteError, "the symbolic links form a loop; remove them, or pass the path of a file"),
+    errno.ENOSPC: (DiskFullError, f"no space left on the device; {_FREE_SPACE}"),
+    errno.EDQUOT: (DiskFullError, f"the disk quota is exceeded; {_FREE_SPACE}"),
+    errno.EACCES: (_DeniedWriteError, f"permission denied; {_CHECK_FOLDER}"),
+    errno.EPERM: (_DeniedWriteError, f"operation not permitted; {_CHECK_FOLDER}"),
+    errno.EROFS: (_DeniedWriteError, f"read-only file system; {_CHECK_FOLDER}"),
 }
 
 
@@ -193,17 +204,8 @@ def reading(path: str | os.PathLike[str], error: OSError) -> ReadError:
 def writing(path: str | os.PathLike[str], error: OSError) -> WriteError:
     """Return the lowtide exception for an ``OSError`` raised while writing ``path``."""
     code = error.errno or errno.EIO
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        problem = "no space left on the device" if code == errno.ENOSPC else "the disk quota is exceeded"
-        return DiskFullError(
-            code, f"{problem}; free some space and run again (nothing was published)", str(path)
-        )
-    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return _DeniedWriteError(
-            code, f"{os.strerror(code).lower()}; check the folder's mode and owner", str(path)
-        )
-    problem = _WRITE_PROBLEMS.get(code) or (error.strerror or os.strerror(code)).lower()
-    return WriteError(code, problem, str(path))
+    kind, remedy = _WRITE_REMEDIES.get(code, (WriteError, (error.strerror or os.strerror(code)).lower()))
+    return kind(code, remedy, os.fspath(path))
 
 
 def missing(path: str | os.PathLike[str], problem: str) -> NotFoundError:
@@ -212,12 +214,12 @@ def missing(path: str | os.PathLike[str], problem: str) -> NotFoundError:
 
 
 def changed(path: str | os.PathLike[str], problem: str) -> FileChangedError:
-    """Return the exception for a file that is not what it was."""
+    """Return the exception for a file that has changed."""
     return FileChangedError(errno.ESTALE, problem, os.fspath(path))
 
 
 class _Translation:
-    """Raises every ``OSError`` of a block as the exception that a function makes of it."""
+    """Translates every ``OSError`` of a block into an exception of lowtide."""
 
     __slots__ = ("_path", "_translate")
 
@@ -240,7 +242,3 @@ def read_errors(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
 def write_errors(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """Raise every ``OSError`` of a block as the lowtide exception for writing ``path``."""
     return _Translation(writing, path)
-
-
-class _DeniedWriteError(WriteError, PermissionError):
-    """Writing is not allowed there."""

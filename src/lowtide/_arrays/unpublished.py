@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import threading
 import warnings
 import weakref
 from contextlib import suppress
 from typing import Literal, Protocol
+
+from lowtide._io.system import after_fork
 
 State = Literal["open", "closing", "closed", "aborted", "failed", "replaced", "forked"]
 """The states of a writer."""
@@ -80,6 +81,7 @@ def _at_exit() -> None:
         warnings.warn(_LOST[writer.path], ResourceWarning, stacklevel=2, source=writer)
 
 
+@after_fork
 def _after_fork() -> None:
     global CREATING
     CREATING = threading.RLock()  # another thread of the parent may have held it
@@ -87,5 +89,3 @@ def _after_fork() -> None:
 
 
 atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

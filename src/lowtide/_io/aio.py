@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from lowtide._io.extents import Bytes, Extents, Ints
 
-DEPTH = 1024  # reads a call: beyond this the cost of a call no longer shows
+DEPTH = 1024  # reads per call: beyond this the cost of a call no longer shows
 
 _CALLS = {  # io_setup, io_destroy, io_getevents, io_submit
     "x86_64": (206, 207, 208, 209),
@@ -32,7 +32,7 @@ _CALLS = {  # io_setup, io_destroy, io_getevents, io_submit
     "riscv64": (0, 1, 4, 2),
 }.get(platform.machine())
 
-# struct iocb and struct io_event of linux/aio_abi.h, on little-endian machines
+# struct iocb and struct io_event of linux/aio_abi.h, on little-endian machines; opcode 0 is a pread
 _REQUEST = np.dtype(
     [
         ("data", "<i8"),
@@ -50,7 +50,6 @@ _REQUEST = np.dtype(
     ]
 )
 _EVENT = np.dtype([("data", "<i8"), ("request", "<u8"), ("result", "<i8"), ("more", "<i8")])
-_PREAD = 0
 
 
 class Aio:
@@ -60,10 +59,9 @@ class Aio:
         self._context = ctypes.c_ulong(0)
         self._requests = np.zeros(DEPTH, _REQUEST)
         self._requests["data"] = np.arange(DEPTH)
-        self._requests["opcode"] = _PREAD
         self._pointers = address_of(self._requests) + np.arange(DEPTH, dtype=np.uint64) * _REQUEST.itemsize
         self._events = np.zeros(DEPTH, _EVENT)
-        # NumPy takes longer to tell an array's address, or to find a field, than the kernel to read a row.
+        # NumPy takes longer to return an array's address, or to find a field, than the kernel to read a row.
         self._pointers_at, self._events_at = address_of(self._pointers), address_of(self._events)
         names = ("fd", "flags", "offset", "length", "buffer")
         self._fd, self._flags, self._offset, self._length, self._buffer = (
@@ -78,9 +76,9 @@ class Aio:
         _call(self._setup, DEPTH, ctypes.byref(self._context))
 
     def read(self, fd: int | Ints, extents: Extents, base: int, flags: int) -> Ints:
-        """Read at most ``DEPTH`` extents to ``base + target``; bytes read, or a negative errno, for each.
+        """Read at most ``DEPTH`` extents to ``base + target``; return the bytes read of each, or -errno.
 
-        If all of them are complete it is the array of their lengths itself, which the caller must not change.
+        If all of them are complete, it is ``extents.lengths`` itself, which the caller must not change.
         """
         count = len(extents)
         self._prepare(fd, extents, base, flags)
@@ -101,19 +99,19 @@ class Aio:
                 into = ctypes.c_void_p(events + _EVENT.itemsize * ended)
                 ended += _call(self._getevents, self._context, left, left, into, None)
         except BaseException:
-            # An interrupt between the two calls would leave results behind for the next read to find.
+            # After an interrupt between the two calls, the next read would find results of this one.
             self.close()
             raise
         if self._result[:count].tobytes() == extents.lengths.tobytes():
-            return extents.lengths  # in whichever order they ended: none can have more than its length
+            return extents.lengths  # in any order of completion: none can be longer than its extent
         results = np.empty(count, np.int64)
         results[self._ended[:count]] = self._result[:count]
         return results
 
     def _prepare(self, fd: int | Ints, extents: Extents, base: int, flags: int) -> None:
-        """Fill in the requests, except for what is the same as in the last call.
+        """Fill in the requests, except for fields that are the same as in the last call.
 
-        Lengths and targets are taken to be the same if they are the same array, and nobody can write to it.
+        Lengths and targets count as the same if they are the same read-only array.
         """
         count, lengths, targets = len(extents), extents.lengths, extents.targets
         descriptor = (fd, flags) if isinstance(fd, int) else None
@@ -129,7 +127,7 @@ class Aio:
             self._base = base
 
     def close(self) -> None:
-        """Release the context; waits for reads in the queue, so that no buffer is written to later."""
+        """Release the context; waits for queued reads, so that no buffer is written to later."""
         if self._context.value and self._pid == os.getpid():
             _LIBC.syscall(self._destroy, self._context)
         self._context = ctypes.c_ulong(0)
@@ -139,17 +137,17 @@ class Aio:
         return not self._context.value or self._pid != os.getpid()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At exit the kernel ends all contexts with the process. The names that `close` needs may be gone, and
-        # so may attributes of a context whose creation failed.
+        # At exit the kernel ends all contexts with the process, and the names that `close` uses may be gone.
+        # A context whose creation failed lacks attributes.
         if not is_finalizing() and hasattr(self, "_pid"):
             self.close()
 
 
 def read(fd: int | Ints, extents: Extents, out: Bytes, flags: int) -> Ints | None:
-    """Bytes read, or a negative errno, for each extent; None where the kernel does not take these calls.
+    """Return the bytes read of each extent, or -errno; None where the kernel does not allow these calls.
 
-    Each call has a context to itself, taken from those that lie idle: a signal handler or a finalizer may
-    read in the middle of another read of the same thread.
+    Each call takes an idle context, since a signal handler or a finalizer may read in the middle of another
+    read of the same thread.
     """
     context = _idle() or _new()
     if context is None:
@@ -163,7 +161,7 @@ def read(fd: int | Ints, extents: Extents, out: Bytes, flags: int) -> Ints | Non
 
 
 def available() -> bool:
-    """Whether the kernel has a context to give."""
+    """Whether the kernel provides a context."""
     context = _idle() or _new()
     if context is not None:
         _IDLE.append(context)
@@ -190,7 +188,7 @@ def _new() -> Aio | None:
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
-    """Where an array's first byte lies in memory."""
+    """The address of an array's first byte."""
     if array.nbytes and array.flags.writeable and array.flags.c_contiguous:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # a fifth of the time
     address: int = array.ctypes.data

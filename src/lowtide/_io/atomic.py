@@ -1,8 +1,8 @@
 """Files that are complete and on disk, or not there.
 
-A ``Partial`` is written next to its final name, as ``.NAME.partial``, and renamed over it when everything is
-on disk. It is locked meanwhile, so that two writers cannot mix; what a killed writer left behind is not
-locked, and the next one overwrites it. ``write_file`` does that for small files, ``new_folder`` for a folder;
+A ``Partial`` is written next to its final name, as ``.NAME.partial``, and renamed when everything is on disk.
+It is locked meanwhile, so that two writers cannot mix. What a killed writer left behind is not locked, and
+the next writer overwrites it. ``write_file`` does that for small files, ``new_folder`` for a folder;
 ``replace_file`` is for files that no other program writes.
 """
 
@@ -22,7 +22,7 @@ from typing import Self
 
 from lowtide import errors
 from lowtide._io.store import absolute
-from lowtide._io.system import write_at
+from lowtide._io.system import after_fork, write_at
 
 fcntl: ModuleType | None
 try:
@@ -36,22 +36,22 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class Held:
-    """A locked descriptor through which this process writes ``path``, and what undoes it.
+    """A locked descriptor through which this process writes ``path``, and the function that undoes it.
 
-    It is undone when dropped and when the interpreter exits. A forked child has no part in it: its copy of
-    the descriptor is closed, so that it can neither end what its parent writes nor keep it locked.
+    The function is called when the object is dropped and when the interpreter exits. In a forked child the
+    descriptor is closed, so that the child can neither undo what its parent writes nor keep it locked.
     """
 
     def __init__(self, path: str, fd: int, undo: Callable[..., None], *arguments: object) -> None:
         self.path = path
         self.fd = fd
         self._undo = weakref.finalize(self, undo, fd, *arguments)
-        self._undo.atexit = False  # the module's own exit handler runs after that of the writers
+        self._undo.atexit = False  # the exit handler of this module runs after that of the writers
         _HELD.add(self)
 
     @property
     def held(self) -> bool:
-        """Whether it is still to be published or undone, by this process."""
+        """Whether this process still has to publish or undo it."""
         return self._undo.alive
 
     def abort(self) -> None:
@@ -63,29 +63,24 @@ class Held:
     def release(self) -> None:
         """Close the descriptor and leave what was written."""
         if self._undo.detach():
-            with suppress(OSError):  # it is on disk, or nothing to this process
+            with suppress(OSError):  # it is on disk, or belongs to the parent process
                 os.close(self.fd)
 
 
 class Partial(Held):
     """A file that is being written.
 
-    It replaces what ``path`` leads to, through symbolic links, and takes over that file's mode and, where the
-    system allows it, owner and group. Extended attributes and access lists are those of a new file.
+    It replaces the file at ``path``, with symbolic links followed, and takes over its mode and, where the
+    system allows it, its owner and group. Extended attributes and access lists are those of a new file.
     """
 
     def __init__(self, path: str, *, keep: bool = False) -> None:
-        """With ``keep`` what another writer left is not overwritten, and what this one leaves not removed."""
+        """With ``keep``, the bytes of an earlier writer stay, and those of this one after a failure."""
         path = resolve(path)
         folder, name = os.path.split(path)
-        self._temporary = os.path.join(folder, f".{name}.partial")
-        fd = _open_locked(self._temporary, path, keep)
-        super().__init__(path, fd, _leave if keep else _remove, self._temporary)
-
-    @property
-    def temporary(self) -> str:
+        self.temporary = os.path.join(folder, f".{name}.partial")
         """Where the bytes are until they are published."""
-        return self._temporary
+        super().__init__(path, _open_locked(self.temporary, path, keep), _undo, self.temporary, keep)
 
     def publish(self) -> None:
         """Put everything on disk, then under its final name."""
@@ -97,20 +92,20 @@ class Partial(Held):
             try:
                 _keep_mode(self.fd, self.path)
                 os.fsync(self.fd)
-                if not is_at(self.fd, self._temporary):
+                if not is_at(self.fd, self.temporary):
                     raise errors.WriteError(
                         errno.ENOENT,
-                        f"{self._temporary} was removed or replaced while it was being written; write it "
+                        f"{self.temporary} was removed or replaced while it was being written; write it "
                         "again",
                         self.path,
                     )
                 if os.name == "nt":  # an open file cannot be renamed there
                     os.close(self.fd)
-                os.replace(self._temporary, self.path)
+                os.replace(self.temporary, self.path)
             except BaseException:
                 self.abort()
                 raise
-            # From here on the temporary name may be that of another writer.
+            # From here on the temporary name may belong to another writer.
             self.release()
             sync_folder(os.path.dirname(self.path))
 
@@ -125,7 +120,7 @@ class Partial(Held):
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
-    """The file to write for ``path``: links are followed, also to a file that does not exist yet."""
+    """The file to write for ``path``, with links followed, even to a file that does not exist yet."""
     given = absolute(path)
     try:
         status = os.stat(given)
@@ -141,7 +136,7 @@ def resolve(path: str | os.PathLike[str]) -> str:
 
 
 def leftovers(path: str) -> list[tuple[str, int]]:
-    """Files that killed writers left of ``path``, or in the folder ``path``, and their sizes."""
+    """The files, with sizes, that killed writers of ``path``, or of files in the folder ``path``, left."""
     folder, name = (path, "") if os.path.isdir(path) else os.path.split(os.path.realpath(path))
     files = []
     try:
@@ -149,22 +144,23 @@ def leftovers(path: str) -> list[tuple[str, int]]:
             partial = entry.name == f".{name}.partial" if name else _PARTIAL.fullmatch(entry.name)
             if partial and entry.is_file(follow_symlinks=False) and not _is_locked(entry.path):
                 files.append((entry.path, entry.stat().st_size))
-    except OSError:  # what cannot be looked at cannot be listed
+    except OSError:  # unreadable: nothing to list
         pass
     return files
 
 
 def write_file(path: str, data: bytes) -> None:
-    """A small file, whole or not at all."""
+    """Write a small file, all of it or nothing."""
     with errors.write_errors(path), Partial(path) as partial:
         write_at(partial.fd, memoryview(data), 0)
 
 
 @contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A folder to fill, ``.NAME.partial``, which is on disk and named ``path`` when the block ends.
+    """Create a folder to fill, ``.NAME.partial``, which is synced and renamed to ``path`` after the block.
 
-    It is locked meanwhile. What a killed writer left in it is removed. A forked child has no part in it.
+    It is locked meanwhile. What a killed writer left in it is removed first. An exception in a forked child
+    leaves it alone.
     """
     writer = os.getpid()
     parent, name = os.path.split(path)
@@ -190,9 +186,9 @@ def new_folder(path: str) -> Iterator[str]:
 
 
 def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool = False) -> None:
-    """A small file that only one process writes, whole or not at all.
+    """Write a small file that no other process writes, all of it or nothing.
 
-    It is written to ``path + suffix`` first. With ``durable`` it also outlasts a loss of power.
+    It is written to ``path + suffix`` first. With ``durable`` it also survives a loss of power.
     """
     with errors.write_errors(path):
         with open(path + suffix, "wb") as file:
@@ -205,16 +201,19 @@ def replace_file(path: str, data: bytes, *, suffix: str = ".new", durable: bool 
             sync_folder(os.path.dirname(path))
 
 
-def lock(fd: int, *, shared: bool = False) -> bool:
-    """Take the file for this process, or together with others; false when another one has it."""
+def lock(fd: int, *, shared: bool = False, wait: bool = False) -> bool:
+    """Lock a file for this process alone, or ``shared`` with others; false if another process has it.
+
+    With ``wait`` until that process has released it: then a file system without locks is an error.
+    """
     if fcntl is None:
         return True
     try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as error:  # some network file systems have no locks
-        if error.errno not in _NO_LOCKS:
+        if wait or error.errno not in _NO_LOCKS:
             raise
     return True
 
@@ -239,12 +238,12 @@ def is_at(fd: int, path: str) -> bool:
 
 
 def sync_folder(folder: str) -> None:
-    """Put a folder's entries on disk: without it a rename may be lost with the power."""
+    """Sync the entries of a folder: otherwise a loss of power may undo a rename."""
     if os.name == "nt":
         return
     try:
         fd = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that may be written and not listed
+    except PermissionError:  # a folder that may be written to, but not listed
         return
     try:
         os.fsync(fd)
@@ -258,11 +257,11 @@ def sync_folder(folder: str) -> None:
 def _open_locked(temporary: str, final: str, keep: bool) -> int:
     while True:
         with errors.write_errors(final):
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 if not lock(fd):
                     raise busy(final)
-                if is_at(fd, temporary):  # else its last owner published or removed it between our two calls
+                if is_at(fd, temporary):  # else its owner published or removed it between open and lock
                     if not keep:
                         os.ftruncate(fd, 0)
                     _keep_mode(fd, final, stat.S_IRUSR | stat.S_IWUSR)
@@ -281,7 +280,7 @@ def _open_locked_folder(temporary: str, final: str) -> int | None:
             os.mkdir(temporary)
         if fcntl is None:
             break
-        with suppress(FileNotFoundError):  # else its last owner has just published it
+        with suppress(FileNotFoundError):  # its owner has just published it
             fd = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             if not lock(fd):
                 os.close(fd)
@@ -295,7 +294,7 @@ def _open_locked_folder(temporary: str, final: str) -> int | None:
 
 
 def _keep_mode(fd: int, path: str, extra: int = 0) -> None:
-    """Give a new file the mode and owner of the one that it replaces: what was private stays private."""
+    """Give a new file the mode and owner of the one that it replaces: a private file stays private."""
     try:
         old = os.stat(path)
     except FileNotFoundError:
@@ -319,14 +318,10 @@ def _is_locked(path: str) -> bool:
         os.close(fd)
 
 
-def _remove(fd: int, temporary: str) -> None:
+def _undo(fd: int, temporary: str, keep: bool) -> None:
     with suppress(OSError):  # cleaning up after a failure must not hide the failure
-        os.unlink(temporary)
-    with suppress(OSError):
-        os.close(fd)
-
-
-def _leave(fd: int, _: str) -> None:
+        if not keep:
+            os.unlink(temporary)
     with suppress(OSError):
         os.close(fd)
 
@@ -336,11 +331,10 @@ def _abort_all() -> None:
         held.abort()
 
 
+@after_fork
 def _after_fork() -> None:
     for held in list(_HELD):
         held.release()
 
 
 atexit.register(_abort_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Memory for chunks: the system's own, in large pages, and used again when nobody holds what was in it."""
+"""Memory for chunks: mapped from the system, in large pages, and reused when its last holder drops it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 _LARGE = 2 * 2**20  # bytes of a large page
-_SMALL = 2**16  # bytes; smaller blocks malloc hands out just as fast: beyond 128 KiB it may ask the system
+_SMALL = 2**16  # bytes; malloc is as fast for smaller blocks: beyond 128 KiB it may map memory too
 _LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class Buffers:
-    """Arrays of at most ``nbytes`` bytes, each its holder's own for as long as it or a view of it lives.
+    """Arrays of at most ``nbytes`` bytes, each of which belongs to its holder while it or a view of it lives.
 
-    Then its memory goes to the next array. At most ``most`` blocks are kept for that; if more are in use they
-    are the system's again when they are dropped. malloc would keep what was freed, or give it back and have
-    every page of it filled with zeros again; it knows no large pages either, with which the kernel copies up
-    to a tenth faster. Nor does it know that some processors copy at half their speed to where the offset
-    within a page is 16 bytes higher than in the source.
+    Then its memory goes to the next array. At most ``most`` blocks are reused; further ones are returned to
+    the system when they are dropped. malloc would keep freed memory, or return it and have every page filled
+    with zeros again. It does not use large pages, to which the kernel copies up to 10 % faster, and does not
+    avoid offsets within a page that are 16 bytes above those of the source, at which some processors copy at
+    half their speed.
 
-    Between a block and the array on it stands a lease, which every view, tensor and memoryview keeps alive.
-    A block is free when its lease is dead, and not before: weak references say so, whoever else looks at the
-    objects meanwhile. Any number of threads may take and hold arrays.
+    Between a block and the array on it is a lease, which every view, tensor and memoryview keeps alive. The
+    block is free when the lease is dead, as a weak reference tells, however many objects refer to the array.
+    Any number of threads may take and hold arrays.
 
     >>> buffers = Buffers(2**21, most=2)
     >>> first = buffers.empty((2**18,), np.dtype("float64"))
@@ -49,17 +49,17 @@ class Buffers:
         self.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array with anything in it, as ``np.empty`` gives it."""
+        """An uninitialised array, like ``np.empty``."""
         if self._lease_type is None:
             return np.empty(shape, dtype)
         leases, ended = self._leases, self._ended
         try:
-            last = ended.pop()  # the one that the processor has most of in its own cache
+            last = ended.pop()  # the one that is most likely in the processor's cache
         except IndexError:
             try:
                 block = _from_the_system(self._nbytes)
             except OSError:
-                return np.empty(shape, dtype)  # if there is no room, NumPy says so as everybody expects it
+                return np.empty(shape, dtype)  # out of memory: NumPy raises the usual error
         else:
             leases.discard(last)
             block = last.block
@@ -71,7 +71,7 @@ class Buffers:
         return np.ndarray(shape, dtype, lease)  # type: ignore[arg-type]  # any buffer will do
 
     def clear(self) -> None:
-        """Keep nothing: what is spare is the system's at once, and the rest when its holder drops it."""
+        """Return free blocks to the system now, and the others when their holders drop them."""
         self._leases: set[_Lease] = set()
         self._ended: deque[_Lease] = deque()
 
@@ -89,7 +89,7 @@ class _Lease(weakref.ref[Any]):
 
 
 def _from_the_system(nbytes: int) -> mmap.mmap:
-    # Private: a forked child must not write into its parent's.
+    # Private: a forked child must not write into the memory of its parent.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= _LARGE and _LARGE_PAGES is not None:
         with contextlib.suppress(OSError):  # a kernel without them

@@ -5,35 +5,35 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from lowtide import errors
-from lowtide._io import atomic, store
+from lowtide._io import store
 from lowtide._io.extents import Bytes, Extents
 from lowtide._io.filesystem import Found
 from lowtide._io.identity import Identity
-from lowtide._io.pace import Pace
+from lowtide._io.pending import Pending
 from lowtide._io.reader import Reader, open_reader
-from lowtide._io.resumable import ResumableFile
-from lowtide._io.system import write_at
+from lowtide._io.sinks import ResumableFile, sink
 from lowtide._printable import counted
 from lowtide._sizes import format_size
 from lowtide.errors import ArgumentError, missing
 
 _PIECE = 8 * 2**20  # bytes that are read at once; there are two such buffers
-_LAST = ("corpus.json", "index.json")  # what makes the files beside it a corpus
+_LAST = ("corpus.json", "index.json")  # make the files beside them a corpus
 
 Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did; ``str`` of it is a sentence."""
+    """The result of a copy; ``str`` of it is a sentence."""
 
     files: int
     """Files that were copied."""
@@ -108,7 +108,7 @@ def copy(
 
 
 def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
-    """Size, source and target of each file; what makes a corpus of the others comes last."""
+    """Size, source and target of each file; the index of a corpus comes last."""
     into_folder = target.endswith("/")
     source, target = store.absolute(source), store.absolute(target)
     entry = store.entry(source)
@@ -122,7 +122,7 @@ def _pairs(source: str, target: str) -> Iterator[tuple[Found, str, str]]:
         yield Found("", entry.identity.size, entry.identity.mtime_ns), source, target
         return
     if f"{target}/".startswith(f"{source}/"):
-        raise ArgumentError(f"{target}: is inside of {source}; pass another target")
+        raise ArgumentError(f"{target}: is inside {source}; pass another target")
     files = store.filesystem(source).files_below(source)
     if not files:
         raise missing(source, "holds no files; check the path")
@@ -137,61 +137,16 @@ def _is_there(file: Found, target: str) -> bool:
     return entry.identity.mtime_ns // 10**9 >= file.modified_ns // 10**9  # buckets count seconds
 
 
-class Sink(Protocol):
-    """A file or an object that is being written from front to back."""
-
-    def write(self, data: Bytes) -> None: ...
-    def publish(self) -> object: ...
-    def abort(self) -> None: ...
-
-
-class FileSink(atomic.Partial):
-    """A local file, renamed into place when it is complete."""
-
-    def __init__(self, path: str) -> None:
-        store.make_folder(os.path.dirname(path))
-        super().__init__(path)
-        self._pace = Pace(self.fd)
-        self._end = 0
-
-    def write(self, data: Bytes) -> None:
-        with errors.write_errors(self.path):
-            write_at(self.fd, data.data, self._end)
-            self._end += len(data)
-            self._pace.wrote(self._end)
-
-
-@contextmanager
-def published(out: Sink) -> Iterator[Sink]:
-    """What is published when the block ends, and given up if that fails."""
-    try:
-        yield out
-        out.publish()
-    except BaseException:
-        out.abort()
-        raise
-
-
-def sink(path: str) -> AbstractContextManager[Sink]:
-    """What is written under ``path``, file or address, and published when the block ends."""
-    if store.is_address(path):
-        from lowtide._io.remote.uploads import Upload
-
-        return published(Upload(path))
-    return published(FileSink(path))
-
-
 def copy_file(
     source: str, target: str, verify: bool = True, progress: Callable[[int], None] = lambda part: None
 ) -> str:
-    """Copy one file or object, whatever is there; its SHA-256."""
-    digest, done, kept = hashlib.sha256(), 0, None
+    """Copy one file or object, replacing the target, and return its SHA-256."""
+    digest, done, resumable = hashlib.sha256(), 0, None
     with _reading(source) as (reader, identity):
         if store.is_address(source) and not store.is_address(target) and identity.size > _PIECE:
-            store.make_folder(os.path.dirname(target))
-            kept = ResumableFile(target, source, identity, _PIECE)
-            done = kept.resume(digest.update)
-        with published(kept) if kept else sink(target) as out:
+            resumable = ResumableFile(target, source, identity, _PIECE)
+            done = resumable.resume(digest.update)
+        with resumable or sink(target) as out:
             for piece in _pieces(reader, identity.size, done):
                 digest.update(piece.data)
                 out.write(piece)
@@ -202,7 +157,7 @@ def copy_file(
         if written != digest.hexdigest():
             raise errors.WriteError(
                 errno.EIO,
-                f"is not what was copied (SHA-256 {written[:16]}…, expected {digest.hexdigest()[:16]}… of "
+                f"differs from its source (SHA-256 {written[:16]}…, expected {digest.hexdigest()[:16]}… of "
                 f"{source}); delete it and copy it again",
                 target,
             )
@@ -227,16 +182,14 @@ def _reading(path: str) -> Iterator[tuple[Reader, Identity]]:
 
 
 def _pieces(reader: Reader, size: int, first: int = 0) -> Iterator[Bytes]:
-    """The bytes from ``first`` on, in order; the next piece is read while one is used."""
-    buffers: Sequence[Bytes] = [np.empty(min(size, _PIECE), np.uint8) for _ in range(2)]
-    starts = range(first, size, _PIECE)
-    pending: list[Any] = []
-    for number, start in enumerate([*starts, size] if starts else []):
-        if start < size:
-            piece = buffers[number % 2][: min(_PIECE, size - start)]
-            submitted = reader.submit(Extents.of_range(start, len(piece)).cut(), piece)
-            pending.append((submitted, piece))
-        if number:
-            submitted, piece = pending.pop(0)
-            submitted.wait()
-            yield piece
+    """The bytes from ``first`` on, in order; the next piece is read while the caller uses one."""
+    buffers = [np.empty(min(size, _PIECE), np.uint8) for _ in range(2)]
+    reads: deque[Pending[Bytes]] = deque()
+    for start in range(first, size, _PIECE):
+        piece = buffers[start // _PIECE % 2][: size - start]
+        read = reader.submit(Extents.of_range(start, len(piece)).cut(), piece)
+        reads.append(read.then(lambda _, piece=piece: piece))  # type: ignore[misc]
+        if len(reads) == 2:
+            yield reads.popleft().wait()
+    if reads:
+        yield reads.popleft().wait()

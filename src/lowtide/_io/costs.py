@@ -29,9 +29,7 @@ class Costs:
         }
 
     def learn(self, reads: int, nbytes: int, seconds: float) -> None:
-        """Take some reads into account. Short ones tell what a read costs, long ones what a byte costs, and
-        those between nothing certain.
-        """
+        """Take some reads into account: short ones for the cost of one, long ones for that of a byte."""
         if nbytes <= _SHORT * reads:
             rest = max(seconds - nbytes * self.per_byte, seconds / 4)  # besides what their bytes took
             self.per_read = min(max(self._average("per_read", rest, reads), 1e-7), 0.1)
@@ -39,10 +37,10 @@ class Costs:
             self.per_byte = min(max(self._average("per_byte", seconds, nbytes), 1e-11), 1e-6)
 
     def _average(self, name: str, seconds: float, count: int) -> float:
-        """Seconds for one, over recent observations: a limited device serves some at once and delays others.
+        """Seconds per item over recent observations: a rate-limited device delays some reads and not others.
 
-        Without the slowest: after one stall gaps might be so long that no read is short any more, and nothing
-        would correct it.
+        The slowest are left out: after a stall, gaps could become so long that no read is short any more, and
+        nothing would correct that.
         """
         recent = self._recent[name]
         recent.append((seconds, count))

@@ -1,8 +1,8 @@
-"""Open descriptors, few of them: thousands of arrays may be open, but only so many files at once.
+"""A pool of open descriptors: thousands of arrays may be open, but only a limited number of files.
 
-A ``File`` knows a path and what the file looked like when it was opened. It borrows a descriptor for the
-length of one read; the least recently used ones are closed behind it and opened again when needed. A file
-that was replaced meanwhile is noticed then, and one that was written to after the next read.
+A ``File`` has a path and the identity of the file when it was opened. It borrows a descriptor for each read;
+the least recently used ones are closed meanwhile, and opened again when needed. That is when a file that was
+replaced is noticed; one that was written to is noticed after the next read.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from datetime import datetime
 from itertools import count
 
 from lowtide import errors
+from lowtide._io import pagecache
 from lowtide._io.identity import Identity
+from lowtide._io.system import READ_FLAGS, after_fork
 
 _Key = tuple[str, int, int, int]  # path, device, inode, generation of the inode
 
 
 class Entry:
-    """One open descriptor and, once a mapped reader asked for it, one mapping.
+    """One open descriptor and, if a mapped reader needs it, one mapping.
 
-    To borrow it takes no lock: a user is an item of ``users``, and who comes or leaves looks at ``doomed``
-    behind that. The pool sets ``doomed`` before it looks at ``users``, so one of them sees the other, and
-    the descriptor is closed once, by the last of them.
+    Borrowing takes no lock: a user adds or removes its item of ``users``, and looks at ``doomed`` after that.
+    The pool sets ``doomed`` before it looks at ``users``. So one of them sees the other, and the last of them
+    closes the descriptor, once.
     """
 
     def __init__(self, fd: int) -> None:
@@ -44,13 +46,13 @@ class Entry:
         self._map: mmap.mmap | None = None
 
     def advise(self, *, random: bool) -> None:
-        """Turn the kernel's own read-ahead off for random reads, on for reads in order."""
-        if self.random != random and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+        """``pagecache.advise``, if it is a change."""
+        if self.random != random:
+            pagecache.advise(self.fd, random=random)
             self.random = random
 
     def borrow(self) -> bool:
-        """Become a user, if it is not to be closed."""
+        """Become a user; False if it is about to be closed."""
         self.users.append(None)
         self.used = next(_USES)
         if self.doomed:
@@ -59,7 +61,7 @@ class Entry:
         return True
 
     def release(self) -> None:
-        """Be a user no more."""
+        """Stop being a user."""
         self.users.pop()
         if self.doomed and not self.users:
             self.close()
@@ -80,13 +82,13 @@ class Entry:
     def close(self) -> None:
         try:
             fd = self._open.pop()
-        except IndexError:  # somebody else was the last
+        except IndexError:  # another user was the last
             return
         if self._map is not None:
             unmap(self._map)
         os.close(fd)
 
-    # Whoever borrowed it uses it for the length of a block.
+    # After borrow(): release at the end of a block.
 
     def __enter__(self) -> Entry:
         return self
@@ -96,9 +98,9 @@ class Entry:
 
 
 def map_file(fd: int, start: int, stop: int) -> mmap.mmap:
-    """A read-only mapping of bytes ``start`` to ``stop``; ``start`` on a page border.
+    """A read-only mapping of bytes ``start`` to ``stop``; ``start`` is a multiple of the page size.
 
-    It is kept out of core dumps: a dump of a process that maps 100 GB would otherwise hold them.
+    It is left out of core dumps, which would otherwise contain all of the file.
     """
     mapped = mmap.mmap(fd, stop - start, access=mmap.ACCESS_READ, offset=start)
     if hasattr(mmap, "MADV_DONTDUMP"):
@@ -107,7 +109,7 @@ def map_file(fd: int, start: int, stop: int) -> mmap.mmap:
 
 
 def unmap(mapped: mmap.mmap) -> None:
-    """Give a mapping back now, or, if the traceback of a failed read still refers to it, along with that."""
+    """Unmap now or, if the traceback of a failed read still refers to the mapping, together with that."""
     with suppress(BufferError):
         mapped.close()
 
@@ -115,9 +117,9 @@ def unmap(mapped: mmap.mmap) -> None:
 class DescriptorPool:
     """At most ``limit`` open files; the least recently used ones that are idle are closed first.
 
-    There is no lock. A signal handler or a finalizer may read in a thread that is in the middle of
-    ``acquire``, and wait for another thread that needs a descriptor too; with a lock they would wait for
-    each other. Each step is one operation of a dict instead, and whoever takes an entry out of it dooms it.
+    There is no lock: a signal handler or a finalizer may read in a thread that is in the middle of
+    ``acquire``, and wait for another thread that needs a descriptor too, which would be a deadlock. Instead,
+    each step is one operation of a dict, and the thread that removes an entry dooms it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -154,7 +156,7 @@ class DescriptorPool:
         except OSError as error:
             if error.errno != errno.EMFILE or not self._entries:
                 raise
-        # Others took what the process may open; what lies idle here can be opened again later.
+        # The process has no descriptors left; those that are idle here can be opened again later.
         self._evict(0)
         return file.reopen()
 
@@ -173,22 +175,20 @@ class DescriptorPool:
 class File:
     """A path, and the identity that the file had when it was inspected.
 
-    ``size`` bytes of it count. Without an ``identity`` it is taken now, and the file may grow.
+    Only the first ``size`` bytes are read. By default ``identity`` is that of now, and the file may grow.
     """
 
     def __init__(self, path: str, size: int, identity: Identity | None = None) -> None:
         self.path = path
         self.size = size
-        fd = self._open()
+        fd, status = self._open()
         try:
-            status = os.fstat(fd)
-            self._check_regular(status)
             self.key: _Key = self._key(fd, status)
             self._identity = identity or Identity.of(status, samples=())
             self.seen = self._identity.size, self._identity.mtime_ns
-            """Size and modification time that were last found to be right."""
+            """Size and modification time at the last check that passed."""
             self.entry: Entry | None = None
-            """The descriptor of the last read, which may have been closed since."""
+            """The descriptor of the last read; it may have been closed since."""
             if not self._identity.same_file(status):
                 raise self._replaced()
             self._check(fd, status)
@@ -203,11 +203,9 @@ class File:
         return entry
 
     def reopen(self) -> int:
-        """A new descriptor of the same file, or an error where another one has taken its place."""
-        fd = self._open()
+        """A new descriptor of the same file; an error if another file has taken its place."""
+        fd, status = self._open()
         try:
-            status = os.fstat(fd)
-            self._check_regular(status)
             if self.key != self._key(fd, status):
                 raise self._replaced()
             self._check(fd, status)
@@ -216,25 +214,24 @@ class File:
             raise
         return fd
 
-    def _open(self) -> int:
-        # Should a pipe have taken the file's place, opening it must not wait for a writer.
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    def _open(self) -> tuple[int, os.stat_result]:
         with errors.read_errors(self.path):
-            return os.open(self.path, flags)
+            fd = os.open(self.path, READ_FLAGS)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
+        return fd, status
 
     def _key(self, fd: int, status: os.stat_result) -> _Key:
         return self.path, status.st_dev, status.st_ino, _generation(fd)
 
-    def check(self, entry: Entry) -> None:
-        """Raise if the file was written to or truncated since it was opened.
+    def check(self, fd: int) -> None:
+        """Raise if the file, open as ``fd``, was written to or truncated since it was opened.
 
-        After a read, so that what was read cannot be newer than the check; for a mapping before it too, since
-        it would die of SIGBUS where the file has shrunk.
+        Called after a read, so that what was read cannot be newer than the check; with a mapping before it
+        too, since to read one of a file that has shrunk ends the process with SIGBUS.
         """
-        self._check(entry.fd, os.fstat(entry.fd))
-
-    def check_descriptor(self, fd: int) -> None:
-        """``check``, for those who know the number alone."""
         self._check(fd, os.fstat(fd))
 
     def check_path(self) -> None:
@@ -242,18 +239,14 @@ class File:
         try:
             status = os.stat(self.path)
         except OSError:
-            return  # deleted: who has it open still reads the old one
+            return  # deleted: readers that have it open still read it
         with self.opened() as entry:
             if self.key[1:3] != (status.st_dev, status.st_ino):
                 raise self._replaced()
-            self.check(entry)
+            self.check(entry.fd)
 
     def _replaced(self) -> errors.FileChangedError:
         return errors.changed(self.path, "was replaced by another file since it was opened; open it again")
-
-    def _check_regular(self, status: os.stat_result) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            raise errors.UnsupportedError(f"{self.path}: is not a regular file any more; open it again")
 
     def _check(self, fd: int, status: os.stat_result) -> None:
         seen = status.st_size, status.st_mtime_ns
@@ -282,9 +275,9 @@ def _time(nanoseconds: int) -> str:
 
 
 def _generation(fd: int) -> int:
-    """Tells a file from an older one with the same inode number, which ext4 gives out again at once.
+    """The generation of an inode, since ext4 reuses inode numbers at once; 0 where it is not known.
 
-    0 where the file system does not say. ``FS_IOC_GETVERSION`` of linux/fs.h.
+    ``FS_IOC_GETVERSION`` of linux/fs.h.
     """
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64", "riscv64"):
         return 0
@@ -297,10 +290,10 @@ def _generation(fd: int) -> int:
 
 
 def _limit() -> int:
-    """A quarter of what the process may open, and never more than 512."""
+    """A quarter of the files that the process may open, and at most 512."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit that Python can ask for
+    except ImportError:  # Windows: Python cannot ask for a limit
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if soft == resource.RLIM_INFINITY else max(8, min(512, soft // 4))
@@ -308,5 +301,4 @@ def _limit() -> int:
 
 _USES = count(1)
 POOL = DescriptorPool(_limit())
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=POOL.after_fork)
+after_fork(POOL.after_fork)

@@ -1,4 +1,4 @@
-"""Extents: which bytes of a file go where in a buffer, in an order that suits a disk."""
+"""Extents: ranges of bytes of a file and their places in a buffer, in an order that suits a disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 AHEAD = 16 * 2**20
 """Bytes of page cache that the hints of one read may request at once."""
 
-LONGEST = 2**20  # one request: long enough for full speed, short enough that several are in the queue
+LONGEST = 2**20  # bytes per request: enough for full speed, and few enough for several in the queue
 
 
 @dataclass(slots=True)  # not frozen: that takes as long as a read
@@ -30,7 +30,7 @@ class Extents:
 
     @classmethod
     def of_rows(cls, offsets: Ints, width: int) -> Extents:
-        """``width`` bytes each, one after another in the buffer; all but the offsets is prepared once."""
+        """Extents of ``width`` bytes, one after another in the buffer; all but the offsets is cached."""
         return cls(offsets, *_rows(len(offsets), width), len(offsets) * width)
 
     @classmethod
@@ -58,12 +58,12 @@ class Extents:
         return int(self.offsets[0]), out[target : target + int(self.lengths[0])]
 
     def window(self, first: int, count: int, nbytes: int, overhead: int = 0) -> Extents:
-        """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but one extent at least.
+        """From ``first`` on, at most ``count`` extents and ``nbytes`` bytes, but at least one extent.
 
-        ``overhead`` is added to each extent's length: reading it touches whole pages.
+        ``overhead`` is added to the length of each extent, since reading it touches whole pages.
         """
         if not first and len(self) <= count and self.nbytes + len(self) * overhead <= nbytes:
-            return self  # nearly always so: a batch, a chunk
+            return self  # the usual case: a batch, a chunk
         some = self[first : first + count]
         ends = np.cumsum(some.lengths + overhead)
         if ends[-1] <= nbytes:
@@ -79,12 +79,12 @@ class Extents:
         nth = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         start = nth * LONGEST
         offsets = self.offsets[owner] + start
-        order = np.argsort(offsets, kind="stable")  # pieces of extents that overlap lie among each other
+        order = np.argsort(offsets, kind="stable")  # pieces of overlapping extents are not in order
         targets, lengths = self.targets[owner] + start, np.minimum(self.lengths[owner] - start, LONGEST)
         return Extents(offsets[order], targets[order], lengths[order])
 
     def shares(self, parts: int) -> list[Extents]:
-        """About equal shares by bytes, each a run of neighbours."""
+        """Shares of about equal numbers of bytes, each of consecutive extents."""
         ends = np.cumsum(self.lengths)
         cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
         borders = [0, *cuts.tolist(), len(self)]
@@ -106,9 +106,9 @@ def _rows(count: int, width: int) -> tuple[Ints, Ints]:
 def of_records(offsets: Ints, width: int, *, ordered: bool = True) -> Extents:
     """Extents of records of ``width`` bytes at ``offsets``, one after another in the buffer.
 
-    They come sorted by place in the file; records that are neighbours both there and in the buffer become
-    one extent, and long ones are cut, so that a contiguous block is a few requests in the queue at once.
-    With ``ordered=False`` they come as they are: what is in the page cache can be read in any order.
+    They are sorted by offset. Records that are neighbours both in the file and in the buffer become one
+    extent, and long ones are cut, so that a contiguous block is a few requests in the queue at once. With
+    ``ordered=False`` they stay as they are: cached data can be read in any order.
 
     >>> of_records(np.array([30, 0, 10, 20]), 10)
     Extents(offsets=array([ 0, 30]), targets=array([10,  0]), lengths=array([30, 10]))

@@ -1,4 +1,4 @@
-"""What a kind of storage implements: objects that are open, and answers about those that are not."""
+"""The interface of a kind of storage: open objects, and questions about paths."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Store(ABC):
     path
         Its absolute path.
     identity
-        What it was when it was opened.
+        Its identity when it was opened.
     """
 
     local: ClassVar[bool] = False
-    """Whether ``path`` is one that other libraries can open."""
+    """Whether other libraries can open ``path``."""
 
     def __init__(self, path: str, identity: Identity) -> None:
         self.path = path
@@ -48,12 +48,12 @@ class Store(ABC):
 
     @cached_property
     def head(self) -> bytes:
-        """The first ``HEAD`` bytes, which tell most formats."""
+        """The first ``HEAD`` bytes, which identify most formats."""
         return self.read_some(0, HEAD)
 
     @abstractmethod
     def read_some(self, offset: int, count: int) -> bytes:
-        """Up to ``count`` bytes at ``offset``; fewer only where the object ends."""
+        """Up to ``count`` bytes at ``offset``; fewer only at the end of the object."""
 
     def read(self, offset: int, count: int, what: str = "data") -> bytes:
         """Exactly ``count`` bytes at ``offset``; a ``TruncatedFileError`` where the object has fewer.
@@ -66,7 +66,7 @@ class Store(ABC):
             Number of bytes. Checked against the size before anything is allocated, since it may come from a
             damaged file.
         what
-            What the bytes are, for the error.
+            A description of the bytes, for the error.
         """
         if offset + count > self.size:
             raise TruncatedFileError(
@@ -82,7 +82,7 @@ class Store(ABC):
         return data
 
     def stream(self) -> io.BufferedReader:
-        """The object as a binary file, for parsers that read one from front to back."""
+        """The object as a binary file, for parsers that read from front to back."""
         return io.BufferedReader(Stream(self), _STREAM_BUFFER)
 
 
@@ -124,7 +124,7 @@ class Stream(io.RawIOBase):
 
 
 class Peek(NamedTuple):
-    """A file at first sight: what one look at thousands of shards may cost."""
+    """What is read of a file to recognise it, little enough for thousands of shards."""
 
     path: str
     head: bytes
@@ -147,7 +147,7 @@ class Entry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The names in a folder, hidden ones included, in no order."""
+    """The names in a folder, with hidden ones, in any order."""
 
     files: list[str]
     folders: list[str]
@@ -168,11 +168,11 @@ class Filesystem(ABC):
     appends: ClassVar[bool] = True
     """Whether a file may grow in place, as lowtide's own writer lets it."""
     lists_at_once: ClassVar[bool] = False
-    """Whether to list a folder costs no more than to ask about one file in it."""
+    """Whether listing a folder costs no more than asking about one file in it."""
 
     @abstractmethod
     def recognises(self, path: str) -> bool:
-        """Whether ``path`` is one of this file system's."""
+        """Whether ``path`` belongs to this file system."""
 
     @abstractmethod
     def absolute(self, path: str) -> str:
@@ -180,7 +180,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def real(self, path: str) -> str:
-        """``path`` with symbolic links resolved, also where nothing is there."""
+        """``path`` with symbolic links resolved, even if nothing is there."""
 
     @abstractmethod
     def open(self, path: str) -> AbstractContextManager[Store]:
@@ -195,43 +195,43 @@ class Filesystem(ABC):
         return [self.peek(path) for path in paths]
 
     def expected(self, path: str, size: int) -> Identity | None:
-        """The identity of a file of which an index says that it is there and has ``size`` bytes.
+        """The identity of a file that has ``size`` bytes according to an index; compared at the first read.
 
-        None where looking is cheap. Else it is compared when the file is first read.
+        None where looking at the file is cheap.
         """
         return None
 
     def open_reader(self, path: str, size: int, identity: Identity | None) -> Reader | None:
-        """A reader of rows and tokens; None for those of ``READERS``, which read local files."""
+        """A reader of rows and tokens; None to use those of ``READERS``, which read local files."""
         return None
 
     @abstractmethod
     def entry(self, path: str, follow: bool) -> Entry | None:
-        """What is at ``path``, or what it links to if ``follow``; None if nothing is."""
+        """What is at ``path``, or with ``follow`` what it links to; None if nothing is there."""
 
     @abstractmethod
     def list_folder(self, path: str) -> Listing:
         """The names in a folder."""
 
     def has_file(self, path: str) -> bool:
-        """Whether anything is at ``path``, in as few requests as that takes."""
+        """Whether anything is at ``path``, with as few requests as possible."""
         try:
             return self.entry(path, False) is not None
         except (OSError, ValueError):
             return False
 
     def files_below(self, path: str) -> list[Found]:
-        """Every file below a folder, in no order; not those that are still being written."""
+        """All files below a folder in any order, except those that are still being written."""
         raise NotImplementedError
 
     @abstractmethod
     def glob(self, pattern: str) -> list[str]:
-        """The files that match ``pattern``, in no order."""
+        """The files that match ``pattern``, in any order."""
 
     def delete(self, path: str) -> None:
-        """Remove a file; nothing happens if there is none."""
+        """Remove a file, if it exists."""
         raise NotImplementedError
 
     @abstractmethod
     def make_folder(self, path: str) -> None:
-        """Create a folder and those above it, unless they are there."""
+        """Create a folder and its parents, unless they exist."""

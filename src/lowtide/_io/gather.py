@@ -13,7 +13,7 @@ from lowtide._io.pending import Outcome, Pending, combined, every
 from lowtide._io.pread import PreadReader, read_many
 from lowtide._io.reader import Reader
 
-_PAGES = 8192  # what reading an extent touches besides itself
+_PAGES = 8192  # bytes that reading an extent touches beside it
 
 
 def gather(
@@ -26,45 +26,41 @@ def gather(
     numbers = sorted(set(which.tolist()))
     if len(numbers) == 1:
         return readers[numbers[0]].submit(extents, out, ahead=ahead)
-    joint = _Joint({number: readers[number] for number in numbers}, out)
-    if joint.flags is None:
+    preads = {number: reader for number in numbers if isinstance(reader := readers[number], PreadReader)}
+    flags = {reader.flags for reader in preads.values()}
+    together = flags.pop() if len(flags) == 1 and len(preads) == len(numbers) else None
+    if together is None:
         parts = [readers[number].submit(extents[which == number], out, ahead=ahead) for number in numbers]
         return every(parts).then(combined)
+    joint = _Joint(preads, out, *together)
     if len(extents.window(0, DEPTH, ahead, overhead=_PAGES)) == len(extents):
         return joint.submit(which, extents)
     return Pending(joint.read, which, extents, ahead)
 
 
 class _Joint:
-    """Several files that are read into one buffer."""
+    """Several files that are read into one buffer, with the same flags."""
 
-    def __init__(self, readers: Mapping[int, Reader], out: Bytes) -> None:
-        self._readers = {
-            number: reader for number, reader in readers.items() if isinstance(reader, PreadReader)
-        }
-        self._out = out
-        flags = {reader.flags for reader in self._readers.values()}
-        self.flags = flags.pop() if len(flags) == 1 and len(self._readers) == len(readers) else None
-        """Flags of reads that do not wait, and of those that do; None if the files have nothing in common."""
+    def __init__(self, readers: Mapping[int, PreadReader], out: Bytes, nowait: int, waiting: int) -> None:
+        self._readers, self._out = readers, out
+        self._nowait, self._waiting = nowait, waiting
 
     def submit(self, which: Ints, extents: Extents) -> Pending[Outcome]:
-        """Ask every file for its part without waiting; what is pending is what was not cached."""
-        assert self.flags is not None
-        late = np.flatnonzero(self._read(which, extents, self.flags[0]) != extents.lengths)
+        """Read what is cached of every file; the rest is pending."""
+        late = np.flatnonzero(self._read(which, extents, self._nowait) != extents.lengths)
         if not len(late):
             return Pending.of(Outcome(0, len(extents)))
         return Pending(self._finish, which[late], extents[late], len(extents))
 
     def _finish(self, which: Ints, late: Extents, total: int) -> Outcome:
-        assert self.flags is not None
-        results = self._read(which, late, self.flags[1])
+        results = self._read(which, late, self._waiting)
         for i in np.flatnonzero(results != late.lengths).tolist():
-            # The file's own reader continues, or reports what is wrong with the file.
+            # The file's own reader continues, or raises the error.
             self._readers[int(which[i])].submit(late[i : i + 1], self._out).wait()
         return Outcome(len(late), total)
 
     def read(self, which: Ints, extents: Extents, ahead: int) -> Outcome:
-        """One window after another, each as large as the hints may be."""
+        """Read window by window, each as large as the hints may be."""
         first = 0
         outcomes = []
         while first < len(extents):

@@ -1,8 +1,8 @@
-"""How much of a file is published while an append to it is under way.
+"""The published size of a file to which rows are being appended.
 
-The writer appends in place. Before the first new byte it puts a journal, ``<path>.appending`` with
-``{"size": N}``, beside the file, and takes it away when the new rows are on disk and counted. A reader that
-meets the journal trusts what was published before it: the first N bytes.
+The writer appends in place. Before the first new byte it creates a journal beside the file,
+``<path>.appending`` with ``{"size": N}``, and removes it when the new rows are on disk and counted. A reader
+that finds the journal reads only what was published before: the first N bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_JOURNAL = 4096  # {"size": N} takes about 30 bytes
 
 
 def published_size(path: str, stat_size: int) -> int:
-    """Bytes of ``path`` that may be read: all ``stat_size`` of them, or those that a journal vouches for.
+    """The bytes of ``path`` that may be read: all ``stat_size`` of them, or as many as its journal lists.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def published_size(path: str, stat_size: int) -> int:
 
 
 def journal_size(path: str) -> int | None:
-    """The size in the journal of ``path``, or None when no append is under way.
+    """The size in the journal of ``path``, or None if no append is under way.
 
     >>> journal_size("nothing-here.npy") is None
     True
@@ -66,7 +66,7 @@ def _parse(journal: str, text: bytes) -> int:
     size = content.get("size") if isinstance(content, dict) else None
     if type(size) is not int or size < 0:
         raise FormatError(
-            f'{journal}: a journal of an append holds {{"size": N}}, found {brief(text, 60)}; '
+            f'{journal}: is not the journal of an append (found {brief(text, 60)}, expected {{"size": N}}); '
             f"if no append is under way, delete this journal"
         )
     return size

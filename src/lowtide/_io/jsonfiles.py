@@ -1,7 +1,7 @@
-"""JSON from files that somebody else wrote: parsed in bounded memory, or refused with lowtide's own errors.
+"""JSON from untrusted files, parsed in bounded memory or refused with lowtide's own errors.
 
-``json.loads`` alone takes thirty times a file's size in memory, raises ``RecursionError`` for what is nested
-too deep, keeps the last of two equal keys, and accepts NaN and lone surrogates.
+``json.loads`` alone takes thirty times a file's size in memory, raises ``RecursionError`` for deeply nested
+values, keeps the last of two equal keys, and accepts NaN and lone surrogates.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from lowtide._printable import brief
 from lowtide.errors import FormatError
 
 MAX_MEMORY = 256 * 2**20
-"""Bytes that a document may take as Python objects, by an estimate from above."""
+"""Bytes that a document may take as Python objects, by an upper bound."""
 MAX_DEPTH = 100
-"""Levels of lists and objects inside each other: more than any format needs, fewer than pickle can take."""
+"""Levels of nested lists and objects: more than any format needs, fewer than pickle can process."""
 
-# What each of these characters adds at most, as CPython 3.11 allocates while json.loads runs: a list or dict,
-# an element and its pointer, a key with its pair and its place in the table.
+# The bytes that CPython 3.11 allocates at most for each of these characters in json.loads: a list or dict, an
+# element and its pointer, a key with its pair and its place in the table.
 _COSTS = {b"[": 120, b"{": 120, b",": 72, b":": 240}
 _MAX_DIGITS = 100
 _WIDE = re.compile(rb"[\xf0-\xf4]")
@@ -40,7 +40,7 @@ def load(path: str | os.PathLike[str], *, limit: int, what: str, memory: int = M
         if store.size > limit:
             raise FormatError(
                 f"{store.path}: cannot read the {what} ({store.size} bytes, expected at most {limit}); "
-                "check that this is the file that is meant"
+                "check that this is the intended file"
             )
         data = store.read(0, store.size, what)
         return parse(data, store.path, what, memory)
@@ -60,7 +60,7 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
     if memory > limit:
         raise FormatError(
             f"{where} (its values take about {memory} bytes of memory, expected at most {limit}); "
-            "check that this is the file that is meant"
+            "check that this is the intended file"
         )
     try:
         value = json.loads(
@@ -71,7 +71,7 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
             parse_constant=_refuse,
         )
         _check_depth(value)
-        if _SURROGATE.search(data):  # mostly one of a pair, which is one character
+        if _SURROGATE.search(data):  # usually a pair, which is one character; a lone one cannot be encoded
             json.dumps(value, ensure_ascii=False).encode("utf8")
     except (ValueError, RecursionError) as error:
         problem = "nested too deep" if isinstance(error, RecursionError) else str(error)
@@ -83,7 +83,7 @@ def parse(data: bytes, path: str | os.PathLike[str], what: str, limit: int = MAX
 
 
 def invalid(where: str, value: object, expected: str, remedy: str = "write the file again") -> FormatError:
-    """The error for a value that a file of this format cannot have; ``where`` is the file and the place.
+    """The error for a value that is not allowed in a file of this format; ``where`` is file and place.
 
     >>> print(invalid("corpus.json: eos", -1, "an integer >= 0"))
     corpus.json: eos is invalid (found -1, expected an integer >= 0); write the file again
@@ -92,8 +92,8 @@ def invalid(where: str, value: object, expected: str, remedy: str = "write the f
 
 
 def memory_of(data: bytes) -> int:
-    """What parsing JSON takes at most, in bytes, as objects and text."""
-    # A str is as wide as its widest character, and there are two: the text, and its parts; the bytes too.
+    """The most memory, in bytes, that parsing JSON takes for objects and text."""
+    # A str is as wide as its widest character. There are two, the text and its parts, and the bytes.
     width = 1 if data.isascii() else 4 if _WIDE.search(data) else 2
     return sum(data.count(mark) * cost for mark, cost in _COSTS.items()) + 2 * (1 + width) * len(data)
 

@@ -1,4 +1,4 @@
-"""Readers that copy from a mapping: what is well known, and what lowtide is measured against."""
+"""Readers that copy from a mapping: the well-known ways, which lowtide is measured against."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lowtide._io.identity import Identity
 from lowtide._io.pagecache import FAULT_AROUND, FOLIO, drop_extents
 from lowtide._io.pending import Outcome, Pending
 
-_MAPPED_AT_ONCE = 4 * 2**20  # what `remap` and `advise` may have mapped before they release it
+_MAPPED_AT_ONCE = 4 * 2**20  # bytes that `remap` and `advise` may map before they release them
 
 
 class RemapReader:
     """Copies from a new mapping for each piece: the first of the two usual workarounds.
 
-    A page fault maps a row's cached neighbours too, so pieces have few enough rows that all of it stays
-    within about 4 MiB.
+    A page fault also maps the cached neighbours of a row, so the number of rows of a piece is limited, to map
+    about 4 MiB at most.
     """
 
     name = "remap"
-    parallel = False  # what is mapped at once is bounded for one thread
+    parallel = False  # the bound on mapped bytes is for one thread
     overlaps = False
     _how = "map per piece"
     _can_drop = True
@@ -56,7 +56,7 @@ class RemapReader:
             with self._file.opened() as entry:
                 with errors.read_errors(self._file.path):  # no room for it, or a file system without mappings
                     self._copy_pieces(entry, extents, out, at_once)
-                    self._file.check(entry)
+                    self._file.check(entry.fd)
                 if self.drops:
                     drop_extents(entry.fd, extents)
         return Outcome(len(extents), len(extents))
@@ -64,14 +64,14 @@ class RemapReader:
     def _copy_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
         """Touch, copy and release, ``at_once`` bytes of mapped pages at a time.
 
-        How much one fault maps is the kernel's choice: 64 KiB of neighbours by default, a whole large folio
-        (up to 2 MiB) since Linux 6.18. So it is observed, and the pieces are cut to what was seen.
+        The kernel decides how much one fault maps: 64 KiB of neighbours by default, a whole large folio (up
+        to 2 MiB) since Linux 6.18. So it is measured, and limits the rows of the next piece.
         """
         first = 0
         while first < len(extents):
             piece = extents.window(first, max(1, at_once // self._mapped_per_row), at_once)
             first += len(piece)
-            self._file.check(entry)
+            self._file.check(entry.fd)
             start = int(piece.offsets.min()) // FOLIO * FOLIO
             stop = min(self._file.size, -(-int((piece.offsets + piece.lengths).max()) // FOLIO) * FOLIO)
             self._copy_piece(entry, piece, out, start, stop)
@@ -84,9 +84,9 @@ class RemapReader:
             unmap(mapped)
 
     def _copy_watched(self, fd: int, mapped: mmap.mmap, start: int, piece: Extents, out: Bytes) -> None:
-        """Copy a piece, and learn how much one row of it maps."""
+        """Copy a piece, and measure how much one row of it maps."""
         before = _file_pages()
-        if self.drops:  # nothing may stay behind: read what is needed and not the megabytes around it
+        if self.drops:  # read what is needed, and not the megabytes around it, which would stay cached
             mapped.madvise(mmap.MADV_RANDOM)
             for offset, _, length in piece.rows():
                 os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
@@ -96,7 +96,7 @@ class RemapReader:
             self._mapped_per_row = FAULT_AROUND
             return
         seen = max(mmap.PAGESIZE, (after - before) * mmap.PAGESIZE // len(piece))
-        # At once when it is more than expected; slowly back, since the next rows may lie in larger folios.
+        # Raised at once, and lowered slowly, since the next rows may be in larger folios.
         self._mapped_per_row = max(seen, self._mapped_per_row * 3 // 4)
 
     def check(self) -> None:
@@ -133,7 +133,7 @@ class MemmapReader(RemapReader):
     _can_drop = False  # pages that are mapped cannot be dropped
 
     def _copy_pieces(self, entry: Entry, extents: Extents, out: Bytes, at_once: int) -> None:
-        self._file.check(entry)
+        self._file.check(entry.fd)
         _copy(entry.mapping(self._file.size), 0, extents, out)
 
 
@@ -150,8 +150,8 @@ def _copy(mapped: mmap.mmap, start: int, extents: Extents, out: Bytes) -> None:
     """Copy extents from a mapping of the file that starts at byte ``start``."""
     width = int(extents.lengths[0])
     if len(extents) > 1 and width <= mmap.PAGESIZE and (extents.lengths == width).all():
-        # One record at every byte: an index then is an offset, and NumPy's gather does the loop. It copies
-        # twice, which long records would not be worth.
+        # With one record at every byte an index is an offset, and NumPy's gather does the loop. It copies
+        # twice, which is not worth it for long records.
         record = np.dtype((np.void, width))
         source = np.ndarray((len(mapped) - width + 1,), record, mapped, strides=(1,))
         records = np.ndarray((len(out) - width + 1,), record, out, strides=(1,))

@@ -1,4 +1,4 @@
-"""Dirty pages in bounds: what was written goes to disk while more is written."""
+"""Bounds on dirty pages: they are written to disk while more is written."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import threading
 import weakref
 
 from lowtide._io.pagecache import evict
+from lowtide._io.system import after_fork
 
-_PACE = 8 * 2**20  # bytes written before the kernel is set to write them out
+_PACE = 8 * 2**20  # bytes written before the kernel starts to write them out
 _WAIT_WRITE_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
 _WRITE = 2
 
 
 class Pace:
-    """Keeps what is written but not yet on disk small, however much is written.
+    """Keeps few bytes dirty, however many are written.
 
-    Without it the kernel lets dirty pages pile up to a fifth of memory, all charged to the container.
+    Without it the kernel lets dirty pages grow to a fifth of memory, all charged to the container.
     """
 
     def __init__(self, fd: int, start: int = 0) -> None:
         self._fd = fd
-        self._started = start  # set to be written out up to here
+        self._started = start  # the kernel writes out up to here
         self._done = start  # on disk up to here
 
     def wrote(self, end: int) -> None:
@@ -44,21 +45,21 @@ class Pace:
 class ScatteredPace:
     """``Pace`` for writes at any place, by several threads.
 
-    A few bytes make a whole page dirty, so pages are what is counted.
+    It counts pages, since a few bytes make a whole page dirty.
     """
 
     def __init__(self) -> None:
         self._unlock()
         self._dirty = 0
         self._first, self._end = sys.maxsize, 0
-        self._older: tuple[int, int] | None = None  # set to be written out before
+        self._older: tuple[int, int] | None = None  # the span that is being written out
         _SCATTERED.add(self)
 
     def _unlock(self) -> None:
         self._lock = threading.RLock()  # a signal handler may write in a thread that is inside
 
     def wrote(self, fd: int, first: int, end: int, nbytes: int, records: int) -> None:
-        """``nbytes`` in ``records`` runs have been written, all of them between ``first`` and ``end``."""
+        """``nbytes`` in ``records`` runs have been written, all between ``first`` and ``end``."""
         page = mmap.PAGESIZE
         with self._lock:
             self._dirty += min(nbytes + 2 * records * page, end - first + 2 * page)
@@ -74,11 +75,12 @@ class ScatteredPace:
 
 def _sync_range(fd: int, offset: int, length: int, flags: int) -> None:
     if _SYNC_FILE_RANGE is not None:
-        _SYNC_FILE_RANGE(fd, offset, length, flags)  # errors come back from the fsync at the end
+        _SYNC_FILE_RANGE(fd, offset, length, flags)  # the fsync at the end reports errors
     elif flags == _WAIT_WRITE_WAIT:
         os.fsync(fd)
 
 
+@after_fork
 def _after_fork() -> None:
     """A thread of the parent may have held a lock when it forked."""
     for pace in _SCATTERED:
@@ -86,8 +88,6 @@ def _after_fork() -> None:
 
 
 _SCATTERED: weakref.WeakSet[ScatteredPace] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 _SYNC_FILE_RANGE = None
 if sys.platform == "linux":
     _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lowtide._io.extents import Extents
 
 FAULT_AROUND = 64 * 2**10
-"""What one page fault maps of a file's cached neighbours, by Linux's default."""
+"""Bytes of cached neighbours that one page fault maps by default on Linux."""
 FOLIO = 2 * 2**20
-"""The most that one page fault maps: a huge page."""
+"""The most bytes that one page fault maps: a huge page."""
 
 # The system call number is the same on every architecture that got it after the tables were unified.
 _CACHESTAT = 451
@@ -58,7 +58,7 @@ def resident(path: str | os.PathLike[str]) -> tuple[int, str] | None:
 
 
 def resident_fd(fd: int) -> tuple[int, str] | None:
-    """As ``resident``, of an open file."""
+    """``resident`` of an open file."""
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode) or _libc is None:
         return None
@@ -72,9 +72,9 @@ def resident_fd(fd: int) -> tuple[int, str] | None:
 
 
 def drop(path: str | os.PathLike[str]) -> None:
-    """Evict ``path`` from the page cache, as far as nobody has it mapped.
+    """Evict ``path`` from the page cache, except for pages that are mapped; for cold measurements.
 
-    For cold measurements. Dirty pages are written first, since the kernel skips them.
+    Dirty pages are written first, since the kernel skips them.
     """
     if not hasattr(os, "posix_fadvise"):
         raise UnsupportedError(
@@ -90,18 +90,24 @@ def drop(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
+def advise(fd: int, *, random: bool) -> None:
+    """Turn the kernel's own read-ahead off for random reads, or on for reads in order."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+
+
 def evict(fd: int, offset: int = 0, length: int = 0) -> None:
-    """Evict clean pages of an open file, up to its end by default; nothing where the system cannot."""
+    """Evict clean pages of an open file, by default up to its end, where the system can."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
 
 
 def drop_range(fd: int, start: int, stop: int) -> None:
-    """Evict what one of many reads in order has read.
+    """Evict the bytes of one of many reads in order.
 
-    The kernel keeps a folio of which only a part is in the range, so the range starts early, for the one that
-    straddled the end of the last range: by two folios, since there may be a gap between the ranges, such as
-    what follows a column in its row. It ends at ``stop``: behind that is what was read ahead.
+    The kernel keeps a folio that is only partly in the range, so the range starts earlier, for the folio that
+    crossed the end of the last range: by two folios, since there may be a gap between ranges, such as the
+    rest of a row after a column. It ends at ``stop``: what follows was read ahead.
     """
     start = max(0, start - 2 * FOLIO)
     evict(fd, start, stop - start)
@@ -127,15 +133,15 @@ def _by_cachestat(fd: int) -> int | None:
 
 
 def _cachestat_works() -> bool:
-    """Tell a call that is forbidden altogether from a file that is not ours."""
+    """Distinguish a call that is always forbidden from a file of another user."""
     assert _libc is not None
-    # A bad descriptor says EBADF where the call exists and ENOSYS or EPERM where it does not.
+    # A bad descriptor gives EBADF where the call exists, and ENOSYS or EPERM where it does not.
     _libc.syscall(_CACHESTAT, -1, ctypes.byref(_Range(0, 0)), ctypes.byref(_Counts()), 0)
     return ctypes.get_errno() == errno.EBADF
 
 
 def _by_mincore(fd: int, about: os.stat_result) -> int | None:
-    # For a file that is neither ours nor writable, mincore answers "all of it": worse than no answer.
+    # For a read-only file of another user, mincore reports every page as resident: worse than no answer.
     if _libc is None or not (os.geteuid() in (0, about.st_uid) or os.access(f"/proc/self/fd/{fd}", os.W_OK)):
         return None
     _libc.mmap.restype = ctypes.c_void_p

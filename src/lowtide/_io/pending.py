@@ -1,4 +1,4 @@
-"""Pending: a read that was submitted, and what it found out when it was waited for."""
+"""Pending: a read that was submitted, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ U = TypeVar("U")
 
 
 class Outcome(NamedTuple):
-    """What a read of several extents found out about the page cache."""
+    """How many extents of a read were in the page cache."""
 
     late: int = 0
-    """Extents that were not in the page cache. A reader that cannot know it counts all of them."""
+    """Extents that were not in the page cache. A reader that cannot know counts all of them."""
     total: int = 0
-    """Extents in all."""
+    """All extents."""
 
     @property
     def cached(self) -> bool:
-        """Whether nearly all were cached: now and then a page is busy, though it is there."""
+        """Whether nearly all were cached: sometimes a cached page is busy."""
         return 16 * self.late <= self.total
 
 
 def combined(outcomes: Iterable[Outcome]) -> Outcome:
-    """One outcome of several reads.
+    """The outcome of several reads together.
 
     >>> combined([Outcome(1, 10), Outcome(0, 5)])
     Outcome(late=1, total=15)
@@ -40,7 +40,7 @@ class Pending(Generic[T]):
 
     ``done`` is True if ``wait()`` returns without waiting for a device. A caller with several reads submits
     all of them before it waits for the first, so that the device is never idle between them. After ``wait()``
-    has returned or raised, and when the object was dropped, nothing writes to the caller's buffer any more.
+    has returned or raised, and after the object was dropped, nothing writes to the caller's buffer any more.
 
     >>> Pending(pow, 3, 2).then(str).wait()
     '9'
@@ -58,12 +58,12 @@ class Pending(Generic[T]):
         self._steps: tuple[Callable[[Any], Any], ...] = ()
         self.done = done
         self.beside = beside
-        """Whether several threads may wait at once, each for one of its kind."""
+        """Whether several threads may wait at the same time, each for its own pending."""
 
     @classmethod
     def of(cls, result: T) -> Pending[T]:
-        """A result that is here already."""
-        return cls(_itself, result, done=True)
+        """A result that is known already."""
+        return cls(lambda: result, done=True)
 
     def wait(self) -> T:
         """Finish it, and return the result."""
@@ -80,17 +80,10 @@ class Pending(Generic[T]):
 
 
 def every(pendings: Sequence[Pending[T]]) -> Pending[list[T]]:
-    """One pending for several: their results in a list.
+    """One pending for several, with a list of their results.
 
     >>> every([Pending.of(1), Pending(abs, -2)]).wait()
     [1, 2]
     """
-    return Pending(_wait_for, pendings, done=all(pending.done for pending in pendings))
-
-
-def _wait_for(pendings: Sequence[Pending[T]]) -> list[T]:
-    return [pending.wait() for pending in pendings]
-
-
-def _itself(result: T) -> T:
-    return result
+    done = all(pending.done for pending in pendings)
+    return Pending(lambda: [pending.wait() for pending in pendings], done=done)

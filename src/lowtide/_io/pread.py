@@ -1,4 +1,4 @@
-"""The reader ``pread``: reads into the caller's own memory, so that no page of the file is ever mapped."""
+"""The reader ``pread``: reads into the caller's memory, so that no page of the file is mapped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowtide._io.identity import Identity
 from lowtide._io.pending import Outcome, Pending, combined
 
 _PAGE = 4096
-_ALL_CHECKED = 8  # files of one read; looking at more would take as long as reading them
+_ALL_CHECKED = 8  # files of one read; checking more would take as long as reading them
 _CHECK_INTERVAL = 0.1  # seconds
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
@@ -28,9 +28,9 @@ _DONTCACHE = 0x80  # RWF_DONTCACHE, Linux 6.14; Python has no name for it yet
 class PreadReader:
     """Reads with ``preadv``, many extents per system call where the kernel has Linux AIO.
 
-    Every extent is first read with ``RWF_NOWAIT``. What is in the page cache is done by that; for the rest
-    the kernel has started to read and reports ``EAGAIN``, so that by the time of the second, blocking read
-    all of it is in the queue of the device. One code path, right for warm and for cold.
+    Every extent is first read with ``RWF_NOWAIT``. That copies what is in the page cache; for the rest the
+    kernel starts to read and reports ``EAGAIN``, so that all of it is in the queue of the device when the
+    second, blocking read starts. One code path serves warm and cold reads.
     """
 
     name = "pread"
@@ -40,7 +40,7 @@ class PreadReader:
     def __init__(self, path: str, size: int, drop: bool, identity: Identity | None = None) -> None:
         self._file = File(path, size, identity)
         with self._file.opened() as entry:
-            # Else the probes below, and every random row, would pull in megabytes of read-ahead.
+            # Otherwise the probes below, and every random row, would start megabytes of read-ahead.
             entry.advise(random=True)
             self._nowait = _NOWAIT if _supports(entry.fd, _NOWAIT) else 0
             self._dontcache = _DONTCACHE if drop and _supports(entry.fd, _DONTCACHE) else 0
@@ -67,11 +67,11 @@ class PreadReader:
         nbytes = extents.nbytes
         large = count > aio.DEPTH or (count > 1 and nbytes + 2 * _PAGE * count > ahead // 2)
         if large or not self._nowait or threads.workers_for(count, nbytes) > 1:
-            return Pending(self._read_all, extents, out, ahead)  # has enough in the queue by itself
+            return Pending(self._read_all, extents, out, ahead)  # fills the queue by itself
         with self._file.opened() as entry:
             entry.advise(random=True)
             late = self._read_cached(entry.fd, extents, out)
-            self._file.check(entry)
+            self._file.check(entry.fd)
             if late is None:
                 if self._drop_behind:
                     pagecache.drop_extents(entry.fd, extents)
@@ -97,14 +97,14 @@ class PreadReader:
                 self._read_fully(entry.fd, offset + got, out.reshape(-1).view(np.uint8)[got:])
             status = os.fstat(entry.fd)
             if (status.st_size, status.st_mtime_ns) != file.seen:
-                file.check(entry)
+                file.check(entry.fd)
             if self.drops:
                 pagecache.drop_range(entry.fd, offset, offset + out.nbytes)
         finally:
             entry.release()
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
-        """Window by window, each hinted before the one before it is waited for."""
+        """Read window by window, with hints for each before waiting for the one before it."""
         first = late = 0
         behind: Extents | None = None
         allowed = ahead // 2
@@ -118,27 +118,27 @@ class PreadReader:
                     self._read_rest(entry.fd, behind, out)
                 behind = missing
                 late += 0 if missing is None else len(missing)
-                # What is cached needs no hints: as long as all of it is, windows may be larger, and calls
-                # fewer.
+                # Cached data needs no hints: as long as all is cached, larger windows take fewer calls.
                 allowed = AHEAD if missing is None else ahead // 2
             if behind is not None:
                 self._read_rest(entry.fd, behind, out)
-            self._file.check(entry)
-            if self._drop_behind:
-                pagecache.drop_extents(entry.fd, extents)
+            self._check_read(entry.fd, extents)
         return Outcome(late, len(extents))
 
     def _finish(self, extents: Extents, late: Extents, out: Bytes) -> Outcome:
         with self._file.opened() as entry:
             entry.advise(random=True)
             self._read_rest(entry.fd, late, out)
-            self._file.check(entry)
-            if self._drop_behind:
-                pagecache.drop_extents(entry.fd, extents)
+            self._check_read(entry.fd, extents)
         return Outcome(len(late), len(extents))
 
+    def _check_read(self, fd: int, extents: Extents) -> None:
+        self._file.check(fd)
+        if self._drop_behind:
+            pagecache.drop_extents(fd, extents)
+
     def _submit_sequential(self, extents: Extents, out: Bytes) -> Pending[Outcome]:
-        """In order, the kernel's own read-ahead is at its best, and creates large pages besides."""
+        """Read in order, for which the kernel's read-ahead is best; it also creates large pages."""
         if len(extents) > 1:
             parts = [extents[i : i + 1] for i in range(len(extents))]
             return Pending(lambda: combined(self.submit(part, out, sequential=True).wait() for part in parts))
@@ -161,7 +161,7 @@ class PreadReader:
         return Outcome(1, 1)
 
     def _check_sequential(self, entry: Entry, offset: int, part: Bytes) -> None:
-        self._file.check(entry)
+        self._file.check(entry.fd)
         if self.drops:
             pagecache.drop_range(entry.fd, offset, offset + len(part))
 
@@ -171,7 +171,7 @@ class PreadReader:
         return combined(threads.in_threads(tasks))
 
     def _read_cached(self, fd: int, window: Extents, out: Bytes) -> Extents | None:
-        """Read what is cached, set the device to work on the rest, and return the rest if there is one."""
+        """Read what is cached, start to read the rest from the device, and return the rest, if any."""
         if self._nowait:
             results = read_many(fd, window, out, self._nowait | self._dontcache)
             if results is window.lengths:
@@ -193,7 +193,7 @@ class PreadReader:
             self._read_fully(fd, offset + got, out[target + got : target + length])
 
     def _read_fully(self, fd: int, offset: int, out: Bytes) -> None:
-        """The kernel may give less than was asked; only an empty answer is the end of the file."""
+        """Read until ``out`` is full: any read may be short, and an empty one is the end of the file."""
         view = out.data
         while len(view):
             try:
@@ -209,24 +209,24 @@ class PreadReader:
             view, offset = view[got:], offset + got
 
     def borrow(self) -> Entry:
-        """The descriptor, for reads that go over several files at once."""
+        """The descriptor, for reads of several files at once."""
         return self._file.opened()
 
     def check(self) -> None:
         self._file.check_path()
 
     def check_one_of(self, files: int, fd: int) -> None:
-        """``File.check`` after a read from ``files`` files: of many, each at most ten times per second."""
+        """``File.check`` after a read of several files; if they are many, at most ten times per second."""
         now = time.monotonic()
         if files <= _ALL_CHECKED or now - self._checked > _CHECK_INTERVAL:
             self._checked = now
-            self._file.check_descriptor(fd)
+            self._file.check(fd)
 
     @property
     def flags(self) -> tuple[int, int] | None:
         """The flags of reads that do not wait, and of reads that do.
 
-        None where flags are not enough: without ``RWF_NOWAIT``, or where reads must be dropped behind.
+        None if flags are not enough: without ``RWF_NOWAIT``, or to evict what was read.
         """
         if not self._nowait or self._drop_behind:
             return None
@@ -238,12 +238,12 @@ class PreadReader:
 
 @lru_cache(64)
 def _cached(count: int) -> Pending[Outcome]:
-    """So many extents, all of them from the page cache: made once, since each batch has the same number."""
+    """A finished read of so many cached extents: created once, since each batch has the same number."""
     return Pending.of(Outcome(0, count))
 
 
 def _supports(fd: int, flag: int) -> bool:
-    """Whether reads of this file take ``flag``: each file system decides for itself."""
+    """Whether reads of this file accept ``flag``, which depends on the file system."""
     if not flag:
         return False
     try:
@@ -256,7 +256,7 @@ def _supports(fd: int, flag: int) -> bool:
 
 
 def _read_if_cached(fd: int, offset: int, out: Bytes) -> int:
-    """Read into ``out`` what is cached from ``offset`` on, and return how many bytes that was."""
+    """Read into ``out`` what is cached from ``offset`` on, and return its number of bytes."""
     try:
         return os.preadv(fd, [out.data], offset, _NOWAIT)
     except OSError:  # BlockingIOError if nothing is; the waiting read reports anything else
@@ -264,7 +264,7 @@ def _read_if_cached(fd: int, offset: int, out: Bytes) -> int:
 
 
 def read_many(fd: int | Ints, extents: Extents, out: Bytes, flags: int) -> npt.NDArray[np.int64]:
-    """Bytes read, or a negative errno, for each extent of one descriptor or of one descriptor each."""
+    """Return the bytes read of each extent, or -errno; of one descriptor, or one descriptor per extent."""
     if len(extents) >= 8:
         results = aio.read(fd, extents, out, flags)
         if results is not None:

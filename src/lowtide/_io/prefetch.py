@@ -1,9 +1,8 @@
-"""A bounded number of results read ahead of their consumer, by one thread."""
+"""Read a bounded number of results ahead of their consumer, in one thread."""
 
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 import weakref
@@ -15,35 +14,36 @@ from typing import Any, Generic, TypeVar
 
 from lowtide._io import threads
 from lowtide._io.pending import Pending
+from lowtide._io.system import after_fork
 from lowtide.errors import BusyError
 
 T = TypeVar("T")
 
-_PATIENCE = 3  # times in a row that a consumer takes longer than an item, until a thread works meanwhile
+_PATIENCE = 3  # times in a row that a consumer takes longer than an item until a thread is used
 _BRIEF, _PAUSE = 0.001, 0.05  # seconds that a consumer works between items; between two looks of the thread
-_LOOKS = 8  # of the thread without finding a request, until it waits to be woken
-_WAITS = 32  # times in a row that a consumer waits for the thread most of its time, until it does without
+_LOOKS = 8  # looks of the thread without finding a request until it waits to be woken
+_WAITS = 32  # times in a row that a consumer mostly waits for the thread until the thread is no longer used
 
 
 class Prefetcher(Generic[T]):
     """The results of ``submit(start)``, ``submit(start + 1)``, … in order, up to ``depth`` of them ahead.
 
-    With ``depth=0`` each is submitted when it is needed, with no thread. An exception of an item reaches the
-    consumer with its own traceback, at the item it belongs to, and asking again tries again. After a fork
-    the child continues where the parent was, with a thread for itself. ``submit`` must not refer to the
-    holder of the prefetcher: then dropping it ends the thread.
+    With ``depth=0`` each is submitted when it is needed, without a thread. The consumer gets the exception of
+    an item, with its traceback, at that item, and the next call tries again. After a fork the child continues
+    where the parent was, with its own thread. ``submit`` must not refer to the holder of the prefetcher, so
+    that dropping the holder ends the thread.
 
-    As long as what was submitted is ``done`` at once, and the consumer comes back sooner than an item takes,
-    no thread is used: handing work over would then cost more than it hides. To be late now and then does not
-    count: something else may have had the core. From then on the thread submits all that it may before it
-    waits for the first, and one thread at a time calls ``submit`` and ``wait``. A consumer that does nothing
-    but wait for the thread tries again without.
+    As long as items are ``done`` when they are submitted, and the consumer returns sooner than an item takes,
+    no thread is used: handing over work would cost more than it hides. Being late now and then does not
+    count, since another process may have had the core. A thread submits all that it may before it waits for
+    the first, and one thread at a time calls ``submit`` and ``wait``. A consumer that only waits for the
+    thread tries again without it.
 
-    Items that are ready but for some work of the processor, and independent of each other, are finished
-    ``together``, by several threads, as long as no thread works ahead.
+    Items that need only work of the processor, and are independent of each other, are finished ``together``
+    by several threads, as long as no thread works ahead.
 
-    Several threads may share one: each item goes to one of them. A signal handler or finalizer that asks for
-    an item while its own thread is waiting for one gets a ``BusyError``.
+    Several threads may share one prefetcher: each item goes to one of them. A signal handler or finalizer
+    that asks for an item while its own thread is waiting for one gets a ``BusyError``.
 
     >>> squares = Prefetcher(lambda i: Pending(pow, i, 2), 2, 5, depth=2)
     >>> [squares.next() for _ in range(3)], squares.position
@@ -66,7 +66,7 @@ class Prefetcher(Generic[T]):
         self._pause = 0.0
         self._returned = time.perf_counter()
         self._worker: _Worker[T] | None = None
-        self._requested = start  # the worker was asked for everything before this
+        self._requested = start  # everything before this was requested from the worker
         self.position = start
         """The next item that ``next`` will return."""
         self._unlock()
@@ -78,11 +78,11 @@ class Prefetcher(Generic[T]):
         self._forks = _FORKS
 
     def next(self) -> T:
-        """The next item; ``StopIteration`` behind the last one."""
+        """The next item; ``StopIteration`` after the last one."""
         return self.next_numbered()[1]
 
     def next_numbered(self) -> tuple[int, T]:
-        """The next item and its number; no other thread comes in between."""
+        """The next item and its number, which no other thread can change in between."""
         if self._forks != _FORKS:
             self._unlock()  # a thread of the parent may have held the lock when it forked
         with self._lock:
@@ -115,10 +115,10 @@ class Prefetcher(Generic[T]):
         pending = self._submit(self.position) if self._late < _PATIENCE else None
         if pending is None or not pending.done:
             if pending is not None:
-                self._most_waits *= 2  # it was better off with the thread: the next try is later
-            self._direct = False  # from here on the thread works ahead
+                self._most_waits *= 2  # the thread was of use: try without it later next time
+            self._direct = False  # from now on the thread works ahead
             self._requested = self.position
-            return self._next_from_worker(pending)
+            return self._next_from_worker(pending, self._stop)
         count = min(self._together, self._stop - self.position) if pending.beside else 1
         item = self._finish(pending, count) if count > 1 else pending.wait()
         self._returned = time.perf_counter()
@@ -126,7 +126,7 @@ class Prefetcher(Generic[T]):
         return item
 
     def _finish(self, pending: Pending[T], count: int) -> T:
-        """Finish so many items, side by side; all but the first are for later."""
+        """Finish ``count`` items in parallel, and keep all but the first for later."""
         pendings = [pending, *(self._submit(self.position + i) for i in range(1, count))]
         items: list[Any] = [None] * count
         remaining = iter(range(count))
@@ -140,7 +140,7 @@ class Prefetcher(Generic[T]):
         return items[0]  # type: ignore[no-any-return]
 
     def _next_waiting(self) -> T:
-        """From the worker, and find out whether the consumer does anything but wait for it."""
+        """The next item from the worker; also measure whether the consumer only waits for it."""
         asked = time.perf_counter()
         is_draining = self._waits >= self._most_waits
         if is_draining and self._requested <= self.position:
@@ -154,7 +154,8 @@ class Prefetcher(Generic[T]):
             self._waits = self._waits + 1 if 4 * came < self._returned - asked else 0
         return item
 
-    def _next_from_worker(self, pending: Pending[T] | None, stop: int | None = None) -> T:
+    def _next_from_worker(self, pending: Pending[T] | None, stop: int) -> T:
+        """The next item; nothing from ``stop`` on is requested."""
         worker = self._ready()
         if worker is None:
             return (pending or self._submit(self.position)).wait()
@@ -163,13 +164,11 @@ class Prefetcher(Generic[T]):
             self._requested += 1
         del pending  # the item is the consumer's alone
         try:
-            # One more at once: requested only when this one is here, the thread would have nothing to submit
-            # while it waits for the next.
-            # Without, nothing behind ``stop`` is requested.
-            stop = self._stop if stop is None else stop
             # As long as another item is ready, the thread need not start before its own next look.
             wake = self._pause == 0 or worker.results.empty()
             worker.requests.pause = self._pause
+            # One more than ``depth``: otherwise the thread would have nothing to submit while it waits for
+            # the item after this one.
             while self._requested < min(self.position + self._depth + 1, stop):
                 worker.requests.put(self._requested, wake=wake)
                 self._requested += 1
@@ -177,9 +176,9 @@ class Prefetcher(Generic[T]):
             if error is None:
                 return item  # type: ignore[no-any-return]
         except BaseException:
-            worker.end()  # an interrupt, perhaps with an item in hand: what is lost is read again
+            worker.end()  # an interrupt, perhaps after taking an item, which is then read again
             raise
-        worker.end()  # what was requested behind it need not be read
+        worker.end()  # the items after the one that failed need not be read
         try:
             raise error
         finally:
@@ -204,7 +203,7 @@ class Prefetcher(Generic[T]):
         if self._forks != _FORKS:
             self._unlock()
         with self._lock:
-            self._closing = self._inside  # called by a signal handler: whom it interrupted will do it
+            self._closing = self._inside  # in a signal handler: the interrupted call will close it
             if not self._closing:
                 self._end_worker()
                 self._finished.clear()
@@ -219,7 +218,7 @@ class Prefetcher(Generic[T]):
             worker.thread.join()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the thread and the lock: what was read ahead can be read again."""
+        """All but the thread, the lock and the items that were read ahead, which can be read again."""
         omitted = ("_worker", "_dropped", "_lock", "_inside", "_closing", "_forks", "_finished")
         return {name: value for name, value in self.__dict__.items() if name not in omitted}
 
@@ -229,12 +228,11 @@ class Prefetcher(Generic[T]):
 
 
 class _Requests(Generic[T]):
-    """What the thread is to do, from one consumer.
+    """The requests of one consumer to the thread.
 
-    To wake the thread at the very moment at which the consumer takes an item would make both want the
-    interpreter lock, and PyTorch gives it away whenever a tensor is dropped: the consumer would wait for
-    what the thread does. So while items are ready the thread looks by itself, half of the consumer's time
-    later.
+    If the thread were woken when the consumer takes an item, both would want the interpreter lock, which
+    PyTorch releases whenever a tensor is dropped: the consumer would wait for the work of the thread. So
+    while items are ready, the thread looks for requests by itself, half of the consumer's time later.
     """
 
     def __init__(self) -> None:
@@ -258,7 +256,7 @@ class _Requests(Generic[T]):
                 if not block:
                     raise Empty from None
             self._asleep = not self.pause or looks >= _LOOKS
-            if self._asleep and self._items:  # requested since, by somebody who may have seen it awake
+            if self._asleep and self._items:  # a request since then, which may not have woken this thread
                 continue
             looks += 1
             with suppress(Empty):
@@ -266,71 +264,59 @@ class _Requests(Generic[T]):
             self._asleep = False
 
     def end(self) -> None:
-        """Leave nothing to do but to end."""
+        """Replace all requests by the one to end."""
         self._items.clear()
         self.put(None, wake=True)
 
 
 class _Worker(Generic[T]):
-    """A thread between requests and results. Half the cost of a pool of one."""
+    """A thread between requests and results, at half the cost of a pool of one."""
 
     def __init__(self, submit: Callable[[int], Pending[T]]) -> None:
         self.requests: _Requests[T] = _Requests()
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.forks = _FORKS
         self.ended = False
-        # A daemon, since the interpreter waits for others before it lets anybody tell them to end.
-        self.thread = threading.Thread(
-            target=_work, args=(submit, self.requests, self.results), name="lowtide-prefetch", daemon=True
-        )
-        # By the thread, not by this object, which may be gone before its thread is.
-        _RUNNING[self.thread] = self.requests
+        self._submit = submit
+        # A daemon, since the interpreter waits for other threads before the exit handlers can end them.
+        self.thread = threading.Thread(target=self._work, name="lowtide-prefetch", daemon=True)
+        _RUNNING.add(self)
         try:
             self.thread.start()
         except RuntimeError:
-            del _RUNNING[self.thread]
+            _RUNNING.remove(self)
             raise
 
     def end(self) -> None:
-        """Tell the thread to end after the item that it is at; does not wait."""
+        """Let the thread end after its current item, without waiting for it."""
         if self.ended:
             return
         self.ended = True
         self.requests.end()
 
+    def _work(self) -> None:
+        pending: deque[Pending[T]] = deque()
+        while self._take(pending):
+            if pending:  # the result is held by no variable here: it is the consumer's alone
+                self.results.put(_result(pending.popleft()))
+        _RUNNING.discard(self)
 
-def _work(
-    submit: Callable[[int], Pending[T]],
-    requests: _Requests[T],
-    results: SimpleQueue[tuple[Any, BaseException | None]],
-) -> None:
-    pending: deque[Pending[T]] = deque()
-    while _take(submit, requests, pending):
-        if pending:
-            results.put(_result(pending.popleft()))  # held by no variable here: it is the consumer's alone
-    _RUNNING.pop(threading.current_thread(), None)
-
-
-def _take(
-    submit: Callable[[int], Pending[T]],
-    requests: _Requests[T],
-    pending: deque[Pending[T]],
-) -> bool:
-    """Submit what was requested, until the first is done or nothing more is requested; False at the end."""
-    while not (pending and pending[0].done):
-        try:
-            request = requests.get(block=not pending)
-        except Empty:
-            break
-        if request is None:
-            return False
-        if isinstance(request, int):
+    def _take(self, pending: deque[Pending[T]]) -> bool:
+        """Submit what was requested until the first is done or no request is left; False at the end."""
+        while not (pending and pending[0].done):
             try:
-                request = submit(request)
-            except BaseException as error:
-                request = Pending(_fail, error)
-        pending.append(request)
-    return True
+                request = self.requests.get(block=not pending)
+            except Empty:
+                break
+            if request is None:
+                return False
+            if isinstance(request, int):
+                try:
+                    request = self._submit(request)
+                except BaseException as error:
+                    request = Pending(_fail, error)
+            pending.append(request)
+        return True
 
 
 def _fail(error: BaseException) -> Any:
@@ -345,21 +331,20 @@ def _result(pending: Pending[T]) -> tuple[Any, BaseException | None]:
 
 
 def _end_all() -> None:
-    """At exit, before the interpreter takes itself apart under their feet."""
-    running = list(_RUNNING.items())
-    for _, requests in running:
-        requests.put(None, wake=True)
-    for thread, _ in running:
-        thread.join()  # at once in a forked child, where they do not run
+    """At exit, end the threads while the interpreter still works."""
+    running = list(_RUNNING)
+    for worker in running:
+        worker.requests.put(None, wake=True)
+    for worker in running:
+        worker.thread.join()  # at once in a forked child, where they do not run
 
 
+@after_fork
 def _after_fork() -> None:
     global _FORKS
     _FORKS += 1
 
 
-_FORKS = 0  # tells a process from its parent; to ask the system for its number takes longer than a lock
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-_RUNNING: dict[threading.Thread, _Requests[Any]] = {}
+_FORKS = 0  # differs between a process and its parent; getpid would take longer than a lock
+_RUNNING: set[_Worker[Any]] = set()
 atexit.register(_end_all)

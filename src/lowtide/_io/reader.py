@@ -1,9 +1,8 @@
 """Readers: ways to bring extents of a file into a buffer, behind one protocol.
 
 ``pread`` reads into buffers and is bounded by construction. The other three read through a mapping: they are
-here because they are well known, and to be measured against. What each of them does to memory, and why, is in
-``docs/readers.md``. To add one, write a class with ``submit``, ``check`` and ``close``, and a line in
-``READERS``.
+well known, and here for comparison. ``docs/readers.md`` explains the effect of each on memory. To add one,
+write a class with the methods of ``Reader``, and a line in ``READERS``.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ class Reader(Protocol):
 
     name: str
     how: str
-    """What the platform gave, for ``repr``: the calls in use, or the fallback and its reason."""
+    """For ``repr``: the system calls in use, or the fallback and its reason."""
 
     parallel: bool
     """Whether several threads may read at once without taking more memory than one."""
 
     overlaps: bool
-    """Whether reads that were submitted one after another are under way at the same time."""
+    """Whether several submitted reads are under way at the same time."""
 
     drops: bool
-    """Whether what was read leaves the page cache. In order, it is then one thread that reads."""
+    """Whether it evicts what it has read from the page cache. Then one thread reads in order."""
 
     def submit(
         self, extents: Extents, out: Bytes, *, ahead: int = AHEAD, sequential: bool = False
     ) -> Pending[Outcome]:
         """Start to fill ``out``; hints take at most ``ahead`` bytes of page cache.
 
-        ``sequential`` is for one of many reads in the order of the file: the system then reads ahead.
+        ``sequential`` is for one of many reads in file order, for which the system reads ahead.
         """
 
     def fill(self, extents: Extents, out: Bytes, ahead: int = AHEAD) -> Outcome:
-        """``submit`` and wait, all of it in this thread: for one of several that share a read."""
+        """``submit`` and wait, all in this thread: for one of several threads that share a read."""
 
     def read(self, offset: int, out: npt.NDArray[Any], *, sequential: bool = False) -> None:
         """Fill ``out``, contiguous and of any dtype, with the bytes from ``offset`` on.
@@ -72,7 +71,7 @@ READERS: list[Callable[[str, int, bool, Identity | None], Reader]] = [
     AdviseReader,
     MemmapReader,
 ]
-"""Each kind is called with path, size, whether to drop what was read from the page cache, and identity."""
+"""Each is called with path, size, whether to evict from the page cache what was read, and identity."""
 
 
 def open_reader(
@@ -82,10 +81,10 @@ def open_reader(
     cache: Cache = "keep",
     identity: Identity | None = None,
 ) -> Reader:
-    """The reader called ``reader`` on the first ``size`` bytes of ``path``.
+    """Open the reader called ``reader`` on the first ``size`` bytes of ``path``.
 
-    ``auto`` is ``pread`` where the system has it, else ``remap`` (Windows). ``identity`` is what the file was
-    when it was inspected: any other file, and this one after it was written to, is refused.
+    ``auto`` is ``pread`` where the system has it, else ``remap`` (Windows). ``identity`` is that of the file
+    when it was inspected: another file, or this one after it was written to, is refused.
     """
     if cache not in ("keep", "drop"):
         raise errors.ArgumentError(
@@ -102,11 +101,10 @@ def open_reader(
     if reader == "pread" and lacks_pread:
         raise errors.UnsupportedError(f"{path}: reader='pread' needs os.preadv; use reader='remap' here")
     name = ("remap" if lacks_pread else "pread") if reader == "auto" else reader
-    for kind in READERS:
-        if getattr(kind, "name", None) == name:
-            one = kind(path, size, cache == "drop", identity)
-            if reader == "auto" and lacks_pread:
-                one.how += ", as this platform lacks preadv"
-            return one
-    names = ", ".join(str(getattr(kind, "name", kind)) for kind in READERS)
-    raise errors.ArgumentError(f"reader must be auto or one of {names}, got {reader!r}")
+    kinds = {str(getattr(kind, "name", kind)): kind for kind in READERS}
+    if name not in kinds:
+        raise errors.ArgumentError(f"reader must be auto or one of {', '.join(kinds)}, got {reader!r}")
+    one = kinds[name](path, size, cache == "drop", identity)
+    if reader == "auto" and lacks_pread:
+        one.how += ", as this platform lacks preadv"
+    return one

@@ -1,10 +1,10 @@
-"""Stores: what an object is, and which objects there are.
+"""Stores and questions about paths, for every kind of storage.
 
 A ``Store`` is one open object: its path, size and identity, and exact reads of small ranges (headers,
-indexes). A ``Filesystem`` answers what can be asked without opening: whether a path exists, what a folder
-holds. Local files are one kind; an object store implements the same names, with a prefix for a folder and an
-ETag for an identity. Everything above ``_io`` calls the functions of this module, and neither opens, lists
-nor stats a data file itself.
+indexes). A ``Filesystem`` answers questions without opening: whether a path exists, what a folder contains.
+Local files are one kind; an object store implements the same methods, with a prefix for a folder and an ETag
+for an identity. Everything above ``_io`` calls the functions of this module, and neither opens, lists nor
+stats a data file itself.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["HEAD", "Entry", "Filesystem", "Listing", "Peek", "Store", "Stream"]
 Path = str | os.PathLike[str]
 
 FILESYSTEMS: list[Filesystem] = [RemoteFilesystem(), LocalFilesystem()]
-"""The kinds of storage. The first that recognises a path gets it; the last one recognises every path."""
-_LISTED_AFTER = 64  # questions about a folder after which it is listed
+"""The kinds of storage. The first that recognises a path is used; the last one recognises every path."""
+_LISTED_AFTER = 64  # questions about a folder until it is listed
 
 
 def filesystem(path: str) -> Filesystem:
@@ -59,7 +59,7 @@ def is_pattern(path: str) -> bool:
 
 
 def absolute(path: Path) -> str:
-    """``path`` as an absolute string, or an error for what cannot be the path of a file.
+    """``path`` as an absolute string, or an error if it cannot be the path of a file.
 
     >>> os.path.isabs(absolute("x.npy"))
     True
@@ -67,7 +67,7 @@ def absolute(path: Path) -> str:
     Traceback (most recent call last):
     lowtide.errors.ArgumentError: path must be a str or os.PathLike of str, got b'x.npy'; use os.fsdecode
     """
-    # An int would be a descriptor to os.stat, and bytes would make every message a mixture.
+    # os.stat would take an int as a descriptor, and bytes would not fit into messages.
     if hasattr(path, "read"):
         raise ArgumentError(f"path must be a str or os.PathLike, got the file object {path!r}; pass its name")
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
@@ -79,7 +79,7 @@ def absolute(path: Path) -> str:
         except UnicodeEncodeError:
             raise ArgumentError(f"path {text!r} cannot be a file name on this system") from None
     if "\0" in text:
-        raise ArgumentError(f"path {text!r} holds a zero byte, which no file name may")
+        raise ArgumentError(f"path {text!r} contains a zero byte, which no file name may")
     if not text:  # abspath would make it the working directory
         raise errors.missing("", "the path is empty; pass the path of a file or folder")
     return filesystem(text).absolute(text)
@@ -121,7 +121,7 @@ def peek_all(paths: Sequence[str]) -> list[Peek]:
 def using(
     path: object, options: Mapping[str, Any] | None, cache_dir: Path | None = None, cache: int | str = "keep"
 ) -> AbstractContextManager[None]:
-    """Open what is opened inside with storage options and a cache on disk, which are for addresses alone."""
+    """Open paths in the block with storage options and a cache on disk, which are for addresses only."""
     paths = path if isinstance(path, list | tuple) else [path]
     if not any(map(is_address, paths)):
         if options is not None:
@@ -136,29 +136,29 @@ def using(
 
 
 def entry(path: str, *, follow: bool = True) -> Entry | None:
-    """What is at ``path``, or what it links to if ``follow``; None if nothing is."""
+    """What is at ``path``, or with ``follow`` what it links to; None if nothing is there."""
     return filesystem(path).entry(path, follow)
 
 
 def exists(path: str) -> bool:
-    """Whether anything is at ``path``, be it a link that leads nowhere."""
+    """Whether anything is at ``path``, even a link to nothing."""
     with suppress(OSError, ValueError):
         return entry(path, follow=False) is not None
     return False
 
 
 def has_file(path: str) -> bool:
-    """Whether anything is at ``path``; of an address only an object counts, and it takes one request."""
+    """Whether anything is at ``path``; for an address, whether it is that of an object, with one request."""
     return filesystem(path).has_file(path)
 
 
 def is_file(path: str) -> bool:
-    """Whether ``path`` leads to a regular file."""
+    """Whether ``path`` is a regular file, or a link to one."""
     return _kind(path) == "file"
 
 
 def is_folder(path: str) -> bool:
-    """Whether ``path`` leads to a folder."""
+    """Whether ``path`` is a folder, or a link to one."""
     return _kind(path) == "folder"
 
 
@@ -184,22 +184,22 @@ def list_folder(path: str) -> Listing:
 
 
 def glob(pattern: str) -> list[str]:
-    """The files that match ``pattern`` (``*``, ``?``, ``[...]``, ``**``), in no order."""
+    """The files that match ``pattern`` (``*``, ``?``, ``[...]``, ``**``), in any order."""
     return filesystem(pattern).glob(pattern)
 
 
 def make_folder(path: str) -> None:
-    """Create a folder and those above it, unless they are there; a ``WriteError`` if that is not possible."""
+    """Create a folder and its parents, unless they exist; a ``WriteError`` if that is not possible."""
     filesystem(path).make_folder(path)
 
 
 def delete(path: str) -> None:
-    """Remove a file or an object; nothing happens if there is none."""
+    """Remove a file or an object, if it exists."""
     filesystem(path).delete(path)
 
 
 class Neighbours:
-    """Whether a file is there, for thousands of files in few folders: those are listed once."""
+    """Whether files exist, for thousands of files in few folders, each of which is listed once."""
 
     def __init__(self) -> None:
         self._questions: dict[str, int] = {}
@@ -210,7 +210,7 @@ class Neighbours:
         if folder in self._names:
             return name in self._names[folder]
         self._questions[folder] = self._questions.get(folder, 0) + 1
-        # Before, listing a million files would cost more.
+        # For fewer questions, listing a million files would cost more.
         if self._questions[folder] == (1 if filesystem(path).lists_at_once else _LISTED_AFTER):
             with suppress(OSError, errors.UnsupportedError):  # a web server may not list
                 listing = list_folder(folder or os.sep)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import get_ident
 from typing import TypeVar
 
-from lowtide._io.system import cores
+from lowtide._io.system import after_fork, cores
 
 T = TypeVar("T")
 
 
 def workers_for(reads: int, nbytes: int) -> int:
-    """Threads worth using: handing work over costs about as much as 50 small reads."""
+    """The number of threads worth using: handing over work costs about as much as 50 small reads."""
     if reads < 256 and (reads < 2 or nbytes < 2 * 2**20):
         return 1
     return 1 if get_ident() in _INSIDE else min(CORES, reads)
@@ -23,35 +22,33 @@ def workers_for(reads: int, nbytes: int) -> int:
 def in_threads(tasks: Sequence[Callable[[], T]]) -> list[T]:
     """Call each task, the first one in this thread, and return their results.
 
-    If one fails the others are waited for: nothing runs after this has returned. Tasks of tasks, and those of
-    a signal handler or finalizer that interrupts this very thread, run in the thread that asks. The locks of
-    the pool are not reentrant.
+    If one fails, the others are waited for: nothing runs after this has returned. Tasks of tasks, and those
+    of a signal handler or finalizer that interrupts this thread, run in the calling thread, since the locks
+    of the pool are not reentrant.
     """
     thread = get_ident()
     if len(tasks) < 2 or thread in _INSIDE:
         return [task() for task in tasks]
     _INSIDE.add(thread)
     futures: list[Future[T]] = []
-    results: list[T] = []
     try:
-        remaining = list(tasks)
-        while len(remaining) > 1:
-            future = _start(remaining[-1])
+        for task in tasks[1:]:
+            future = _start(task)
             if future is None:
                 break
-            futures.insert(0, future)
-            remaining.pop()
-        results = [task() for task in remaining]
+            futures.append(future)
+        first = tasks[0]()
+        rest = [task() for task in tasks[1 + len(futures) :]]
     finally:
         wait(futures)
         _INSIDE.discard(thread)
-    return results + [future.result() for future in futures]
+    return [first, *(future.result() for future in futures), *rest]
 
 
 def _start(task: Callable[[], T]) -> Future[T] | None:
     global _POOL
     try:
-        if _POOL is None:  # two threads may both see that; then one of the pools is dropped again
+        if _POOL is None:  # if two threads see that, one of their pools is dropped
             _POOL = ThreadPoolExecutor(CORES, thread_name_prefix="lowtide-read")
         return _POOL.submit(_inside, task)
     except RuntimeError:  # no more threads: the interpreter is shutting down
@@ -67,6 +64,7 @@ def _inside(task: Callable[[], T]) -> T:
         _INSIDE.discard(thread)
 
 
+@after_fork
 def _after_fork() -> None:
     """Threads do not cross a fork: the child starts new ones."""
     global _POOL, _INSIDE
@@ -75,6 +73,4 @@ def _after_fork() -> None:
 
 CORES = min(4, cores())
 _POOL: ThreadPoolExecutor | None = None
-_INSIDE: set[int] = set()  # threads that run a task, or are inside of the locks of the pool
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_INSIDE: set[int] = set()  # threads that run a task or hold a lock of the pool

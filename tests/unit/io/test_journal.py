@@ -71,6 +71,6 @@ def test_a_journal_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monk
     def denied(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", denied)
+    monkeypatch.setattr("os.open", denied)
     with refused(AccessError, journal, "permission denied"):
         journal_size(str(tmp_path / "a.bin"))

@@ -128,7 +128,7 @@ class Interrupted:
     def __init__(self, inner: Any, *, taken: bool) -> None:
         self.inner = inner
         self.taken = taken
-        self.empty = inner.empty
+        self.empty, self.put = inner.empty, inner.put
 
     def get(self) -> None:
         if self.taken:

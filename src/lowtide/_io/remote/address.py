@@ -1,4 +1,4 @@
-"""Addresses such as ``s3://bucket/key``, and the options with which what is there is reached."""
+"""Addresses such as ``s3://bucket/key``, and the storage options to reach them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 class Options:
-    """What the caller passed as ``storage_options``; its values are never shown, since some are secrets.
+    """The ``storage_options`` of a caller; their values are never shown, since some are secrets.
 
     >>> Options({"secret_access_key": "x"})
     <storage options: secret_access_key>
@@ -47,7 +47,7 @@ class Options:
             raise ArgumentError(f"in_flight must be at least 1 MiB, got {self.values['in_flight']!r}")
         if self.cache is not None and self.cache[1] < 4 * 2**20:
             raise ArgumentError(f"cache must be at least 4 MiB, got {self.cache[1]} bytes")
-        if self.part_size < 5 * 2**20:  # of S3
+        if self.part_size < 5 * 2**20:  # the limit of S3
             raise ArgumentError(f"part_size must be at least 5 MiB, got {self.values['part_size']!r}")
 
     def seconds(self, name: str) -> float:
@@ -61,7 +61,7 @@ class Options:
 
     @property
     def in_flight(self) -> int:
-        """Bytes of requests that may be under way."""
+        """The most bytes of requests under way."""
         return parse_size(self.values.get("in_flight", IN_FLIGHT))
 
     @property
@@ -71,7 +71,7 @@ class Options:
 
     @property
     def cache(self) -> tuple[str, int] | None:
-        """Folder and bytes of the cache on disk; None without one."""
+        """Folder and size in bytes of the cache on disk; None without one."""
         folder = self.values.get("cache_dir") or os.environ.get("LOWTIDE_CACHE_DIR")
         size = self.values.get("cache") or os.environ.get("LOWTIDE_CACHE")
         if not folder:
@@ -82,7 +82,7 @@ class Options:
 
     @property
     def deadline(self) -> float:
-        """Seconds after which a request has failed, all of its repetitions included."""
+        """Seconds after which a request with all of its retries has failed."""
         return self.seconds("retry_timeout") + self.seconds("timeout") + 5
 
     def __eq__(self, other: object) -> bool:
@@ -109,13 +109,18 @@ class Address(NamedTuple):
     query: str
 
     @property
+    def is_web(self) -> bool:
+        """Whether it is on a web server, of which few can list."""
+        return self.scheme in ("http", "https")
+
+    @property
     def root(self) -> str:
-        """What one client serves: a bucket or a web server. A query belongs to one file alone."""
+        """What one client serves: a bucket, a web server, or with a query one file."""
         return f"{self.scheme}://{self.host}/" + (f"{self.key}{self.query}" if self.query else "")
 
     @property
     def path(self) -> str:
-        """The key, for a client of the root."""
+        """The key relative to the root."""
         return "" if self.query else self.key
 
     def __str__(self) -> str:
@@ -123,7 +128,7 @@ class Address(NamedTuple):
 
 
 def recognises(path: str) -> bool:
-    """Whether ``path`` is an address, be it one that ``pathlib`` has collapsed.
+    """Whether ``path`` is an address, or one in which ``pathlib`` has collapsed the slashes.
 
     >>> recognises("s3://bucket/x.npy"), recognises("s3:/bucket/x.npy"), recognises("data/x.npy")
     (True, True, False)
@@ -160,7 +165,7 @@ _LAST: dict[tuple[str, str], Options] = {}
 
 @contextmanager
 def using(values: Mapping[str, Any] | Options | None) -> Iterator[None]:
-    """Open what is opened inside with these storage options."""
+    """Open paths in the block with these storage options."""
     token = _CURRENT.set(values if isinstance(values, Options) else Options(values))
     try:
         yield
@@ -169,7 +174,7 @@ def using(values: Mapping[str, Any] | Options | None) -> Iterator[None]:
 
 
 def options_for(address: Address) -> Options:
-    """The options in use, or for what is opened later those with which the bucket was last opened."""
+    """The options of the block, or outside of one those with which the bucket was last opened."""
     current = _CURRENT.get()
     place = address.scheme, address.host
     if current is None:
@@ -179,5 +184,5 @@ def options_for(address: Address) -> Options:
 
 
 def remember(address: Address, options: Options) -> None:
-    """Options that came with a pickle, for what is opened later in this process."""
+    """Use options from a pickle for paths that this process opens later."""
     _LAST.setdefault((address.scheme, address.host), options)

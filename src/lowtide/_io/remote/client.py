@@ -1,9 +1,8 @@
-"""Where requests are made: in this process, or after a fork in a helper of it.
+"""Makes requests in this process or, after a fork, in a helper process.
 
-The threads of obstore's runtime do not survive a fork, and it has no way to start others: whoever calls it in
-a forked child waits for ever. So a process whose parent has used it starts a small helper, which was not
-forked, and which makes the requests for it. Processes that were spawned, and those that were forked before
-anything was read, need none.
+The threads of obstore's runtime do not survive a fork, and it cannot start others: a call in a forked child
+never returns. So a process whose parent has used obstore starts a small helper, which is not forked, and
+which makes the requests for it. Processes that were spawned, or forked before anything was read, need none.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from lowtide import errors
 from lowtide._io.remote import pool, requests
 from lowtide._io.remote.address import Options
 from lowtide._io.remote.requests import Take
+from lowtide._io.system import after_fork
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -41,7 +41,7 @@ def perform(function: Callable[..., Any], address: str, options: Options, *argum
 def fetch(
     address: str, options: Options, start: int, stop: int, etag: str | None, modified_ns: int, take: Take
 ) -> requests.Meta:
-    """Make a request for a range in this thread, and hand its bytes on as they come."""
+    """Make a request for a range in this thread, and pass its bytes on as they arrive."""
     arguments = (start, stop, etag, modified_ns)
     if _USER in (None, os.getpid()):
         meta, _ = perform(requests.get, address, options, *arguments, take)
@@ -52,14 +52,14 @@ def fetch(
 
 
 def request(function: Callable[..., Any], address: str, options: Options, *arguments: Any) -> Any:
-    """Make a request in another thread, so that the wait for it has an end."""
+    """Make a request in another thread, so that waiting for it can end."""
     return pool.call(
         perform, function, address, options, *arguments, seconds=options.deadline, address=address
     )
 
 
 class Helper:
-    """A process that makes requests for this one. It ends when this one does."""
+    """A process that makes requests for this one, and ends with it."""
 
     def __init__(self) -> None:
         import socket
@@ -99,17 +99,15 @@ class Helper:
             raise result
         return result
 
-    def close(self, *, wait: bool) -> None:
-        """Close our ends; the helper of a parent is left alone."""
+    def leave(self) -> None:
+        """In a forked child: close the connections to the helper, which belongs to the parent."""
         for connection in self._all:
             connection.close()
-        if wait:
-            self._process.wait()
-        self._process.returncode = self._process.returncode or 0  # it is not ours to wait for
+        self._process.returncode = self._process.returncode or 0  # so that Popen does not wait for it
 
 
 def serve(numbers: list[int]) -> None:
-    """In the helper: answer each connection in its own thread, until its other end is closed."""
+    """In the helper: answer each connection in its own thread until the other end is closed."""
     from multiprocessing.connection import Connection
 
     threads = [threading.Thread(target=_answer, args=(Connection(number),)) for number in numbers]
@@ -152,17 +150,16 @@ def _helper() -> Helper:
         return _HELPER
 
 
+@after_fork
 def _after_fork() -> None:
     global _HELPER, _LOCK
     _LOCK = threading.Lock()
     helper, _HELPER = _HELPER, None
     if helper is not None:
-        helper.close(wait=False)
+        helper.leave()
     requests.forget()
 
 
-_USER: int | None = None  # the process whose runtime there is, or was before a fork
+_USER: int | None = None  # the process in which obstore's runtime was started
 _HELPER: Helper | None = None
 _LOCK = threading.Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,15 +1,15 @@
 """A bounded cache of objects on the local disk, shared by the processes of a machine.
 
-What was fetched in long ranges is kept in pieces, each a file: ``OBJECT/BLOCK/FROM-TO-NEXT``. ``OBJECT`` is a
-digest of address and ETag, ``BLOCK`` the number of its MiB, ``FROM`` and ``TO`` are bytes in that, and
-``NEXT`` is when it will be used again, as far as that is known. A file is data and a digest, which is
-compared when it is read back. It is written under a temporary name that its writer has locked, and renamed:
-what a killed process left behind is not locked, and is removed.
+Long ranges are kept in pieces, each in a file ``OBJECT/BLOCK/FROM-TO-NEXT``. ``OBJECT`` is a digest of
+address and ETag, ``BLOCK`` the number of the MiB, ``FROM`` and ``TO`` are bytes in it, and ``NEXT`` is the
+time of the next use, if known. A file contains data and a digest, which is compared when the piece is read.
+It is written under a temporary name, locked, and renamed: what a killed process left behind is not locked,
+and is removed.
 
-The bytes of all files, rounded up to pages, are counted in the file ``used``, which is changed under a lock
-and before the disk is: should a process be killed in between, the count is too high, never too low. Each
-process counts again when it starts. Files are renamed under the lock too: who counts them would find neither
-name otherwise, and keep more than it may.
+The file ``used`` counts the bytes of all files, rounded up to pages. It is changed under a lock and before
+the files are: if a process is killed in between, the count is too high, never too low. Each process counts
+again when it starts. Files are renamed under the lock too: otherwise a process that counts them may find
+neither name, and exceed the limit.
 """
 
 from __future__ import annotations
@@ -22,55 +22,47 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from types import ModuleType
 from typing import NamedTuple
 
 from lowtide import errors
-from lowtide._io import pagecache
-from lowtide._io.system import write_at
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows: one process at a time
-    fcntl = None
+from lowtide._io import atomic, pagecache
+from lowtide._io.system import after_fork, write_at
 
 BLOCK = 2**20
 SHORTEST = 2**16
 """Bytes of a piece that is worth a file."""
 NEVER = 2**62
-"""The next use of what nobody knows to be used again: kept while there is room."""
+"""The next use of a piece for which none is known: it is kept while there is room."""
 
 _DIGEST = 16  # bytes
 _PAGE = 4096
 _ROOM = 2**18  # bytes that must be free so that short reads are worth a block
 _FOLDER = _PAGE  # what the folder of a piece takes
-_SKIPS = 256  # pieces that are not kept before another look at what is here
-_EVICTED = 16  # the share of the cache that is made free at once: to look for what to evict takes a while
+_SKIPS = 256  # pieces that are not kept until the files are listed again
+_EVICTED = 16  # evict this share of the cache at once (1/16), since listing the files takes a while
 _NAME = re.compile(r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)")
 _TEMPORARY = ".writing-"
-_CREATE = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+_CREATE = os.O_RDWR | os.O_CREAT
 
 
 class Use(NamedTuple):
-    """When a piece is used now, and when next; any numbers that grow with time."""
+    """The times of this use of a piece and of the next: any numbers that grow with time."""
 
     now: int = 0
     next: int = NEVER
 
 
 USES: ContextVar[Callable[[int], Use] | None] = ContextVar("lowtide_uses", default=None)
-"""Set while reads are submitted whose order is known: from a place in the buffer to the use of what is read
-there."""
+"""Set while reads in a known order are submitted: from a place in the buffer to the use of what is read."""
 
 
 class DiskCache:
-    """Pieces of objects in a folder, in all at most ``limit`` bytes.
+    """Pieces of objects in a folder, at most ``limit`` bytes in total.
 
     Parameters
     ----------
     folder
-        Where they are kept; created if it is not there.
+        Where they are kept; created if it does not exist.
     limit
         Bytes that they may take on the disk.
     """
@@ -78,7 +70,7 @@ class DiskCache:
     def __init__(self, folder: str, limit: int) -> None:
         self.folder, self.limit = os.path.abspath(folder), limit
         self._lock = threading.Lock()
-        self._reach = NEVER  # what is used so much later than now need not be kept
+        self._reach = NEVER  # pieces whose next use is at least this much later are not kept
         self._skipped = 0
         self._broken = False
         with errors.write_errors(self.folder):
@@ -88,9 +80,9 @@ class DiskCache:
                 self._evict(0, 0)
 
     def has_room(self) -> bool:
-        """Whether there is room for more, without anything being evicted."""
+        """Whether there is room for more without evicting anything."""
         try:
-            with open(f"{self.folder}/used") as file:  # without the lock: somebody may be writing it
+            with open(f"{self.folder}/used") as file:  # without the lock: another process may write it
                 return not self._broken and int(file.read()) + _ROOM <= self.limit
         except (OSError, ValueError):
             return False
@@ -98,7 +90,7 @@ class DiskCache:
     def read(
         self, key: str, start: int, stop: int, take: Callable[[int, memoryview], None], use: Use
     ) -> list[tuple[int, int]]:
-        """Hand on what is here of bytes ``start`` to ``stop`` of an object, and return what is not."""
+        """Pass on what is cached of bytes ``start`` to ``stop`` of an object; return the other ranges."""
         missing: list[tuple[int, int]] = []
         at = start
         while at < stop:
@@ -123,7 +115,7 @@ class DiskCache:
         return _joined(missing)
 
     def write(self, key: str, start: int, data: memoryview, use: Use) -> None:
-        """Keep bytes from ``start`` on of an object, as far as there is room for what is used sooner."""
+        """Keep bytes from ``start`` on of an object, unless all pieces in the cache are used sooner."""
         stop = start + len(data)
         for at in range(start - start % BLOCK, stop, BLOCK):
             first, last = max(start, at), min(stop, at + BLOCK)
@@ -142,14 +134,14 @@ class DiskCache:
                 if used + size > self.limit:
                     if use.next - use.now >= self._reach and self._skipped < _SKIPS:
                         self._skipped += use.next != NEVER
-                        return  # all that is here is used sooner
+                        return  # all pieces in the cache are used sooner
                     used = self._evict(size, use.now)
                     if used + size > self.limit:
                         return
                 self._set_used(used + size)
                 os.makedirs(folder, exist_ok=True)
                 fd = os.open(temporary, _CREATE | os.O_TRUNC, 0o644)
-                _lock(fd, wait=False)
+                atomic.lock(fd)
                 os.ftruncate(fd, len(data) + _DIGEST)
             try:
                 write_at(fd, data, 0)
@@ -164,11 +156,11 @@ class DiskCache:
             finally:
                 os.close(fd)
         except OSError as error:
-            # Somebody removed the folder, which does not matter; or the disk is full, and stays so.
+            # A removed folder does not matter; a full disk stays full.
             self._broken = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
     def _pieces(self, key: str, block: int) -> list[tuple[int, int, str]]:
-        """First and last byte of each piece of a block that is here, in order."""
+        """First and last byte of each cached piece of a block, in order."""
         folder = f"{self.folder}/{key}/{block:x}"
         try:
             names = os.listdir(folder)
@@ -182,9 +174,9 @@ class DiskCache:
         )
 
     def _content(self, path: str, length: int) -> memoryview | None:
-        """The bytes of a piece, if all of it is as it was written."""
+        """The bytes of a piece, if it is undamaged."""
         try:
-            fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            fd = os.open(path, os.O_RDONLY)
         except OSError:
             return None
         try:
@@ -212,13 +204,9 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._lock:
-            fd = os.open(f"{self.folder}/lock", _CREATE, 0o644)
-            try:
-                _lock(fd, wait=True)
-                yield
-            finally:
-                os.close(fd)
+        with self._lock, open(f"{self.folder}/lock", "ab") as file:
+            atomic.lock(file.fileno(), wait=True)
+            yield
 
     def _used(self) -> int:
         try:
@@ -236,7 +224,7 @@ class DiskCache:
             os.close(fd)
 
     def _files(self) -> Iterator[tuple[str, int, int]]:
-        """Path, bytes on the disk and next use of every piece; what killed processes left is removed."""
+        """Path, bytes on the disk and next use of every piece; removes what killed processes left."""
         for key in _folders(self.folder):
             for block in _folders(key):
                 for entry in _entries(block):
@@ -251,7 +239,7 @@ class DiskCache:
                             yield entry.path, size, int(match[3], 16)
 
     def _evict(self, size: int, now: int) -> int:
-        """Make room for ``size`` bytes and some more: first what is used last. Returns what is used then."""
+        """Evict what is used last until there is room for ``size`` bytes and more; return the bytes left."""
         files = [(NEVER if 0 <= use < now else use, path, nbytes) for path, nbytes, use in self._files()]
         used = sum(nbytes for _, _, nbytes in files)
         if used + size > self.limit:
@@ -279,7 +267,7 @@ def open_cache(folder: str, limit: int) -> DiskCache:
 
 
 def object_key(path: str, etag: str) -> str:
-    """The name of an object in the cache; another version of it has another."""
+    """The name of an object in the cache, different for each version of the object."""
     return hashlib.blake2b(f"{path}\0{etag}".encode(), digest_size=12).hexdigest()
 
 
@@ -313,28 +301,14 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _lock(fd: int, wait: bool) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_abandoned(path: str) -> bool:
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-    try:
-        return _lock(fd, wait=False)
-    finally:
-        os.close(fd)
+    with open(path, "rb+") as file:
+        return atomic.lock(file.fileno())
 
 
+@after_fork
 def _after_fork() -> None:
     _CACHES.clear()  # a thread of the parent may have held a lock
 
 
 _CACHES: dict[tuple[str, int], DiskCache] = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -6,8 +6,9 @@ import errno
 import fnmatch
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lowtide import errors
@@ -20,15 +21,15 @@ from lowtide._io.remote.requests import Listed, Meta
 if TYPE_CHECKING:
     from lowtide._io.reader import Reader
 
-_BLOCK = 2**16  # bytes that are read of a header or an index at least
-_BLOCKS = 32  # of them that an open object keeps
-_MAGIC = re.compile(r"[*?\[]")
+_BLOCK = 2**16  # bytes that are read at least, of a header or an index
+_BLOCKS = 32  # blocks that an open object keeps
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 class RemoteObject(Store):
-    """An object that was looked at. What is read of it is kept in blocks while it is open.
+    """An open object. Blocks that are read are kept while it is open.
 
-    Formats read headers in small pieces, and each piece would be a request.
+    Formats read headers in small pieces, each of which would be a request.
     """
 
     def __init__(self, path: str, identity: Identity, front: bytes) -> None:
@@ -80,33 +81,32 @@ class RemoteFilesystem(Filesystem):
         return path
 
     def expected(self, path: str, size: int) -> Identity:
-        """What an index says is compared with the first answer: to ask now would be a request."""
+        """Asking now would be a request; the first answer is compared instead."""
         return _identity(path, Meta(size, None, 0))
 
     @contextmanager
     def open(self, path: str) -> Iterator[Store]:
-        identity, front = self._look(path, _BLOCK)
+        identity, front = _look(path, _BLOCK)
         yield RemoteObject(path, identity, front)
 
     def peek(self, path: str) -> Peek:
-        identity, front = self._look(path, HEAD)
+        identity, front = _look(path, HEAD)
         return Peek(path, front, False, identity)
 
     def peek_all(self, paths: Sequence[str]) -> list[Peek]:
-        """Several at once, since each is a request."""
+        """``peek`` of each, several at once, since each is a request."""
         if len(paths) == 1:
             return [self.peek(paths[0])]
         options = [options_for(parse(path)) for path in paths]
-        peeks: dict[int, Peek] = {}
+        peeks: dict[str, Peek] = {}
 
-        def look(number: int) -> None:
-            path = paths[number]
-            identity, front = _look(path, options[number], HEAD, client.perform)
-            peeks[number] = Peek(path, front, False, identity)
+        def look(path: str, own: Options, _: pool.Batch) -> None:
+            identity, front = _look(path, HEAD, own, client.perform)
+            peeks[path] = Peek(path, front, False, identity)
 
-        tasks = [lambda _, number=number: look(number) for number in range(len(paths))]
+        tasks = [partial(look, path, own) for path, own in zip(paths, options, strict=True)]
         pool.Batch(tasks).wait(options[0].deadline, paths[0])
-        return [peeks[number] for number in range(len(paths))]
+        return [peeks[path] for path in paths]
 
     def entry(self, path: str, follow: bool) -> Entry | None:
         place = parse(path)
@@ -115,9 +115,9 @@ class RemoteFilesystem(Filesystem):
         if meta is not None:
             return Entry("file", _identity(path, meta))
         try:
-            listed = client.request(requests.list_prefix, path, options, 1, True)
+            listed = client.request(requests.list_prefix, path, options, True, 1)
         except errors.LowtideError:
-            if place.scheme in ("http", "https"):  # few web servers can list
+            if place.is_web:
                 return None
             raise
         return Entry("folder", Identity(-1, 0, 0, 0)) if listed.objects else None
@@ -134,8 +134,8 @@ class RemoteFilesystem(Filesystem):
         return [Found(name, meta.size, meta.modified_ns) for name, meta in listed.items() if name]
 
     def glob(self, pattern: str) -> list[str]:
-        """A list of what is below the part without wildcards; ``*`` does not match a slash, ``**`` does."""
-        folder = pattern[: _first_wildcard(pattern)].rpartition("/")[0]
+        """List below the part without wildcards and match; ``*`` does not match a slash, ``**`` does."""
+        folder = _WILDCARD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
         rest = pattern[len(folder) + 1 :]
         expression = re.compile(_translated(rest))
         listed = self._listed(folder, deep="/" in rest or "**" in rest)
@@ -145,7 +145,7 @@ class RemoteFilesystem(Filesystem):
         client.request(requests.delete, path, options_for(parse(path)))
 
     def make_folder(self, path: str) -> None:
-        """Nothing: a prefix is there when an object is."""
+        """Do nothing: a prefix exists if an object has it."""
 
     def open_reader(self, path: str, size: int, identity: Identity | None) -> Reader:
         from lowtide._io.remote.reader import RemoteReader  # and NumPy
@@ -153,28 +153,27 @@ class RemoteFilesystem(Filesystem):
         return RemoteReader(path, size, identity)
 
     def _listed(self, path: str, deep: bool = False) -> Listed:
+        place = parse(path)
         try:
-            listed: Listed = client.request(
-                requests.list_prefix, path, options_for(parse(path)), requests.everything(), deep
-            )
+            listed: Listed = client.request(requests.list_prefix, path, options_for(place), deep)
         except errors.LowtideError:
-            if parse(path).scheme not in ("http", "https"):
+            if not place.is_web:
                 raise
             listed = Listed({}, [])
-        if not any(listed) and parse(path).scheme in ("http", "https"):
+        if not any(listed) and place.is_web:
             raise errors.UnsupportedError(
                 f"{path}: a web server does not list its files; pass the addresses of the files, or the "
                 "address of a corpus.json"
             )
         return listed
 
-    def _look(self, path: str, nbytes: int) -> tuple[Identity, bytes]:
-        return _look(path, options_for(parse(path)), nbytes, client.request)
 
-
-def _look(path: str, options: Options, nbytes: int, request: Any) -> tuple[Identity, bytes]:
+def _look(
+    path: str, nbytes: int, options: Options | None = None, request: Callable[..., Any] = client.request
+) -> tuple[Identity, bytes]:
     """Identity and first bytes in one request; an object without any bytes takes another."""
     place = parse(path)
+    options = options or options_for(place)
     if not place.key:
         raise errors.NotAFileError(errno.EISDIR, "is a bucket; pass an object in it", path)
     try:
@@ -183,24 +182,17 @@ def _look(path: str, options: Options, nbytes: int, request: Any) -> tuple[Ident
     except errors.TruncatedFileError:  # no byte is in range
         meta = request(requests.head, path, options)
         if meta is None:
-            raise errors.NotFoundError(
-                errno.ENOENT, "no such object; check the bucket and the key", path
-            ) from None
+            raise errors.missing(path, "no such object; check the bucket and the key") from None
         return _identity(path, meta, options), b""
 
 
 def _identity(path: str, meta: Meta, options: Options | None = None) -> Identity:
     import hashlib
 
-    # A number that no device has, and one for the address: two objects are two files.
+    # A number that no device has, and one for the address, so that two objects are two files.
     number = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "little")
     options = options or options_for(parse(path))
     return Identity(-1, number, meta.size, meta.modified_ns, etag=meta.etag, options=options)
-
-
-def _first_wildcard(pattern: str) -> int:
-    match = _MAGIC.search(pattern, pattern.index("://") + 3)
-    return match.start() if match else len(pattern)
 
 
 def _translated(pattern: str) -> str:

@@ -1,11 +1,11 @@
-"""Requests under way: a few threads, and a bound on the bytes that they fetch at once."""
+"""Threads for requests, and a bound on the bytes that they fetch at once."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
 import errno
-import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,16 +15,17 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from lowtide import errors
+from lowtide._io.system import after_fork
 
 THREADS = 32
-"""Requests under way at most, whatever their size."""
+"""The most requests under way, whatever their size."""
 
 Task = Callable[["Batch"], None]
 T = TypeVar("T")
 
 
 class Budget:
-    """Bytes that are requested and not yet copied, of one process.
+    """Bytes that one process has requested and not yet copied.
 
     >>> budget = Budget()
     >>> budget.acquire(10, limit=16)
@@ -40,7 +41,8 @@ class Budget:
     def acquire(self, nbytes: int, limit: int) -> None:
         """Wait until there is room for ``nbytes``, in the order of the calls.
 
-        One request may always be under way. A 64th more is allowed, for requests a little longer than a MiB.
+        One request may always be under way. The limit may be exceeded by 1/64, for requests of little more
+        than a MiB.
         """
         ticket = object()
         with self._changed:
@@ -59,23 +61,20 @@ class Budget:
 
 
 class Trimmer:
-    """Has malloc give back what requests have freed, once in a while.
+    """Lets malloc return freed memory to the system once in a while.
 
-    obstore allocates in many threads, and each has its own heap, which keeps what was freed: without it
-    memory is some 10 MiB more. Other C libraries than glibc are left alone.
+    obstore allocates in many threads, each with its own heap, which keeps freed memory: that takes some 10
+    MiB. Does nothing with other C libraries than glibc.
     """
 
     def __init__(self, interval: int = 8 * 2**20) -> None:
         self._interval = interval
         self._since = 0
-        self._trim: Callable[[int], int] | None = None
-        try:
-            self._trim = ctypes.CDLL(None).malloc_trim
-        except (AttributeError, OSError, TypeError):
-            return
+        library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self._trim: Callable[[int], int] | None = getattr(library, "malloc_trim", None)
 
     def count(self, nbytes: int) -> None:
-        """So many bytes were fetched."""
+        """Count fetched bytes."""
         self._since += nbytes  # a count that is lost between two threads does not matter
         if self._since >= self._interval and self._trim is not None:
             self._since = 0
@@ -83,14 +82,14 @@ class Trimmer:
 
 
 class Batch:
-    """Tasks that somebody waits for together.
+    """Tasks that are waited for together.
 
-    A task that fails ends the batch: those that did not start yet are left out. ``cancel`` does the same, and
-    after it has returned no task does what it would do by ``guarded``.
+    A task that fails ends the batch: tasks that have not started are skipped. ``cancel`` does the same, and
+    after it has returned, no task calls what it passes to ``guarded``.
     """
 
     def __init__(self, tasks: Sequence[Task], threads: int = THREADS) -> None:
-        """``threads`` is how many can be of use: each has a heap of malloc's, which keeps what was freed."""
+        """Use at most ``threads`` threads: each has a heap of malloc, which keeps freed memory."""
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._left = len(tasks)
@@ -122,15 +121,15 @@ class Batch:
                 copy()
 
     def cancel(self) -> None:
-        """Leave out what has not started, and copy nothing more."""
+        """Skip tasks that have not started, and copy nothing more."""
         with self._lock:
             self.cancelled = True
 
     def wait(self, seconds: float, address: str) -> None:
-        """Wait for all tasks, and raise what the first that failed raised.
+        """Wait for all tasks, and raise the error of the first that failed.
 
-        Each request has its own deadline. Should one ignore it, this is an error if no request of the
-        process has ended for so many seconds.
+        Each request has its own deadline. If one ignores it, this raises after ``seconds`` in which no
+        request of the process has ended.
         """
         try:
             before = repr(_FINISHED)
@@ -151,14 +150,14 @@ class Batch:
 
 
 def call(function: Callable[..., T], *arguments: Any, seconds: float, address: str) -> T:
-    """Call a function in one of the threads, so that an interrupt or a deadline can end the wait for it."""
+    """Call a function in one of the threads, so that an interrupt or a deadline can end the wait."""
     results: list[T] = []
     Batch([lambda _: results.append(function(*arguments))]).wait(seconds, address)
     return results[0]
 
 
 def _submit(task: Callable[[], None], threads: int) -> None:
-    """Run a task in a thread; those that wait are run in their order."""
+    """Run a task in a thread; waiting tasks run in order."""
     _TASKS.put(task)
     try:
         _IDLE.pop()
@@ -179,12 +178,12 @@ def _submit(task: Callable[[], None], threads: int) -> None:
 def _work(tasks: SimpleQueue[Callable[[], None] | None], idle: deque[None]) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # it holds the buffer that it filled
+        del task  # it refers to the buffer that it filled
         idle.append(None)
 
 
 def _end_all() -> None:
-    """At exit: a thread that comes back from a request must find the interpreter alive."""
+    """At exit: a thread that returns from a request needs a working interpreter."""
     global _ENDING
     _ENDING = True
     running = list(_RUNNING)
@@ -194,28 +193,19 @@ def _end_all() -> None:
         thread.join()
 
 
-def fetched(nbytes: int) -> None:
-    """So many bytes were fetched and copied."""
-    global TRIMMER
-    if TRIMMER is None:
-        TRIMMER = Trimmer()
-    TRIMMER.count(nbytes)
-
-
+@after_fork
 def forget() -> None:
-    """In a forked child: the threads are not here, and one may have held a lock."""
+    """In a forked child: the threads do not exist, and one may have held a lock."""
     global _TASKS, _IDLE, _RUNNING, BUDGET
     _TASKS, _IDLE, _RUNNING, BUDGET = SimpleQueue(), deque(), [], Budget()
 
 
 _TASKS: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-# An item for each thread that has nothing to do. There is no lock, which a signal handler could meet.
+# An item for each idle thread. There is no lock, since a signal handler could wait for it forever.
 _IDLE: deque[None] = deque()
 _RUNNING: list[threading.Thread] = []
 _ENDING = False
-_FINISHED = count()  # tasks; its repr shows the number, and to count takes no lock
+_FINISHED = count()  # tasks; its repr shows the number, and counting takes no lock
 BUDGET = Budget()
-TRIMMER: Trimmer | None = None
+TRIMMER = Trimmer()
 atexit.register(_end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)

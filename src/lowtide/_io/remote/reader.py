@@ -19,10 +19,7 @@ from lowtide._io.remote.diskcache import SHORTEST, USES, Use, object_key, open_c
 from lowtide._sizes import format_size
 
 GAP = 2**15
-"""Bytes between two extents that are fetched along with them: fewer than a request costs."""
-
-
-UNKNOWN = Use()
+"""Bytes between two extents that are fetched too: it takes less time than another request."""
 
 
 class Run(NamedTuple):
@@ -31,18 +28,18 @@ class Run(NamedTuple):
     start: int
     stop: int
     extents: Extents
-    use: Use = UNKNOWN
-    """When it is used now and next, if that is known."""
+    use: Use = Use()
+    """The times of this use and of the next, if known."""
 
     @property
     def shift(self) -> int | None:
-        """From a byte of the object to its place in the buffer, if all of it goes there in one piece."""
+        """From a byte of the object to its place in the buffer; None if it is not copied in one piece."""
         shifts = self.extents.targets - self.extents.offsets
         is_whole = self.extents.nbytes == self.stop - self.start and (shifts == shifts[0]).all()
         return int(shifts[0]) if is_whole else None
 
     def widened(self, size: int) -> Run:
-        """A short one with what is around it, in an object of so many bytes."""
+        """A short run with the bytes around it, in an object of ``size`` bytes."""
         if self.stop - self.start >= SHORTEST:
             return self
         stop = min(size, -(-self.stop // SHORTEST) * SHORTEST)
@@ -59,7 +56,7 @@ class Run(NamedTuple):
 
 
 def runs_of(extents: Extents, gap: int = GAP) -> list[Run]:
-    """Extents as requests: sorted, joined over small gaps, and cut where they are long.
+    """Extents as requests: sorted, joined over small gaps, and cut if they are long.
 
     >>> extents = Extents(np.array([100, 0, 2**20]), np.array([0, 10, 20]), np.array([10, 10, 10]))
     >>> [run[:2] for run in runs_of(extents)]
@@ -84,14 +81,14 @@ def runs_of(extents: Extents, gap: int = GAP) -> list[Run]:
 class RemoteReader:
     """Reads an object by range requests; several are under way at once, within ``in_flight`` bytes.
 
-    The first answer tells which object it is if that is not known yet; from then on every request asks for
-    this one, so that what was read from another is never returned.
+    If the identity of the object is not known yet, it is taken from the first answer. From then on every
+    request asks for this object, so that bytes of another one are never returned.
     """
 
     name = "remote"
     parallel = False  # one read is many requests already
     overlaps = True
-    drops = False  # a system's page cache has nothing of it
+    drops = False  # the page cache contains nothing of it
 
     def __init__(
         self, path: str, size: int, identity: Identity | None, options: Options | None = None
@@ -116,7 +113,7 @@ class RemoteReader:
         uses, has_room = None, False
         if self._cache is not None:
             uses, has_room = USES.get(), self._cache.has_room()
-        # What is short is fetched with what is around it while the cache has room; no two share a block.
+        # Short runs are fetched with the bytes around them while the cache has room; no two share a block.
         runs = runs_of(extents, SHORTEST if has_room else GAP)
         if has_room:
             runs = [run.widened(self._size) for run in runs]
@@ -133,12 +130,12 @@ class RemoteReader:
             self.submit(Extents.of_range(offset, out.nbytes), out.reshape(-1).view(np.uint8)).wait()
 
     def fetch(self, start: int, stop: int, take: requests.Take) -> None:
-        """Hand on the bytes of one request, of the object that was opened and no other."""
+        """Pass on the bytes of one request, if they are of the object that was opened."""
         meta = client.fetch(self.path, self.options, start, stop, self._etag, self._modified_ns, take)
         self._check(meta)
 
     def transfer(self, run: Run, out: Bytes, batch: pool.Batch) -> None:
-        """Bring the bytes of a run to where they belong, from the cache as far as they are there."""
+        """Copy the bytes of a run to their places, from the cache as far as it has them."""
         take = partial(_take, batch, run, out)
         cache = self._cache
         if cache is None or self._etag is None:
@@ -155,7 +152,7 @@ class RemoteReader:
                 self.fetch(start, stop, partial(_take_and_keep, take, start, copies[0]))
             else:
                 self.fetch(start, stop, take)
-                # The caller may use its buffer again as soon as it has given up.
+                # A caller that has given up may use its buffer for something else.
                 batch.guarded(partial(_keep, copies, out[start + shift : stop + shift]))
             for data in copies:
                 cache.write(key, start, memoryview(data), run.use)
@@ -171,14 +168,14 @@ class RemoteReader:
             self._etag, self._modified_ns = meta.etag, meta.modified_ns
 
     def check(self) -> None:
-        """Nothing: every answer is compared, and another question would be another request."""
+        """Do nothing: every answer is compared, and asking would be another request."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 class _Transfer:
-    """The requests of one read. When nobody waits for it any more, nothing is written to the buffer."""
+    """The requests of one read. After it is dropped, nothing is written to the buffer."""
 
     def __init__(self, reader: RemoteReader, runs: list[Run], out: Bytes) -> None:
         self._reader, self._runs, self._out = reader, runs, out
@@ -188,13 +185,13 @@ class _Transfer:
         self._process = os.getpid()
         tasks = [partial(_transfer, self._reader, run, self._out) for run in self._runs]
         usual = sum(run.stop - run.start for run in self._runs) // len(tasks)
-        # As many as the bytes in flight allow, and two that take up what the others leave.
+        # As many as the bytes in flight allow, and two more for the remaining bytes.
         threads = min(pool.THREADS, self._reader.options.in_flight // max(1, usual) + 2)
         self._batch = pool.Batch(tasks, threads)
 
     def wait(self, extents: int) -> Outcome:
         if self._process != os.getpid():
-            self._start()  # the threads that would end it are those of the parent
+            self._start()  # the threads that run it are in the parent
         self._batch.wait(self._reader.options.deadline, self._reader.path)
         return Outcome(extents, extents)
 
@@ -224,4 +221,4 @@ def _transfer(reader: RemoteReader, run: Run, out: Bytes, batch: pool.Batch) -> 
             reader.transfer(run, out, batch)
     finally:
         budget.release(nbytes)
-    pool.fetched(nbytes)
+    pool.TRIMMER.count(nbytes)

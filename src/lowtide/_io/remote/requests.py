@@ -1,7 +1,7 @@
-"""Single requests to a store, by obstore: plain values in, plain values out, and lowtide's own errors.
+"""Single requests to a store by obstore, with plain arguments and results, and lowtide's own errors.
 
-What is here may run in this process or, after a fork, in a helper of it. Credentials, endpoints, regions,
-proxies and repetitions are obstore's own: from the environment, and from ``storage_options``.
+They run in this process or, after a fork, in a helper process. obstore handles credentials, endpoints,
+regions, proxies and retries, from the environment and from ``storage_options``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in what obstore shows of its source
+_LATE = re.compile(r"kind: Timeout|TimedOut|timed out")  # in the debug output of obstore
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
-# Options that are not those of a store of obstore.
+# Options that are not passed to a store of obstore.
 _OWN = {"cache", "cache_dir", "in_flight", "part_size", "timeout", "retry_timeout"}
 _OWN |= {"profile", "client_options", "retry_config"}
 # Where obstore looks for a private endpoint, the most specific first.
@@ -39,7 +39,7 @@ _PARTS = 3  # of one object that are sent at once
 _UPLOADS: dict[str, Any] = {}  # of this process
 _STORES: dict[tuple[str, Options], Any] = {}  # clients of this process
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
-_LISTED = 2**22  # objects of one prefix
+_LISTED = 2**22  # objects of one prefix: none has more
 
 
 Take = Callable[[int, "Buffer"], None]
@@ -47,7 +47,7 @@ Take = Callable[[int, "Buffer"], None]
 
 
 class Meta(NamedTuple):
-    """What a store says about an object."""
+    """The metadata of an object."""
 
     size: int
     etag: str | None
@@ -55,7 +55,7 @@ class Meta(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What is under a prefix: names, and the names of prefixes below it."""
+    """The objects under a prefix by name, and the names of prefixes below it."""
 
     objects: dict[str, Meta]
     prefixes: list[str]
@@ -70,10 +70,10 @@ def get(
     modified_ns: int,
     take: Take | None = None,
 ) -> tuple[Meta, Buffer]:
-    """Bytes ``start`` to ``stop``, fewer where the object ends, if it is still the one with this ETag.
+    """Bytes ``start`` to ``stop``, fewer at the end of the object, if its ETag is still the same.
 
-    Without an ETag, or with one that is weak, the time of modification is compared. ``take`` is called with
-    pieces as they come, so that they need not be held; then none are returned.
+    Without an ETag, or with a weak one, the modification time is compared. ``take`` is called with pieces as
+    they arrive, so that they need not be held; then none are returned.
     """
     conditions: dict[str, Any] = {"range": (start, stop)}
     if etag is not None and not etag.startswith("W/"):
@@ -94,7 +94,7 @@ def get(
                     take(start + count, piece)
                     count += len(piece)
     except errors.TruncatedFileError as error:
-        # Also where an answer was longer than its range, and obstore asked for the rest of it.
+        # Also raised if an answer was longer than its range, and obstore requested the rest of it.
         there = head(address, options)
         if there is not None and start < there.size:
             raise _wrong(address, what, "another length than it announced") from error
@@ -109,15 +109,13 @@ def head(address: str, options: Options) -> Meta | None:
     place = parse(address)
     if not place.path and not place.query:
         return None
-    with _translated(address, ""):
-        try:
-            return _meta(_obstore().head(client_of(place, options), place.path))
-        except FileNotFoundError:
-            return None
+    with _translated(address), suppress(FileNotFoundError):
+        return _meta(_obstore().head(client_of(place, options), place.path))
+    return None
 
 
-def list_prefix(address: str, options: Options, limit: int, deep: bool = False) -> Listed:
-    """What is directly under a prefix, or with ``deep`` every object below it; at least the first ``limit``.
+def list_prefix(address: str, options: Options, deep: bool, limit: int = _LISTED) -> Listed:
+    """What is directly under a prefix, or with ``deep`` the objects below it, at least the first ``limit``.
 
     Names are relative to the prefix. A page has up to 1,000 of them, and is one request.
     """
@@ -126,45 +124,38 @@ def list_prefix(address: str, options: Options, limit: int, deep: bool = False) 
     listed = Listed({}, [])
     with _translated(address, "its list"):
         store = client_of(place, options)
-        if not deep and limit >= _LISTED:
-            pages = _obstore().list_with_delimiter(store, prefix or None)
-            listed.prefixes.extend(name.removeprefix(prefix) for name in pages["common_prefixes"])
-            listed.objects.update((one["path"].removeprefix(prefix), _meta(one)) for one in pages["objects"])
-            return listed
-        for page in _obstore().list(store, prefix or None, chunk_size=min(limit, 1000)):
+        if deep:
+            pages = _obstore().list(store, prefix or None, chunk_size=min(limit, 1000))
+        else:
+            level = _obstore().list_with_delimiter(store, prefix or None)
+            listed.prefixes.extend(name.removeprefix(prefix) for name in level["common_prefixes"])
+            pages = [level["objects"]]
+        for page in pages:
             listed.objects.update((one["path"].removeprefix(prefix), _meta(one)) for one in page)
             if len(listed.objects) >= limit:
                 break
     return listed
 
 
-def everything() -> int:
-    """A limit that no prefix reaches."""
-    return _LISTED
-
-
 def put(address: str, options: Options, data: bytes) -> Meta:
-    """Write a small object, whole or not at all."""
+    """Write a small object, all of it or nothing."""
     place = parse(address)
-    with _translated(address, "", writing=True):
+    with _translated(address, writing=True):
         result = _obstore().put(client_of(place, options), place.path, data, use_multipart=False)
     return Meta(len(data), result["e_tag"], 0)
 
 
 def delete(address: str, options: Options) -> None:
-    """Remove an object; nothing happens if there is none."""
+    """Remove an object, if it exists."""
     place = parse(address)
-    with _translated(address, "", writing=True):
-        try:
-            _obstore().delete(client_of(place, options), place.path)
-        except FileNotFoundError:
-            return
+    with _translated(address, writing=True), suppress(FileNotFoundError):
+        _obstore().delete(client_of(place, options), place.path)
 
 
 def start_upload(address: str, options: Options, number: str) -> None:
-    """Start to write an object; the store hears of it when the first part is full."""
+    """Start to write an object; the first request is sent when a part is full."""
     place = parse(address)
-    with _translated(address, "", writing=True):
+    with _translated(address, writing=True):
         _UPLOADS[number] = _obstore().open_writer(
             client_of(place, options), place.path, buffer_size=options.part_size, max_concurrency=_PARTS
         )
@@ -172,13 +163,13 @@ def start_upload(address: str, options: Options, number: str) -> None:
 
 def write_upload(address: str, options: Options, number: str, data: bytes) -> None:  # noqa: ARG001
     """Add bytes to an object that is being written; waits while enough parts are under way."""
-    with _translated(address, "", writing=True):
+    with _translated(address, writing=True):
         _UPLOADS[number].write(data)
 
 
 def finish_upload(address: str, options: Options, number: str) -> None:  # noqa: ARG001
     """Make the object visible."""
-    with _translated(address, "", writing=True):
+    with _translated(address, writing=True):
         _UPLOADS.pop(number).close()
 
 
@@ -186,7 +177,7 @@ def abort_upload(address: str, options: Options, number: str) -> None:  # noqa: 
     """Discard what was sent of an object."""
     upload = _UPLOADS.pop(number, None)
     if upload is not None:
-        with _translated(address, "", writing=True):
+        with _translated(address, writing=True):
             upload.__exit__(InterruptedError, InterruptedError(), None)  # obstore aborts if its block fails
 
 
@@ -198,25 +189,8 @@ def client_of(place: Address, options: Options) -> Any:
     """The client of a bucket or server; one for each set of options."""
     key = place.root, options
     if key not in _STORES:
-        _obstore()
-        from obstore import store as kinds
-
-        given = options.values
-        client: dict[str, Any] = {"timeout": timedelta(seconds=options.seconds("timeout"))}
-        # The repetitions end, and so does the last of them: their sum is the deadline.
-        retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.seconds("retry_timeout"))}
-        settings = {name: value for name, value in given.items() if name not in _OWN}
-        names = ("endpoint", "endpoint_url", "base_url", "azure_storage_endpoint", "google_base_url")
-        endpoints = [given.get(name) for name in names]
-        endpoints += [os.environ.get(name) for name in _ENDPOINTS.get(place.scheme, ())]
-        endpoint = next((one for one in endpoints if one), "")
-        if place.scheme == "http" or str(endpoint).startswith("http://"):
-            client["allow_http"] = True  # the caller wrote http
-        client.update(given.get("client_options") or {})
-        retry.update(given.get("retry_config") or {})
-        both: dict[str, Any] = {"client_options": client, "retry_config": retry}
         try:
-            _STORES[key] = _created(kinds, place, settings, both, options)
+            _STORES[key] = _created(place, options)
         except errors.LowtideError:
             raise
         except Exception as error:  # obstore has a class for each way in which options are wrong
@@ -227,28 +201,48 @@ def client_of(place: Address, options: Options) -> Any:
     return _STORES[key]
 
 
-def _created(kinds: Any, place: Address, settings: dict[str, Any], both: dict[str, Any], o: Options) -> Any:
-    if place.scheme == "s3":
-        profile = o.values.get("profile") or os.environ.get("AWS_PROFILE")
-        keys = ("access_key_id", "aws_access_key_id", "credential_provider", "skip_signature")
-        is_needed = "profile" in o.values or "AWS_ACCESS_KEY_ID" not in os.environ
-        if profile and is_needed and not any(name in settings for name in keys):
-            boto3 = library("boto3", f"the AWS profile {profile!r}", "remote")
-            from obstore.auth.boto3 import Boto3CredentialProvider
+def _created(place: Address, options: Options) -> Any:
+    _obstore()
+    from obstore import store as kinds
 
-            provider = Boto3CredentialProvider(boto3.Session(profile_name=profile))
-            settings = {**settings, "credential_provider": provider}
-        return kinds.S3Store(place.host, **settings, **both)
-    if place.scheme == "gs":
-        return kinds.GCSStore(place.host, **settings, **both)
-    if place.scheme == "az":
-        return kinds.AzureStore(place.host, **settings, **both)
-    if settings:
-        raise errors.ArgumentError(
-            f"{place.root}: storage_options of a web server are timeout, retry_timeout, in_flight, "
-            f"client_options and retry_config, got {', '.join(settings)}; leave them out"
-        )
-    return kinds.HTTPStore.from_url(place.root, **both)
+    given = options.values
+    client: dict[str, Any] = {"timeout": timedelta(seconds=options.seconds("timeout"))}
+    # Both the retries and the last of them have an end: the sum is the deadline.
+    retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=options.seconds("retry_timeout"))}
+    names = ("endpoint", "endpoint_url", "base_url", "azure_storage_endpoint", "google_base_url")
+    endpoints = [given.get(name) for name in names]
+    endpoints += [os.environ.get(name) for name in _ENDPOINTS.get(place.scheme, ())]
+    endpoint = next((one for one in endpoints if one), "")
+    if place.scheme == "http" or str(endpoint).startswith("http://"):
+        client["allow_http"] = True  # the caller wrote http
+    client.update(given.get("client_options") or {})
+    retry.update(given.get("retry_config") or {})
+    both: dict[str, Any] = {"client_options": client, "retry_config": retry}
+    settings = {name: value for name, value in given.items() if name not in _OWN}
+    if place.is_web:
+        if settings:
+            raise errors.ArgumentError(
+                f"{place.root}: storage_options of a web server are timeout, retry_timeout, in_flight, "
+                f"client_options and retry_config, got {', '.join(settings)}; leave them out"
+            )
+        return kinds.HTTPStore.from_url(place.root, **both)
+    if place.scheme == "s3":
+        settings.update(_of_profile(given))
+    kind = {"s3": kinds.S3Store, "gs": kinds.GCSStore, "az": kinds.AzureStore}[place.scheme]
+    return kind(place.host, **settings, **both)
+
+
+def _of_profile(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The credentials of an AWS profile, if one is specified and no credentials are."""
+    profile = given.get("profile") or os.environ.get("AWS_PROFILE")
+    is_needed = "profile" in given or "AWS_ACCESS_KEY_ID" not in os.environ
+    keys = ("access_key_id", "aws_access_key_id", "credential_provider", "skip_signature")
+    if not profile or not is_needed or any(name in given for name in keys):
+        return {}
+    boto3 = library("boto3", f"the AWS profile {profile!r}", "remote")
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile))}
 
 
 def _meta(meta: Any) -> Meta:
@@ -258,7 +252,7 @@ def _meta(meta: Any) -> Meta:
 
 
 @contextmanager
-def _translated(address: str, what: str, writing: bool = False) -> Iterator[None]:
+def _translated(address: str, what: str = "", writing: bool = False) -> Iterator[None]:
     try:
         yield
     except errors.LowtideError:
@@ -268,28 +262,23 @@ def _translated(address: str, what: str, writing: bool = False) -> Iterator[None
 
 
 def translated(address: str, what: str, error: Exception, *, writing: bool = False) -> errors.LowtideError:
-    """The lowtide exception for what obstore raised; ``what`` was asked of ``address``."""
+    """The lowtide exception for an error of obstore; ``what`` was requested from ``address``."""
     name, text = type(error).__name__, _brief(error)
     status = _STATUS.search(text)
     code = int(status[1]) if status else 0
     detail = f"({what}: {text})" if what else f"({text})"
     if isinstance(error, FileNotFoundError) or code == 404:
-        return errors.NotFoundError(
-            errno.ENOENT, f"no such object {detail}; check the bucket and the key", address
-        )
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403) or _is_expired(text):
+        return errors.missing(address, f"no such object {detail}; check the bucket and the key")
+    is_expired = any(one in text for one in _EXPIRED)
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403) or is_expired:
         remedy = "check the credentials (environment, profile or storage_options) and what they allow"
         problem = "access denied"
-        if _is_expired(text):
+        if is_expired:
             problem, remedy = "the credentials have expired", "renew them, and resume"
         denied = errors._DeniedWriteError if writing else errors.AccessError
         return denied(errno.EACCES, f"{problem} {detail}; {remedy}", address)
     if name == "PreconditionError" or code == 412:
-        return errors.FileChangedError(
-            errno.ESTALE,
-            f"was replaced by another object since it was opened {detail}; open it again",
-            address,
-        )
+        return _replaced(address, detail)
     if code == 416:
         return errors.TruncatedFileError(
             f"{address}: was truncated since it was opened {detail}; restore it and open it again"
@@ -333,22 +322,19 @@ def _wrong(address: str, what: str, answer: str) -> errors.ReadError:
 
 
 def check_same(path: str, meta: Meta, etag: str | None, modified_ns: int) -> None:
-    """Raise if an answer is of another object than was opened: a server may ignore conditions."""
+    """Raise if an answer is of another object than the opened one: a server may ignore conditions."""
     if etag is not None and meta.etag is not None:
         changed, evidence = etag != meta.etag, f"ETag {meta.etag}, expected {etag}"
     else:
         changed = bool(modified_ns and meta.modified_ns) and modified_ns != meta.modified_ns
         evidence = "another time of modification"
     if changed:
-        raise errors.FileChangedError(
-            errno.ESTALE,
-            f"was replaced by another object since it was opened ({evidence}); open it again",
-            path,
-        )
+        raise _replaced(path, f"({evidence})")
 
 
-def _is_expired(text: str) -> bool:
-    return any(code in text for code in _EXPIRED)
+def _replaced(path: str, evidence: str) -> errors.FileChangedError:
+    problem = f"was replaced by another object since it was opened {evidence}; open it again"
+    return errors.changed(path, problem)
 
 
 def _brief(error: Exception) -> str:
@@ -361,6 +347,6 @@ def _brief(error: Exception) -> str:
 
 
 def forget() -> None:
-    """In a forked child: no client of the parent works here."""
+    """In a forked child, in which no client of the parent works."""
     _STORES.clear()
     _UPLOADS.clear()

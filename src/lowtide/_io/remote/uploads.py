@@ -1,7 +1,7 @@
-"""Objects that are being written: visible when they are complete, and aborted if that fails.
+"""Objects that are being written: visible when they are complete, and aborted if writing fails.
 
-They go up in parts, several at once. What a process that was killed has sent of an object is never visible;
-stores keep it until a rule of the bucket removes incomplete multipart uploads.
+They are sent in parts, several at once. The parts that a killed process has sent are never visible; stores
+keep them until a rule of the bucket removes incomplete multipart uploads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from lowtide import errors
@@ -18,7 +18,7 @@ from lowtide._io.remote.address import Options, options_for, parse
 from lowtide._io.remote.reader import RemoteReader
 from lowtide._sizes import format_size
 
-_MOST_PARTS = 10_000  # of S3
+_MOST_PARTS = 10_000  # the limit of S3
 _PIECE = 4 * 2**20  # bytes that are copied at once
 
 
@@ -30,7 +30,7 @@ class Upload:
     path
         Its address.
     options
-        How its store is reached; by default as the bucket was last.
+        The storage options; by default those with which the bucket was last opened.
     """
 
     def __init__(self, path: str, options: Options | None = None) -> None:
@@ -45,11 +45,11 @@ class Upload:
 
     @property
     def held(self) -> bool:
-        """Whether it is still to be published or aborted, by this process."""
+        """Whether this process still has to publish or abort it."""
         return self.is_open and self._process == os.getpid()
 
     def write(self, data: Any) -> None:
-        """Send bytes; those that were sent before them come first."""
+        """Send bytes, which follow those that were sent before."""
         view = memoryview(data).cast("B")
         if self.size + len(view) > self._limit:
             raise errors.WriteError(
@@ -59,12 +59,12 @@ class Upload:
                 self.path,
             )
         for first in range(0, len(view), _PIECE):
-            piece = bytes(view[first : first + _PIECE])  # the caller may change its own
+            piece = bytes(view[first : first + _PIECE])  # the caller may change its buffer
             client.request(requests.write_upload, self.path, self.options, self._number, piece)
             self.size += len(piece)
 
     def publish(self) -> requests.Meta:
-        """Complete it: from here on others see all of it."""
+        """Complete it and make it visible."""
         self.is_open = False
         client.request(requests.finish_upload, self.path, self.options, self._number)
         meta: requests.Meta | None = client.request(requests.head, self.path, self.options)
@@ -72,7 +72,7 @@ class Upload:
             size = "nothing" if meta is None else f"{meta.size} bytes"
             raise errors.WriteError(
                 errno.EIO,
-                f"is not what was written ({size}, expected {self.size} bytes); write it again",
+                f"has the wrong size after writing ({size}, expected {self.size} bytes); write it again",
                 self.path,
             )
         return meta
@@ -81,8 +81,17 @@ class Upload:
         """Discard what was sent; idempotent."""
         if self.held:
             self.is_open = False
-            with suppress(errors.LowtideError):  # nothing is visible, and the failure before it is the news
+            with suppress(errors.LowtideError):  # nothing is visible, and the earlier error matters
                 client.request(requests.abort_upload, self.path, self.options, self._number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.publish()
+        else:
+            self.abort()
 
     def __del__(self) -> None:
         if getattr(self, "is_open", False):
@@ -90,7 +99,7 @@ class Upload:
 
 
 def put(path: str, data: bytes, options: Options | None = None) -> None:
-    """Write a small object, whole or not at all."""
+    """Write a small object, all of it or nothing."""
     client.request(requests.put, path, options or options_for(parse(path)), data)
 
 
@@ -98,16 +107,11 @@ def prepend(header: bytes, source: str, size: int, path: str, options: Options) 
     """Write ``header`` and the ``size`` bytes of another object to ``path``, in bounded memory."""
     import numpy as np
 
-    upload = Upload(path, options)
-    try:
+    with Upload(path, options) as upload:
         upload.write(header)
         reader = RemoteReader(source, size, None, options)
         buffer = np.empty(min(size, _PIECE), np.uint8)
         for first in range(0, size, _PIECE):
-            piece = buffer[: min(_PIECE, size - first)]
+            piece = buffer[: size - first]
             reader.read(first, piece)
             upload.write(piece)
-        upload.publish()
-    except BaseException:
-        upload.abort()
-        raise

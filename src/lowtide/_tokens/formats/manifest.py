@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide._io import jsonfiles
-from lowtide._io.copying import sink
 from lowtide._io.identity import Identity
 from lowtide._io.jsonfiles import invalid
+from lowtide._io.sinks import sink
 from lowtide._io.store import is_address
 from lowtide._tokens.formats.documents import END, Column, Documents
 from lowtide._tokens.formats.index import Inside, agree, no_split, token_dtype, whole
