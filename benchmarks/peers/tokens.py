@@ -222,7 +222,7 @@ def spdl(place: Place) -> Stream:
             yield batch
 
     def batches(epoch: int) -> Iterator[Any]:
-        builder = PipelineBuilder().add_source(numbers(epoch))
+        builder: Any = PipelineBuilder().add_source(numbers(epoch))  # typed only where SPDL is installed
         builder = builder.pipe(windows.pair, concurrency=16, output_order="input").add_sink(4)
         pipeline = builder.build(num_threads=16)
         with pipeline.auto_stop():
