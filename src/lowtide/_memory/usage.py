@@ -45,15 +45,15 @@ def memory_usage(
     timeout : float, optional
         Seconds after which a process is no longer sampled. A function runs to its end.
     timestamps : bool
-        Give ``(memory, time)`` for each sample.
+        Return ``(memory, time)`` for each sample.
     include_children : bool
         Add all descendants. Those of a function count with proportional shares.
     multiprocess : bool
         For a process: a list for each sample, with each child after the process itself.
     max_usage : bool
-        Give only the highest value.
+        Return only the highest value.
     retval : bool
-        For a function: give its result too.
+        For a function: also return its result.
     stream : file, optional
         For a process: write samples here in the format of ``mprof``, and return ``None``.
     backend : str, optional

@@ -110,7 +110,7 @@ class EventLog:
         self._stall(time)
 
     def _charge(self) -> None:
-        """Keep what the group consists of before a kill, as it fills: afterwards it is gone."""
+        """Remember what the group consists of while it fills: after a kill that is gone."""
         usage = self._levels[0].usage() or 0
         if abs(usage - self._charged) >= self._step:
             self._charged, self._usage = usage, self._levels[0].charged()
@@ -161,7 +161,7 @@ class EventLog:
         self._met.clear()
 
     def _may_be(self, ended: _Ended) -> bool:
-        """Whether a process whose parent has its status already may have been killed."""
+        """Whether a process of unknown status, which its parent has taken, may have been killed."""
         return ended.signal is None and abs(ended.time - self._noticed) <= _SEARCH / 2
 
     def _text(self, time: float, victim: _Ended | None) -> str:

@@ -1,4 +1,4 @@
-"""What ``lowtide watch`` is to look at: a process by its number or name, a cgroup, or this container."""
+"""The target of ``lowtide watch``: a process by its number or name, a cgroup, or this container."""
 
 from __future__ import annotations
 
