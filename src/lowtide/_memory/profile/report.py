@@ -89,6 +89,8 @@ def _alarms(document: Document) -> list[tuple[str, str]]:
 def _words(document: Document) -> str:
     """The verdict for somebody who has not read the manual."""
     peak = document["peak_mib"] - document["base_mib"]
+    if document.get("state") == "unclear" and any(kind == "oom_kill" for kind, _ in _alarms(document)):
+        return "A process was killed before the curve decided it; the line above says what filled the limit."
     if document.get("state") == "unclear":
         return "The curve does not decide it. The line above says why, and how to find out."
     if not document["grows"]:
@@ -123,10 +125,10 @@ def _tiles(document: Document) -> str:
     tiles = [
         ("peak", f"{document['peak_mib']:,.0f} MiB", "highest memory of all processes"),
         ("base", f"{document['base_mib']:,.0f} MiB", _start(document)),
-        ("per GiB read", "–" if slope is None else rate(slope / 1024), "slope of memory over bytes read"),
-        ("read", format_size(document["bytes_read"]) if split else "–", "calls and mappings"),
+        ("per GiB read", "–" if slope is None else rate(slope / 1024), "added to memory"),
+        ("read", format_size(document["bytes_read"]) if split else "–", "by calls and through mappings"),
         ("time", duration, "" if document.get("status") is None else ended),
-        ("processes", str(document.get("processes") or 1) if split else "–", "at once, at most"),
+        ("processes", str(document.get("processes") or 1) if split else "–", "most at one time"),
     ]
     return "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}</dd>'
@@ -179,8 +181,8 @@ def _chart_data(document: Document) -> dict[str, Any]:
         span = now["time"] - before["time"] if before else 0.0
         # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
         rated = before is not None and span > 1e-6
-        row["rate"] = (now["bytes_read"] - before["bytes_read"]) / span if before and rated else 0.0
-        row["faults"] = (now["major_faults"] - before["major_faults"]) / span if before and rated else 0.0
+        for name, counter in (("rate", "bytes_read"), ("faults", "major_faults")):
+            row[name] = max(0.0, (now[counter] - before[counter]) / span) if before and rated else 0.0
         rows.append(row)
     return {
         "rows": rows,

@@ -98,6 +98,8 @@ def test_what_ended_the_command_and_its_budget_stand_on_top() -> None:
     text = report.render(document.of(recording(status=-9)))
     assert "ended by SIGKILL" in text
     assert re.search(r"over budget: peak 51\d\.\d MiB, the budget is 256\.0 MiB", text)
+    killed = Recording(["x"], 1, 1.7e9, 0.01, events=EVENTS)
+    assert "The curve does not decide it" not in report.render(document.of(killed))
     assert "ended with status 3" in report.render(document.of(recording(status=3)))
 
 
@@ -258,6 +260,41 @@ def test_labels_of_lines_close_to_each_other_do_not_overlap(tmp_path: Path) -> N
         assert boxes[0][1] <= boxes[1][0] + 2
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_kills_do_not_overlap_those_of_lines(tmp_path: Path, width: int) -> None:
+    path = tmp_path / "kills.html"
+    kills = [Event("oom_kill", 0.2 + index / 20, 0.2, "killed", 4711 + index) for index in range(3)]
+    trace = recording(limit=540 * MIB, budget=560 * MIB, events=kills)
+    report.save(str(path), document.of(trace))
+    with Browser(width, 900) as browser:
+        browser.open(path.as_uri())
+        boxes = browser.run(
+            "[...document.querySelectorAll('#chart text.strong')].map(t => t.getBoundingClientRect())"
+            ".map(b => [b.left, b.right, b.top, b.bottom])"
+        )
+    assert len(boxes) == 5
+    for index, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[index + 1 :]:
+            apart = max(left - other[1], other[0] - right, top - other[3], other[2] - bottom)
+            assert apart >= -3, (boxes[index], other)
+
+
+@pytest.mark.parametrize(("scale", "unit"), [(1.0, "seconds"), (200.0, "minutes"), (5000.0, "hours")])
+def test_time_has_a_unit_that_reads_well(scale: float, unit: str, tmp_path: Path) -> None:
+    path = tmp_path / "long.html"
+    data = document.of(recording())
+    for sample in data["samples"]:
+        sample["time"] *= scale
+    report.save(str(path), data)
+    with Browser() as browser:
+        browser.open(path.as_uri())
+        texts = browser.run("[...document.querySelectorAll('#chart svg text')].map(t => t.textContent)")
+    last = 2.99 * scale / {"seconds": 1, "minutes": 60, "hours": 3600}[unit]
+    numbers = [float(text) for text in texts[texts.index("0", texts.index("0") + 1) :] if text[0].isdigit()]
+    assert unit in texts
+    assert last * 0.7 <= numbers[-1] <= last
+
+
 @pytest.mark.parametrize("width", [360, 1600])
 def test_the_page_fits_phones_and_wide_screens(page: Path, width: int) -> None:
     with Browser(width, 900) as browser:
@@ -298,6 +335,7 @@ def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
         sample["bytes_read"] = 2**64 * (index % 2)
     data = report._chart_data(data)
     assert all(math.isfinite(value) for row in data["rows"] for value in row.values())
+    assert min(row["rate"] for row in data["rows"]) == 0, "nothing is drawn below the axis"
     assert "NaN" not in report._script_json(data)
 
 
