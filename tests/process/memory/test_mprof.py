@@ -143,3 +143,8 @@ def test_command_that_cannot_be_run_is_reported_and_leaves_no_file(tmp_path: Pat
     assert done.returncode == 1
     assert "./notes.txt: cannot be executed (permission denied)" in done.stderr
     assert not list(tmp_path.glob("*.dat"))
+
+
+def test_without_a_command_the_help_is_readable(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert "\n  peak   Print the peak" in done.stdout + done.stderr
