@@ -119,9 +119,11 @@ class Magics:
         effect.
         """
         options, statement = _options(line, "fT", "rc")
+        if "f" not in options:
+            raise ArgumentError("no function to measure; write %mprun -f FUNCTION STATEMENT")
         names = self.shell.user_ns
         tracer = Tracer(lambda _: False)
-        for name in options.get("f", ()):
+        for name in options["f"]:
             function = inspect.unwrap(eval(name, names))  # noqa: S307 - what the user typed
             if not hasattr(function, "__code__"):
                 raise ArgumentError(f"-f needs a Python function (got {name}); pass one of those it calls")

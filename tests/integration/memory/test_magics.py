@@ -76,5 +76,7 @@ def test_wrong_options_are_errors_with_the_reason() -> None:
     magics = Magics(InteractiveShell.instance())
     with pytest.raises(ArgumentError, match="-r needs a number"):
         magics.memit("-r x 1")
+    with pytest.raises(ArgumentError, match="no function to measure"):
+        magics.mprun("len([])")
     with pytest.raises(ArgumentError, match="-f needs a Python function"):
         magics.mprun("-f len len([])")
