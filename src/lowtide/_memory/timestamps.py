@@ -7,9 +7,11 @@ memory_profiler does it: name, MiB and time at the start, MiB and time at the en
 from __future__ import annotations
 
 import contextlib
+import inspect
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lowtide._memory import calls, proc
@@ -27,6 +29,8 @@ class Timestamps:
         """Mark a function; the options of memory_profiler's decorator have no meaning here."""
         if function is None:
             return self
+        if not inspect.isfunction(function):  # a class, or a static method: it stays what it is
+            return function
         name = f"{function.__module__}.{function.__name__}"
         return calls.wrapped(function, lambda: self._call(name))
 
@@ -56,12 +60,13 @@ def command(words: Sequence[str], path: str) -> list[str] | None:
 
 def main(words: Sequence[str]) -> None:
     """Run ``words``: the file, ``--``, and the program as for ``script.run``."""
-    timestamps: Callable[..., Any] = Timestamps()
+    timestamps, own = Timestamps(), os.getpid()
     try:
         script.run(list(words[2:]), timestamps)
     finally:
-        with open(words[0], "a", encoding="utf-8") as file:
-            file.writelines(timestamps.lines)
+        if os.getpid() == own:  # and not a child that the program has forked
+            with open(words[0], "a", encoding="utf-8") as file:
+                file.writelines(timestamps.lines)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,18 @@ def test_calls_of_marked_functions_are_in_the_file_as_memory_profiler_writes_the
     assert "NaN MiB" in run(tmp_path, "peak", "--func", "no.such", "a.dat").stdout
 
 
+def test_classes_and_forked_children_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, sys\n@profile\nclass A: pass\nassert isinstance(A(), A)\n"
+        "class B:\n    @profile\n    @staticmethod\n    def f(): return 1\n"
+        "@profile\ndef f(): return B().f()\nf()\n"
+        "if not os.fork(): sys.exit()\nos.wait()\n"
+    )
+    done = run(tmp_path, "run", "-E", "-o", "a.dat", "script.py")
+    assert done.returncode == 0, done.stderr
+    assert [name for name, _, _ in calls_of(tmp_path / "a.dat")] == ["__main__.f"]
+
+
 def test_plot_shows_functions_slope_and_window(tmp_path: Path) -> None:
     path = tmp_path / "x.dat"
     lines = [f"MEM {20 + index} {index}" for index in range(10)]
