@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -57,12 +58,14 @@ def record(
     """
     path = path or time.strftime("mprofile_%Y%m%d%H%M%S.dat")
     program = timestamps.command(words, os.path.abspath(path)) if python else None
+    existed = os.path.exists(path)
     with write_errors(path), open(path, "w", encoding="utf-8") as file:
         file.write(f"CMDLINE {shlex.join(words)}\n".replace("\n", " ").strip() + "\n")
     try:
         process = subprocess.Popen(program or words)
     except OSError as error:
-        os.unlink(path)
+        if not existed:
+            os.unlink(path)
         if isinstance(error, FileNotFoundError):
             raise NotFoundError(errno.ENOENT, "no such command; check its spelling", words[0]) from error
         problem = f"cannot be executed ({(error.strerror or str(error)).lower()}); pass its interpreter first"
@@ -84,7 +87,7 @@ def paths(names: Sequence[str] = ()) -> list[str]:
     chosen: list[str] = []
     for name in names:
         path = name
-        if name.lstrip("-").isdigit():
+        if re.fullmatch("-?[0-9]+", name):
             try:
                 path = existing[int(name)]
             except IndexError:
