@@ -210,8 +210,7 @@ class EventLog:
             except OSError:
                 continue
             if words:
-                short = [os.path.basename(words[0]) or words[0], *words[1:]]
-                self._commands[pid] = printable(shlex.join(short)[:80])
+                self._commands[pid] = printable(_short(words))
 
     def _throttle(self, path: str, time: float, rise: int) -> None:
         start, until, count = self._throttled.get(path, (max(0.0, time - _EVERY), time, 0))
@@ -236,6 +235,18 @@ class EventLog:
         if waited >= max(_STALL, _STALL_SHARE * time):
             text = f"processes of this container waited {waited:.1f} s of {time:.1f} s for memory (PSI)"
             self.events.append(Event("stalled", 0.0, time, text))
+
+
+def _short(words: list[str], most: int = 80) -> str:
+    """A command line in few characters: long paths without their folders, and the end cut off.
+
+    >>> _short(["/usr/bin/python", "a b.py", "-v"]), _short(["python", "/data" * 20 + "/train.py"])
+    ("python 'a b.py' -v", 'python train.py')
+    """
+    line = shlex.join([os.path.basename(words[0]) or words[0], *words[1:]])
+    if len(line) > most:
+        line = shlex.join(os.path.basename(word) or word for word in words)
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _lives(pid: int) -> bool:
