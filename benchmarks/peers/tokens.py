@@ -222,8 +222,8 @@ def spdl(place: Place) -> Stream:
             yield batch
 
     def batches(epoch: int) -> Iterator[Any]:
-        builder: Any = PipelineBuilder().add_source(numbers(epoch))  # typed only where SPDL is installed
-        builder = builder.pipe(windows.pair, concurrency=16, output_order="input").add_sink(4)
+        builder: Any = PipelineBuilder()  # typed only where SPDL is installed
+        builder = builder.add_source(numbers(epoch)).pipe(windows.pair, concurrency=16, output_order="input").add_sink(4)
         pipeline = builder.build(num_threads=16)
         with pipeline.auto_stop():
             yield from pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,18 @@ def counted(number: int, noun: str) -> str:
     ('1 shard', '2,000 documents')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; real-time signals have only a number.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -7,7 +7,7 @@ import io
 import mmap
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,19 @@ def test_generators_coroutines_and_errors_are_measured() -> None:
         del held
         raise KeyError
 
+    @profile_lines(stream=io.StringIO())
+    async def later() -> AsyncIterator[int]:
+        held = touch(8 * MIB)
+        yield len(held)
+        await asyncio.sleep(0)
+        del held
+
+    async def consume() -> list[int]:
+        return [item async for item in later()]
+
+    assert asyncio.run(consume()) == [8 * MIB]
+    assert figures(later.lines(), "held = touch") == pytest.approx([1, 8, 0, 8], abs=0.5)  # type: ignore[attr-defined]
+    assert figures(later.lines(), "del held") == pytest.approx([1, -8, 0, 0], abs=0.5)  # type: ignore[attr-defined]
     assert list(items()) == [1]
     assert figures(items.lines(), "held = touch") == pytest.approx([1, 8, 0, 8], abs=0.5)  # type: ignore[attr-defined]
     with pytest.raises(KeyError):
@@ -140,9 +153,11 @@ load(int(sys.argv[1])); other(); marked()
 """
 
 
-def profiled(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lowtide.cli", "profile", "--lines", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+PROFILE = [sys.executable, "-m", "lowtide.cli", "profile", "--lines"]
+
+
+def profiled(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROFILE, *words], capture_output=True, text=True, check=False, cwd=folder)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +180,42 @@ def test_command_prints_the_chosen_functions(
     if "load" in shown:
         assert figures(done.stderr, "block = bytearray")[1] == pytest.approx(48, abs=1)
     assert any(state in done.stderr for state in ("bounded: ", "grows", "unclear: "))  # short programs
+
+
+def test_decorator_accepts_options_and_what_is_not_a_function(tmp_path: Path) -> None:
+    """memory_profiler's decorator has a precision, and is put on all sorts of things."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.replace("MARK", "@profile(precision=4)") + "profile(int), profile(print)\n")
+    done = profiled("--", sys.executable, str(path), "1")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stderr.splitlines() if line.endswith(str(path))] == ["marked"]
+
+
+def test_module_is_run_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(
+        "import sys\ndef f():\n    return sys.argv[1:]\nprint(f(), sys.path[0])\n"
+    )
+    done = profiled("--", sys.executable, "-m", "module", "1", folder=tmp_path)
+    assert done.stdout == f"['1'] {tmp_path}\n", done.stderr
+    tables = [line.split()[0] for line in done.stderr.splitlines() if " in /" in line]
+    assert tables == ["f"], "and none of lowtide's own functions"
+
+
+def test_script_imports_and_pickles_as_under_python(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    script = tmp_path / "folder" / "script.py"
+    text = (
+        "import pickle, sys\ndef f(): return 1\n"
+        "assert pickle.loads(pickle.dumps(f))() == 1\nprint(sys.path[:2])"
+    )
+    script.write_text(text)
+    for words in ([str(script)], ["-c", text]):
+        plain, lined = (
+            subprocess.run([*command, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+            for command in ([sys.executable], [*PROFILE, "--", sys.executable])
+        )
+        assert lined.returncode == 0, lined.stderr
+        assert lined.stdout == plain.stdout
 
 
 def test_table_is_printed_when_the_program_fails() -> None:

@@ -118,6 +118,12 @@ def test_bad_arguments_raise() -> None:
         memory_usage(-1, backend="tracemalloc")
     with pytest.raises(ArgumentError, match="4 items"):
         memory_usage((work, (), {}, 1))
+    with pytest.raises(ArgumentError, match="must start with a function"):
+        memory_usage((1, 2))
+    with pytest.raises(ArgumentError, match="proc must be an integer"):
+        memory_usage("python")
+    with pytest.raises(ArgumentError, match="interval must not be negative"):
+        memory_usage(-1, interval=-1)
     with pytest.raises(ArgumentError, match="is for processes"):
         memory_usage(work, backend="psutil_pss")
     with pytest.raises(ProcessError, match="no process"):

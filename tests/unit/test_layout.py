@@ -57,6 +57,7 @@ TESTED_IN = {
     "_memory/profile/recording.py": "memory/test_profiler.py",
     "_memory/profile/targets.py": "process/cli/test_watch.py",
     "_memory/sampler.py": "process/memory/test_helper.py",
+    "_memory/timestamps.py": "process/memory/test_mprof.py",
     "_memory/tree.py": "memory/test_watch.py",
     "_prepare/inputs/datasets.py": "integration/prepare/test_datasets.py",
     "_prepare/run.py": "unit/prepare/test_prepare.py",

@@ -52,7 +52,7 @@ class Alarm:
         self.enter()
 
     def enter(self) -> None:
-        """Raise in what runs now."""
+        """Make the thread and the task that run now those in which to raise."""
         self.thread = threading.get_ident()
         self.task = _current_task()
         self.cancelling: int = self.task.cancelling() if self.task is not None else 0
@@ -71,7 +71,7 @@ def _current_task() -> Any:
 
 
 def arm(number: int, watch: Watch, helper: Helper) -> None:
-    """Start to raise for a watch when its number arrives."""
+    """Start raising for a watch when its number arrives."""
     _armed[number] = Alarm(watch)
     if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGRTMIN"):
         _listen_by_signal(helper)
@@ -161,9 +161,9 @@ def _deliver() -> None:
 
 
 def _fire(number: int, running: Any) -> bool:
-    """Raise for a watch where its block runs; whether that is here, and left to the caller.
+    """Raise for a watch where its block runs; true if that is here, where the caller has to raise.
 
-    ``running`` is the task of this thread: only there it is known not to change meanwhile.
+    ``running`` is the task of this thread, the only one that cannot change meanwhile.
     """
     alarm = _armed.get(number)
     if alarm is None or alarm.fired:

@@ -32,7 +32,7 @@ def available() -> int:
 
 
 def bounds() -> Iterator[tuple[int, str]]:
-    """What each bound leaves to this process, and where the bound stands."""
+    """What each bound leaves to this process, and the source of the bound."""
     yield _machine()
     group = cgroup.find()
     for level in group.upwards() if group else ():

@@ -17,7 +17,7 @@ from typing import Any
 from lowtide._memory import proc
 from lowtide.errors import UnsupportedError
 
-# By what their library is called; pyarrow and others have some of them inside, for their own pools.
+# The names of their libraries. pyarrow and others contain some of them, for their own pools.
 _ALLOCATORS = ("jemalloc", "mimalloc", "tcmalloc")
 _ARENA = 64 * 2**20  # glibc's arenas beside the first start at multiples of it (HEAP_MAX_SIZE, 64-bit)
 _ENTRY = re.compile(
@@ -27,12 +27,12 @@ _ENTRY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """What the memory of this process consists of, in bytes. What cannot be asked is ``None``, not 0."""
+    """What the memory of this process consists of, in bytes. What is not known is ``None``, not 0."""
 
     resident: int
     """Anonymous memory: all of the heap, stacks included."""
     live: int
-    """What is in use of it: neither kept by malloc nor lazily freed, and no stack."""
+    """The part that is in use: not kept by malloc, not lazily freed, and not a stack."""
     kept: int | None
     """Freed by the program and kept by malloc for the next allocation. Not a leak: ``trim`` gives it back."""
     lazily_freed: int | None

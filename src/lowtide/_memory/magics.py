@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from lowtide._memory import snapshot, tree
@@ -9,10 +10,11 @@ from lowtide._memory.lines.table import tables
 from lowtide._memory.lines.tracer import Tracer
 from lowtide._memory.watch import Watch
 from lowtide._sizes import format_size
+from lowtide.errors import ArgumentError
 
 
 class Usage:
-    """What a statement took, in bytes; ``str()`` is the line that ``%memit`` prints."""
+    """The memory of a statement, in bytes; ``str()`` is the line that ``%memit`` prints."""
 
     def __init__(self, peak: int, increment: int, heap: int, mapped: int, cache: int) -> None:
         self.peak = peak
@@ -20,11 +22,11 @@ class Usage:
         self.increment = increment
         """Peak minus the memory before."""
         self.heap = heap
-        """What heap has grown by, at the end."""
+        """Growth of the heap, at the end."""
         self.mapped = mapped
-        """What mapped files have grown by, at the end."""
+        """Growth of mapped files, at the end."""
         self.cache = cache
-        """What the page cache of the files that are open at the end has grown by."""
+        """Growth of the page cache of the files that are open at the end."""
 
     def __str__(self) -> str:
         parts = (("heap", self.heap), ("mapped", self.mapped), ("page cache", self.cache))
@@ -72,11 +74,11 @@ def load_ipython_extension(ipython: Any) -> None:
     ...         print(kind, name)
     >>> load_ipython_extension(Shell())
     line_cell memit
-    line mprun
+    line_cell mprun
     """
     magics = Magics(ipython)
     ipython.register_magic_function(magics.memit, "line_cell", "memit")
-    ipython.register_magic_function(magics.mprun, "line", "mprun")
+    ipython.register_magic_function(magics.mprun, "line_cell", "mprun")
 
 
 class Magics:
@@ -93,6 +95,9 @@ class Magics:
         accepted and not needed: the peak is the kernel's.
         """
         options, statement = _options(line, "rti", "coq")
+        repeats = options.get("r", ["1"])[-1]
+        if not repeats.isdecimal():
+            raise ArgumentError(f"-r needs a number (got {repeats!r}); write %memit -r3 STATEMENT")
         setup = ""
         if cell is not None:
             setup, statement = statement, cell
@@ -100,56 +105,57 @@ class Magics:
         if setup:
             exec(self._compiled(setup), names)  # noqa: S102 - what the user typed
         code = self._compiled(statement)
-        repeats = max(1, int(options.get("r", "1")))
-        usage = max((measure(code, names, "c" in options) for _ in range(repeats)), key=lambda one: one.peak)
+        usages = [measure(code, names, "c" in options) for _ in range(max(1, int(repeats)))]
+        usage = max(usages, key=lambda one: one.peak)
         if "q" not in options:
             print(usage)  # noqa: T201 - the magic's result
         return usage if "o" in options else None
 
-    def mprun(self, line: str = "") -> None:
-        """Measure a statement line by line.
+    def mprun(self, line: str = "", cell: str | None = None) -> None:
+        """Measure a statement, and a cell after it, line by line.
 
         ``%mprun -f FUNCTION [-f FUNCTION…] [-T FILE] STATEMENT``: the functions whose lines to measure, and
-        a file to write the table to as well.
+        a file to write the table to as well. ``-r`` and ``-c`` of memory_profiler are accepted and have no
+        effect.
         """
-        words = line.split()
-        functions, target = [], None
-        while words and words[0] in ("-f", "-T", "-r", "-c"):
-            option = words.pop(0)
-            if option == "-f":
-                functions.append(words.pop(0))
-            elif option == "-T":
-                target = words.pop(0)
+        options, statement = _options(line, "fT", "rc")
+        if "f" not in options:
+            raise ArgumentError("no function to measure; write %mprun -f FUNCTION STATEMENT")
         names = self.shell.user_ns
         tracer = Tracer(lambda _: False)
-        for name in functions:
-            function = eval(name, names)  # noqa: S307 - what the user typed
-            tracer.add(getattr(function, "__wrapped__", function).__code__)
-        with tracer:
-            exec(self._compiled(" ".join(words)), names)  # noqa: S102 - what the user typed
-        text = tables(tracer.lines)
-        print(text)  # noqa: T201 - the magic's result
-        if target is not None:
-            with open(target, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
+        for name in options["f"]:
+            function = inspect.unwrap(eval(name, names))  # noqa: S307 - what the user typed
+            if not hasattr(function, "__code__"):
+                raise ArgumentError(f"-f needs a Python function (got {name}); pass one of those it calls")
+            tracer.add(function.__code__)
+        try:
+            with tracer:
+                exec(self._compiled(f"{statement}\n{cell or ''}"), names)  # noqa: S102 - what the user typed
+        finally:
+            tracer.close()
+            text = tables(tracer.lines)
+            print(text)  # noqa: T201 - the magic's result
+            for path in options.get("T", ()):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text + "\n")
 
     def _compiled(self, source: str) -> Any:
         return compile(self.shell.transform_cell(source), "<memit>", "exec")
 
 
-def _options(line: str, with_value: str, flags: str) -> tuple[dict[str, str], str]:
-    """Leading options of a magic, and the statement after them.
+def _options(line: str, with_value: str, flags: str) -> tuple[dict[str, list[str]], str]:
+    """Leading options of a magic with all their values, and the statement after them.
 
     >>> _options("-r3 -c -t 5 f(-1)", "rti", "coq")
-    ({'r': '3', 'c': '', 't': '5'}, 'f(-1)')
+    ({'r': ['3'], 'c': [''], 't': ['5']}, 'f(-1)')
     """
-    options: dict[str, str] = {}
+    options: dict[str, list[str]] = {}
     rest = line.strip()
     while len(rest) > 1 and rest[0] == "-" and rest[1] in with_value + flags:
         name, rest = rest[1], rest[2:]
         value = ""
         if name in with_value:
             value, _, rest = rest.lstrip().partition(" ")
-        options[name] = value
+        options.setdefault(name, []).append(value)
         rest = rest.lstrip()
     return options, rest

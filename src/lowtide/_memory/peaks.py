@@ -1,12 +1,12 @@
 """True peaks, several at once.
 
-The kernel keeps one mark of the highest resident memory for a process, and whoever sets it back takes it
-from everybody else. So all who want a peak in this process come here: before the mark is set back, what it
-says is credited to everyone who is still measuring.
+The kernel keeps one mark of the highest resident memory of a process, and a reset for one measurement would
+lose it for the others. So every measurement of this process goes through this module: before a reset, the
+mark is credited to all that are under way.
 
-How exact is it? What is still held when the peak is read is exact to the page. What was given back before is
-as exact as the kernel's mark: since Linux 6.2 it counts pages for each processor in batches and may be short
-by a few dozen pages (measured: up to 31 of them on two cores).
+How exact is it? Memory that is still held when the peak is read is exact to the page. For what was freed
+before, it is as exact as the kernel's mark: since Linux 6.2 that counts pages for each processor in batches
+and may be short by a few dozen pages (measured: up to 31 of them on two cores).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _measuring: list[Peak] = []
 
 
 def observe(mark: int) -> None:
-    """Note a mark for all peaks that are measured, before somebody else sets it back."""
+    """Credit a mark to all peaks that are measured, before it is reset."""
     with _lock:
         for peak in _measuring:
             peak._seen = max(peak._seen, mark)
@@ -58,9 +58,9 @@ class Peak:
 
     @property
     def known(self) -> bool:
-        """Whether the kernel vouches for the peak.
+        """Whether the peak is the kernel's.
 
-        Where the mark cannot be set back it still tells the truth once it has risen above what it was.
+        A mark that cannot be reset is right as well once it has risen above its value at the start.
         """
         return self.resettable or self._seen > self._mark
 

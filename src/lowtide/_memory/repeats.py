@@ -30,23 +30,20 @@ def check(
     call: Callable[[], object], mark: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
     """Call a test, which has run once, again and again; the problem, if its memory grows."""
+    function: Callable[..., str | None] = _bounded if mark == "bounded" else _leak_free
     kwargs = dict(kwargs)
-    if not isinstance(
-        isolate := kwargs.pop("isolate", False), bool
-    ):  # done by the plugin, around all of this
-        return f"{mark}: isolate must be True or False (got {isolate!r})"
+    isolate = kwargs.pop("isolate", False)  # the plugin's, around all of this
     try:
-        if mark == "bounded":
-            return _bounded(call, *args, **kwargs)
-        return _leak_free(call, *args, **kwargs)
+        if not isinstance(isolate, bool):
+            raise ArgumentError(f"isolate must be True or False (got {isolate!r})")
+        return function(call, *args, **kwargs)
     except ArgumentError as error:
         return f"{mark}: {error}"
     except TypeError as error:
-        if "_bounded()" in str(error) or "_leak_free()" in str(error):
-            return (
-                f"{mark}: {str(error).replace('_bounded()', 'the mark').replace('_leak_free()', 'the mark')}"
-            )
-        raise
+        name = f"{function.__name__}()"
+        if name not in str(error):
+            raise
+        return f"{mark}: {str(error).replace(name, 'the mark')}"
 
 
 def _bounded(

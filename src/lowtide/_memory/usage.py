@@ -12,6 +12,8 @@ import psutil
 
 from lowtide._memory.snapshot import no_such_process
 from lowtide._memory.watch import Watch
+from lowtide._printable import brief
+from lowtide._sizes import whole
 from lowtide.errors import ArgumentError
 
 _MIB = 2**20
@@ -45,15 +47,15 @@ def memory_usage(
     timeout : float, optional
         Seconds after which a process is no longer sampled. A function runs to its end.
     timestamps : bool
-        Give ``(memory, time)`` for each sample.
+        Return ``(memory, time)`` for each sample.
     include_children : bool
         Add all descendants. Those of a function count with proportional shares.
     multiprocess : bool
         For a process: a list for each sample, with each child after the process itself.
     max_usage : bool
-        Give only the highest value.
+        Return only the highest value.
     retval : bool
-        For a function: give its result too.
+        For a function: also return its result.
     stream : file, optional
         For a process: write samples here in the format of ``mprof``, and return ``None``.
     backend : str, optional
@@ -79,11 +81,15 @@ def memory_usage(
         names = ", ".join(name for name in _BACKENDS if name)
         raise ArgumentError(f"backend must be one of {names} (got {backend!r})")
     field = _BACKENDS[backend]
+    if interval < 0:
+        raise ArgumentError(f"interval must not be negative (got {interval!r})")
     if callable(proc):
         proc = (proc,)
     if isinstance(proc, list | tuple):
         if not 1 <= len(proc) <= 3:
             raise ArgumentError(f"proc must be (function, args, kwargs) (got {len(proc)} items)")
+        if not callable(proc[0]):
+            raise ArgumentError(f"proc must start with a function (got {brief(proc[0])})")
         if field != "rss":
             raise ArgumentError(f"backend={backend!r} is for processes; use backend='psutil' for a function")
         return _of_function(*proc, interval=interval, timestamps=timestamps, children=include_children,
@@ -135,7 +141,7 @@ def _samples(
     include_children: bool, separate: bool,
 ) -> Iterator[tuple[float, _Sizes]]:  # fmt: skip
     popen = proc if isinstance(proc, subprocess.Popen) else None
-    pid = popen.pid if popen is not None else (os.getpid() if proc == -1 else int(proc))  # type: ignore[arg-type]
+    pid = popen.pid if popen is not None else os.getpid() if proc == -1 else whole("proc", proc)
     left = round(timeout / interval) if timeout is not None else None if popen is not None else 1
     try:
         process = psutil.Process(pid)

@@ -220,7 +220,7 @@ class Watch:
                 interval=self.interval, files=self.files, children=self.children,
             )  # fmt: skip
 
-        return calls.watched(function, again)
+        return calls.wrapped(function, again)
 
     def explain(self) -> str:
         """The numbers in words: the budget, the peak, the first sample over, and what grew."""

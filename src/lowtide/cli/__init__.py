@@ -57,7 +57,9 @@ class _Commands(click.Group):
             status.interrupted(*error.args[:1])
             ctx.exit(status.INTERRUPTED)
         except click.ClickException as error:
-            vars(error).update(message=printable(error.message))
+            # A group without a command (click 8.2): the message is the help, which has no names of strangers.
+            keep = "\n" if type(error).__name__ == "NoArgsIsHelpError" else ""
+            vars(error).update(message=printable(error.message, keep))
             raise
         except (LowtideError, OSError, EOFError) as error:
             output.abandon()

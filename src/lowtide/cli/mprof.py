@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -10,7 +11,17 @@ import click
 
 from lowtide._memory import mprof
 from lowtide._printable import printable
+from lowtide.cli.options import Parsed
 from lowtide.cli.output import say
+from lowtide.errors import ArgumentError
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        start, end = map(float, text.split(","))
+    except ValueError:
+        raise ArgumentError(f"{text!r} is not a window; pass two times in seconds, as in 0,20.5") from None
+    return start, end
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,12 +64,20 @@ def run(
     nopython: bool,
     words: tuple[str, ...],
 ) -> None:
-    """Run COMMAND and record its memory. A script that ends in .py is run with Python."""
-    del nopython
+    """Run COMMAND and record its memory.
+
+    A script that ends in .py is run with Python, and calls of its functions that are marked with @profile are
+    shown in the plot.
+    """
     say(f"mprof: Sampling memory every {interval}s", err=True)
-    if python and not words[0].endswith(".py") and not os.path.basename(words[0]).startswith("python"):
+    name = os.path.basename(words[0])
+    script = name.endswith(".py")
+    if script:
+        words = (sys.executable, *words)
+    elif python and not name.startswith("python"):
         words = (sys.executable, "-m", *words)
-    _, status = mprof.record(words, output, interval, include_children, multiprocess)
+    marks = (script or python) and not nopython
+    status = mprof.record(words, output, interval, include_children, multiprocess, marks)
     if exit_code:
         sys.exit(128 - status if status < 0 else status)
 
@@ -72,12 +91,14 @@ def list_() -> None:
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
+@click.option("--func", metavar="NAME", help="The peak while this function ran, such as __main__.load.")
 @click.argument("recordings", nargs=-1)
-def peak(recordings: tuple[str, ...]) -> None:
+def peak(func: str | None, recordings: tuple[str, ...]) -> None:
     """Print the peak of RECORDINGS, by path or number. [default: the newest]"""
     for path in mprof.paths(recordings or ("-1",)):
         recorded = mprof.read(path)
-        click.echo(f"{printable(path)}\t{max(recorded.curve.sizes):.3f} MiB")
+        highest = max(recorded.curve.sizes if func is None else recorded.sizes_in(func), default=math.nan)
+        click.echo(f"{printable(path)}\t{highest:.3f} MiB".replace("nan", "NaN"))
         for name, child in recorded.children.items():
             click.echo(f"  Child {printable(name)}\t\t\t{max(child.sizes):.3f} MiB")
 
@@ -85,10 +106,26 @@ def peak(recordings: tuple[str, ...]) -> None:
 @command.command(context_settings={"ignore_unknown_options": True})
 @click.option("--title", "-t", help="The title. [default: the command]")
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="The picture. [default: a window]")
+@click.option("--no-function-ts", "-n", is_flag=True, help="Leave out the calls of functions.")
+@click.option(
+    "--window",
+    "-w",
+    type=Parsed("window", _window),
+    metavar="FROM,TO",
+    help="Plot these seconds only, as in 0,20.5.",
+)
+@click.option("--slope", "-s", is_flag=True, help="Add a trend line, and its slope to the legend.")
 @click.argument("recordings", nargs=-1)
-def plot(title: str | None, output: str | None, recordings: tuple[str, ...]) -> None:
+def plot(
+    title: str | None,
+    output: str | None,
+    no_function_ts: bool,
+    window: tuple[float, float] | None,
+    slope: bool,
+    recordings: tuple[str, ...],
+) -> None:
     """Plot RECORDINGS, by path or number, with matplotlib. [default: the newest]"""
-    mprof.plot(mprof.paths(recordings or ("-1",)), title, output)
+    mprof.plot(mprof.paths(recordings or ("-1",)), title, output, not no_function_ts, window, slope)
 
 
 @command.command(context_settings={"ignore_unknown_options": True})

@@ -9,6 +9,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+from lowtide._printable import signal_name
 from lowtide._sizes import format_size
 from lowtide.cli.options import SIZE
 from lowtide.cli.output import say
@@ -97,6 +98,8 @@ def command(
         lowtide profile --budget 2GiB --fail-on-growth -- make data
         lowtide profile --lines __main__:load -- python train.py
     """
+    if "-" in (out, save, dat, json_path):
+        raise click.UsageError("the standard output is the command's; pass a file instead of -")
     if lines:
         words = _line_by_line(words)
     from lowtide._memory.profile import profiler
@@ -136,7 +139,7 @@ def command(
     if out:
         _say(f"report: {out}")
     if status < 0 and all(event.pid != recording.pid for event in recording.events):
-        _say(f"the command was ended by {_signal_name(-status)}{_HINTS.get(-status, '')}")
+        _say(f"the command was ended by {signal_name(-status)}{_HINTS.get(-status, '')}")
     if over and budget is not None:
         _say(f"over budget: peak {format_size(verdict.peak)}, the budget is {format_size(budget)}")
         exit_status = exit_status or OVER_BUDGET
@@ -194,10 +197,3 @@ def _require_writable(path: str) -> None:
         pass
     if not existed:
         os.unlink(path)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names
-        return f"signal {number}"

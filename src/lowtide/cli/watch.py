@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lowtide._sizes import parse_size
+from lowtide.cli.options import SIZE
 from lowtide.cli.output import say
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--budget",
+    type=SIZE,
     metavar="SIZE",
     help="Size of a full bar, such as 2GiB. [default: the container's limit, or the machine's memory]",
 )
@@ -48,7 +49,7 @@ def command(
     target: str | None,
     every: float | None,
     seconds: float | None,
-    budget: str | None,
+    budget: int | None,
     openmetrics: str | None,
     jsonl: bool,
 ) -> None:
@@ -65,7 +66,7 @@ def command(
     """
     from lowtide._memory.profile import targets
 
-    watched = targets.attach(target, budget=None if budget is None else parse_size(budget))
+    watched = targets.attach(target, budget=budget)
     watched.look()  # before the imports, which take a while
     label = target or watched.recording.command[0]
     exporter = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -241,9 +240,10 @@ def _command(item: pytest.Item, target: str) -> list[str]:
 
 
 def _died(item: pytest.Item, done: subprocess.CompletedProcess[str]) -> pytest.TestReport:
-    how = f"with status {done.returncode}"
-    if done.returncode < 0:
-        how = f"by {signal.Signals(-done.returncode).name}"
+    from lowtide._printable import signal_name
+
+    status = done.returncode
+    how = f"by {signal_name(-status)}" if status < 0 else f"with status {status}"
     output = "\n".join(filter(None, (done.stdout[-4000:], done.stderr[-4000:])))
     return pytest.TestReport(
         item.nodeid, item.location, {}, "failed",

@@ -129,6 +129,7 @@ def test_command_that_ends_at_once_has_a_verdict() -> None:
             "/no/such/folder/x.html: no such file or directory; create its folder first",
         ),
         (["--save", "/proc/x.json", "--", "true"], 125, "/proc/x.json: no such file or directory"),
+        (["--save", "-", "--", "true"], 2, "pass a file instead of -"),
         (["--budget", "12 bananas", "--", "true"], 2, "12 bananas"),
         (["--budget", "0", "--", "true"], 2, "budget of 0"),
         (["--interval", "0", "--", "true"], 2, "interval"),

@@ -1,4 +1,4 @@
-"""Memory of this process as cheaply as a line of Python needs it: kept descriptors, one ``pread`` each.
+"""Memory of this process, cheap enough to be read at each line of Python: one ``pread`` of an open file.
 
 The kernel's mark of the highest resident memory costs ten times what the other figures cost, so it is read
 only if there were page faults since the last time: without one, memory cannot have risen.
@@ -19,11 +19,15 @@ class Counters:
     def __init__(self) -> None:
         self._descriptors: list[int] = []
         self._open()
-        os.register_at_fork(after_in_child=self._open)  # /proc/self of the parent stays the parent's
+        os.register_at_fork(after_in_child=self._reopen)
+
+    def _reopen(self) -> None:
+        """/proc/self of a parent stays the parent's."""
+        if self._descriptors:
+            self.close()
+            self._open()
 
     def _open(self) -> None:
-        for fd in self._descriptors:
-            os.close(fd)
         flags = os.O_CLOEXEC
         self.statm = os.open(f"{proc.ROOT}/self/statm", os.O_RDONLY | flags)
         self._status = os.open(f"{proc.ROOT}/self/status", os.O_RDONLY | flags)

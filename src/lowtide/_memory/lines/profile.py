@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO, TypeVar, overload
 
-from lowtide._memory import proc
+from lowtide._memory import calls, proc
 from lowtide._memory.lines.table import tables
 from lowtide._memory.lines.tracer import Tracer
 from lowtide.errors import ArgumentError, UnsupportedError
@@ -63,49 +64,22 @@ def profile_lines(function: Any = None, *, stream: TextIO | None = None) -> Any:
     tracer = Tracer(lambda _: False)
     tracer.add(original.__code__)
 
-    def show() -> None:
-        if stream is not None:
-            stream.write(tables(tracer.lines) + "\n")
+    @contextlib.contextmanager
+    def measured() -> Iterator[None]:
+        try:
+            with tracer:
+                yield
+        finally:
+            if stream is not None:
+                stream.write(tables(tracer.lines) + "\n")
 
-    wrapper = _wrapper(function, tracer, show)
+    wrapper: Any = calls.wrapped(function, measured)
     wrapper.lines = lambda: tables(tracer.lines)
     if stream is None:
         atexit.register(_print_at_exit, tracer)
-    return functools.wraps(function)(wrapper)
+    return wrapper
 
 
 def _print_at_exit(tracer: Tracer) -> None:
     if any(tracer.lines.values()):
         sys.stdout.write(tables(tracer.lines) + "\n")
-
-
-def _wrapper(function: Callable[..., Any], tracer: Tracer, show: Callable[[], None]) -> Any:
-    if inspect.iscoroutinefunction(function):
-
-        async def call_later(*args: Any, **kwargs: Any) -> Any:
-            try:
-                with tracer:
-                    return await function(*args, **kwargs)
-            finally:
-                show()
-
-        return call_later
-    if inspect.isgeneratorfunction(function):
-
-        def items(*args: Any, **kwargs: Any) -> Any:
-            try:
-                with tracer:
-                    return (yield from function(*args, **kwargs))
-            finally:
-                show()
-
-        return items
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with tracer:
-                return function(*args, **kwargs)
-        finally:
-            show()
-
-    return call

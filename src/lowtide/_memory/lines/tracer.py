@@ -24,15 +24,15 @@ class Line:
     def __init__(self) -> None:
         self.hits = 0
         self.heap = 0
-        """What heap has grown by while the line ran, calls and all."""
+        """Growth of the heap while the line ran, calls included."""
         self.mapped = 0
         """The same for mapped files and shared memory."""
         self.peak = 0
-        """The highest that resident memory was above that at the start of the line, in any hit."""
+        """The most by which resident memory exceeded that at the start of the line, in any hit."""
 
 
 class _Open:
-    """A line that runs, and memory in pages when it started."""
+    """A line that is running, and memory in pages when it started."""
 
     __slots__ = ("highest", "line", "rss", "shared", "stale")
 
@@ -65,6 +65,10 @@ class Tracer:
         self._choices[code] = True
         self.lines.setdefault(code, {})
 
+    def close(self) -> None:
+        """Measure no more; the figures stay."""
+        self._counters.close()
+
     def __enter__(self) -> Tracer:
         self._before.append(sys.gettrace())
         threading.settrace(self._enter)
@@ -89,7 +93,7 @@ class Tracer:
         return self._step
 
     def _stepper(self) -> Any:
-        """The function that is called for each line: as little as possible, and no attribute of ``self``."""
+        """The function that is called for each line. It is short and reads no attribute of ``self``."""
         counters, running, every, finish = self._counters, self._running, self.lines, self._finish
         pread, usage, whole = os.pread, getrusage, RUSAGE_SELF
 

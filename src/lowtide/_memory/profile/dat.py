@@ -35,23 +35,18 @@ def save(path: str, recording: Recording) -> None:
             file.write(f"MEM {total / _MIB:.6f} {recording.started + time:.4f}\n")
 
 
-def parse(data: bytes, path: str) -> Recording:
-    """A recording from the text of a ``.dat`` file.
+def parse(lines: Iterable[bytes], path: str) -> Recording:
+    """A recording from the lines of a ``.dat`` file. A sample takes 16 bytes, and few are kept.
 
     The file has one figure per sample, so there is no split into heap and mapped files and no bytes read.
     Children (``CHLD``) are added to the parent at the sample before them.
 
-    >>> recording = parse(b"CMDLINE sleep 1\\nMEM 2.5 100.0\\nMEM 3.5 100.1\\n", "x.dat")
+    >>> recording = parse([b"CMDLINE sleep 1", b"MEM 2.5 100.0", b"MEM 3.5 100.1"], "x.dat")
     >>> [(point.time, point.anon) for point in recording.points]
     [(0.0, 2621440), (0.09999..., 3670016)]
     """
-    return parse_lines(data.split(b"\n"), path)
-
-
-def parse_lines(lines: Iterable[bytes], path: str) -> Recording:
-    """The same from lines that are read as they are needed: a sample takes 16 bytes, and few are kept."""
     command: list[str] = []
-    samples, children = _Samples(), _Samples()
+    samples, children, calls = _Samples(), _Samples(), 0
     for number, line in enumerate(lines, 1):
         word, _, rest = line.strip().partition(b" ")
         if word == b"MEM":
@@ -60,7 +55,9 @@ def parse_lines(lines: Iterable[bytes], path: str) -> Recording:
             children.add(path, number, rest.split()[1:])
         elif word == b"CMDLINE":
             command = rest.decode("utf-8", "replace").split()
-        elif word not in (b"FUNC", b""):
+        elif word == b"FUNC":
+            calls += 1
+        elif word:
             raise FormatError(
                 f"{path}, line {number}: {line[:40].decode('utf-8', 'replace')!r} is not a line of "
                 "memory_profiler's .dat format; pass such a file, or the JSON of `lowtide profile --save`"
@@ -81,6 +78,10 @@ def parse_lines(lines: Iterable[bytes], path: str) -> Recording:
     recording.blind.append(
         "heap and mapped files separately, bytes read, page cache: a .dat file does not have them"
     )
+    if children.times:
+        recording.blind.append("what children share: each counts with all that it has resident")
+    if calls:
+        recording.blind.append("the calls of functions in the file; `lowtide mprof plot` shows them")
     return recording
 
 

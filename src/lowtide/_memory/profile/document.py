@@ -192,7 +192,7 @@ def _dat(source: Store) -> Recording:
             "pass a part of its lines"
         )
     with source.stream() as file:
-        return dat.parse_lines(iter(lambda: file.readline(_MAX_LINE), b""), source.path)
+        return dat.parse(iter(lambda: file.readline(_MAX_LINE), b""), source.path)
 
 
 def _check(path: str, document: Document) -> None:

@@ -110,7 +110,7 @@ class EventLog:
         self._stall(time)
 
     def _charge(self) -> None:
-        """Keep what the group consists of before a kill, as it fills: afterwards it is gone."""
+        """Remember what the group consists of while it fills: after a kill that is gone."""
         usage = self._levels[0].usage() or 0
         if abs(usage - self._charged) >= self._step:
             self._charged, self._usage = usage, self._levels[0].charged()
@@ -161,7 +161,7 @@ class EventLog:
         self._met.clear()
 
     def _may_be(self, ended: _Ended) -> bool:
-        """Whether a process whose parent has its status already may have been killed."""
+        """Whether a process of unknown status, which its parent has taken, may have been killed."""
         return ended.signal is None and abs(ended.time - self._noticed) <= _SEARCH / 2
 
     def _text(self, time: float, victim: _Ended | None) -> str:
@@ -210,8 +210,7 @@ class EventLog:
             except OSError:
                 continue
             if words:
-                short = [os.path.basename(words[0]) or words[0], *words[1:]]
-                self._commands[pid] = printable(shlex.join(short)[:80])
+                self._commands[pid] = printable(_short(words))
 
     def _throttle(self, path: str, time: float, rise: int) -> None:
         start, until, count = self._throttled.get(path, (max(0.0, time - _EVERY), time, 0))
@@ -236,6 +235,18 @@ class EventLog:
         if waited >= max(_STALL, _STALL_SHARE * time):
             text = f"processes of this container waited {waited:.1f} s of {time:.1f} s for memory (PSI)"
             self.events.append(Event("stalled", 0.0, time, text))
+
+
+def _short(words: list[str], most: int = 80) -> str:
+    """A command line in few characters: long paths without their folders, and the end cut off.
+
+    >>> _short(["/usr/bin/python", "a b.py", "-v"]), _short(["python", "/data" * 20 + "/train.py"])
+    ("python 'a b.py' -v", 'python train.py')
+    """
+    line = shlex.join([os.path.basename(words[0]) or words[0], *words[1:]])
+    if len(line) > most:
+        line = shlex.join(os.path.basename(word) or word for word in words)
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _lives(pid: int) -> bool:

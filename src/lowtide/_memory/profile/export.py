@@ -21,7 +21,7 @@ _TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Gauge(NamedTuple):
-    """One figure: its name, what it is in a line, and whether it only ever rises."""
+    """One figure: its name, its description, and whether it only rises."""
 
     name: str
     help: str
@@ -55,7 +55,7 @@ GAUGES = (
 
 
 def gauges(watched: Profiler) -> dict[str, float | None]:
-    """The figures of now by the names of ``GAUGES``; ``None`` for what this system does not report."""
+    """The current figures by the names of ``GAUGES``; ``None`` for what this system does not report."""
     recording, group = watched.recording, watched.observer.group
     series = recording.series()
     total = series.total
@@ -145,13 +145,13 @@ class Exporter:
             threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def publish(self, figures: dict[str, float | None]) -> None:
-        """Replace the figures by those of now."""
+        """Replace the figures by current ones."""
         self._page = openmetrics(self._target, figures)
         if self._path is not None:
             write_text(self._path, self._page)
 
     def close(self) -> None:
-        """Stop to answer; a file stays, with the last figures."""
+        """Stop answering; a file stays, with the last figures."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

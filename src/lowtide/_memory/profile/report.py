@@ -1,7 +1,7 @@
-"""One HTML page for a recording, complete in itself.
+"""The report: one self-contained HTML page for a recording.
 
-The template has the script that draws the charts in the browser, so that the page takes no more memory to
-write than its text: it must fit into a container in which a job has just been killed.
+A script in the template draws the charts in the browser, so that writing the page takes no more memory than
+its text: it must fit into a container in which a job has just been killed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lowtide._memory.profile.document import Document, write_text
 from lowtide._memory.profile.verdict import rate
 from lowtide._memory.samples import thin
 from lowtide._pages import escape, fill
+from lowtide._printable import signal_name
 from lowtide._sizes import format_size
 
 _POINTS = 900  # drawn at most: more than a screen has columns for
@@ -49,8 +50,7 @@ def render(document: Document) -> str:
         "verdict": escape(document["verdict"]),
         "words": escape(_words(document)),
         "events": "".join(
-            f'<p class="event {escape(event["kind"])}">{escape(event["text"])}</p>'
-            for event in _events(document)[:_EVENTS]
+            f'<p class="event {escape(kind)}">{escape(text)}</p>' for kind, text in _alarms(document)
         ),
         "tiles": _tiles(document),
         "mappings": _table(document),
@@ -76,15 +76,26 @@ def _state(document: Document) -> str:
     return state + (" killed" if killed else "")
 
 
+def _alarms(document: Document) -> list[tuple[str, str]]:
+    """What stands below the verdict: events and a budget that was exceeded, with their kinds."""
+    alarms = [(event["kind"], event["text"]) for event in _events(document)[:_EVENTS]]
+    budget, peak = document.get("budget"), document["peak_mib"] * 2**20
+    if budget and peak > budget:
+        text = f"over budget: peak {format_size(peak)}, the budget is {format_size(budget)}"
+        alarms.append(("over_budget", text))
+    return alarms
+
+
 def _words(document: Document) -> str:
     """The verdict for somebody who has not read the manual."""
     peak = document["peak_mib"] - document["base_mib"]
+    if document.get("state") == "unclear" and any(kind == "oom_kill" for kind, _ in _alarms(document)):
+        return "A process was killed before the curve decided it; the line above says what filled the limit."
     if document.get("state") == "unclear":
         return "The curve does not decide it. The line above says why, and how to find out."
     if not document["grows"]:
-        text = f"Memory stayed within {peak:.0f} MiB of where it was when reading started"
-        was_read = document.get("mib_per_gib_read") is not None
-        text += f", over {format_size(document['bytes_read'])} read." if was_read else "."
+        text = f"Memory stayed within {peak:.0f} MiB of where it was {_start(document)}"
+        text += f", over {format_size(document['bytes_read'])} read." if _was_read(document) else "."
         if (document.get("page_cache_growth_mib") or 0) >= 64:
             text += " Page cache filled up beside it; the kernel reclaims that when memory is needed."
         return text
@@ -94,19 +105,30 @@ def _words(document: Document) -> str:
     )
 
 
+def _was_read(document: Document) -> bool:
+    return document.get("mib_per_gib_read") is not None
+
+
+def _start(document: Document) -> str:
+    """When memory was at its base, in words."""
+    if _was_read(document):
+        return "when reading started"
+    return "when the program was loaded" if document.get("split", True) else "at the start"
+
+
 def _tiles(document: Document) -> str:
-    status = document.get("status")
-    ended = "–" if status is None else f"signal {-status}" if status < 0 else f"status {status}"
+    status = document.get("status") or 0
+    ended = f"ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
     slope = document.get("mib_per_gib_read")
     split = document.get("split", True)
     duration = _duration(document.get("seconds") or 0)
     tiles = [
         ("peak", f"{document['peak_mib']:,.0f} MiB", "highest memory of all processes"),
-        ("base", f"{document['base_mib']:,.0f} MiB", "when reading started" if split else "at the start"),
-        ("per GiB read", "–" if slope is None else rate(slope / 1024), "slope of memory over bytes read"),
-        ("read", format_size(document["bytes_read"]) if split else "–", "calls and mappings"),
-        ("time", duration, f"ended with {ended}" if status is not None else ""),
-        ("processes", str(document.get("processes") or 1), "at once, at most"),
+        ("base", f"{document['base_mib']:,.0f} MiB", _start(document)),
+        ("per GiB read", "–" if slope is None else rate(slope / 1024), "added to memory"),
+        ("read", format_size(document["bytes_read"]) if split else "–", "by calls and through mappings"),
+        ("time", duration, "" if document.get("status") is None else ended),
+        ("processes", str(document.get("processes") or 1) if split else "–", "most at one time"),
     ]
     return "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}</dd>'
@@ -159,8 +181,8 @@ def _chart_data(document: Document) -> dict[str, Any]:
         span = now["time"] - before["time"] if before else 0.0
         # Times are kept to a tenth of a millisecond; between two that are equal there is no rate.
         rated = before is not None and span > 1e-6
-        row["rate"] = (now["bytes_read"] - before["bytes_read"]) / span if before and rated else 0.0
-        row["faults"] = (now["major_faults"] - before["major_faults"]) / span if before and rated else 0.0
+        for name, counter in (("rate", "bytes_read"), ("faults", "major_faults")):
+            row[name] = max(0.0, (now[counter] - before[counter]) / span) if before and rated else 0.0
         rows.append(row)
     return {
         "rows": rows,

@@ -1,4 +1,4 @@
-"""What ``lowtide watch`` is to look at: a process by its number or name, a cgroup, or this container."""
+"""The target of ``lowtide watch``: a process by its number or name, a cgroup, or this container."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _process(name: str) -> int:
     tops = [pid for pid in matches if not any(above in matches for above in _above(pid, parents))]
     tops = [pid for pid in tops if pid not in _above(os.getpid(), {**parents, os.getpid(): os.getppid()})]
     if not tops:
-        problem = f"no process is called {printable(name)}; list running processes with `ps -e`"
+        problem = f"no process is called {printable(name) or repr(name)}; list running processes with `ps -e`"
         raise ProcessError(errno.ESRCH, problem, proc.ROOT)
     if len(tops) > 1:
         lines = ", ".join(f"{pid} ({printable(matches[pid])})" for pid in sorted(tops)[:_LISTED])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lowtide._memory.profile import document, report
+from lowtide._memory.profile import dat, document, report
 from lowtide._memory.profile.events import Event
 from lowtide._memory.profile.recording import Charges, Detail, Point, Recording
 from lowtide.errors import FormatError, WriteError
@@ -84,6 +84,23 @@ def test_the_verdict_stands_on_top_in_words(page: Path) -> None:
     text = page.read_text()
     assert '<h1 id="verdict">grows: ' in text
     assert "Pages of a mapped file stay resident once touched" in text
+
+
+def test_words_claim_nothing_that_is_not_known() -> None:
+    level = dat.parse((b"MEM 50 %d" % index for index in range(99)), "x.dat")
+    text = report.render(document.of(level))
+    assert "Memory stayed within 0 MiB of where it was at the start." in text, "nothing is known of reads"
+    assert "<dt>processes</dt><dd>–</dd>" in text
+    assert "over budget" not in text
+
+
+def test_what_ended_the_command_and_its_budget_stand_on_top() -> None:
+    text = report.render(document.of(recording(status=-9)))
+    assert "ended by SIGKILL" in text
+    assert re.search(r"over budget: peak 51\d\.\d MiB, the budget is 256\.0 MiB", text)
+    killed = Recording(["x"], 1, 1.7e9, 0.01, events=EVENTS)
+    assert "The curve does not decide it" not in report.render(document.of(killed))
+    assert "ended with status 3" in report.render(document.of(recording(status=3)))
 
 
 def test_table_says_when_it_was_looked_at_a_file() -> None:
@@ -214,7 +231,7 @@ def test_events_are_in_words_and_on_both_curves(tmp_path: Path) -> None:
     with Browser(360, 2400) as browser:
         browser.open(path.as_uri())
         words = browser.run("[...document.querySelectorAll('p.event')].map(p => p.textContent)")
-        assert words == [event.text for event in EVENTS]
+        assert words[:2] == [event.text for event in EVENTS]
         for axis, share in (("time", 2.9 / 2.99), ("bytes_read", 0.97)):
             browser.click(f"[data-axis={axis}]")
             browser.wait(f"document.getElementById('chart').dataset.axis === '{axis}'")
@@ -241,6 +258,41 @@ def test_labels_of_lines_close_to_each_other_do_not_overlap(tmp_path: Path) -> N
         )
         assert len(boxes) == 2
         assert boxes[0][1] <= boxes[1][0] + 2
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_kills_do_not_overlap_those_of_lines(tmp_path: Path, width: int) -> None:
+    path = tmp_path / "kills.html"
+    kills = [Event("oom_kill", 0.2 + index / 20, 0.2, "killed", 4711 + index) for index in range(3)]
+    trace = recording(limit=540 * MIB, budget=560 * MIB, events=kills)
+    report.save(str(path), document.of(trace))
+    with Browser(width, 900) as browser:
+        browser.open(path.as_uri())
+        boxes = browser.run(
+            "[...document.querySelectorAll('#chart text.strong')].map(t => t.getBoundingClientRect())"
+            ".map(b => [b.left, b.right, b.top, b.bottom])"
+        )
+    assert len(boxes) == 5
+    for index, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[index + 1 :]:
+            apart = max(left - other[1], other[0] - right, top - other[3], other[2] - bottom)
+            assert apart >= -3, (boxes[index], other)
+
+
+@pytest.mark.parametrize(("scale", "unit"), [(1.0, "seconds"), (200.0, "minutes"), (5000.0, "hours")])
+def test_time_has_a_unit_that_reads_well(scale: float, unit: str, tmp_path: Path) -> None:
+    path = tmp_path / "long.html"
+    data = document.of(recording())
+    for sample in data["samples"]:
+        sample["time"] *= scale
+    report.save(str(path), data)
+    with Browser() as browser:
+        browser.open(path.as_uri())
+        texts = browser.run("[...document.querySelectorAll('#chart svg text')].map(t => t.textContent)")
+    last = 2.99 * scale / {"seconds": 1, "minutes": 60, "hours": 3600}[unit]
+    numbers = [float(text) for text in texts[texts.index("0", texts.index("0") + 1) :] if text[0].isdigit()]
+    assert unit in texts
+    assert last * 0.7 <= numbers[-1] <= last
 
 
 @pytest.mark.parametrize("width", [360, 1600])
@@ -283,6 +335,7 @@ def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
         sample["bytes_read"] = 2**64 * (index % 2)
     data = report._chart_data(data)
     assert all(math.isfinite(value) for row in data["rows"] for value in row.values())
+    assert min(row["rate"] for row in data["rows"]) == 0, "nothing is drawn below the axis"
     assert "NaN" not in report._script_json(data)
 
 

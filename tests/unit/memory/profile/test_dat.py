@@ -27,12 +27,19 @@ MEM 30.000000 1700000000.2000
 """
 
 
+def parse(data: bytes, path: str = "x.dat") -> Recording:
+    return dat.parse(data.split(b"\n"), path)
+
+
 def test_file_of_mprof_is_read() -> None:
-    recording = dat.parse(FOREIGN, "x.dat")
+    recording = parse(FOREIGN)
     assert recording.command == ["python", "train.py", "--fast"]
     assert [point.anon / MIB for point in recording.points] == [1.5, 30.25, 30.0]
     assert recording.points[1].time == pytest.approx(0.1, abs=1e-6)
     assert not recording.split
+    notes = " ".join(recording.blind)
+    assert "calls of functions" in notes
+    assert "what children share" in notes
 
 
 def test_written_dat_reads_the_same(tmp_path: Path) -> None:
@@ -42,17 +49,17 @@ def test_written_dat_reads_the_same(tmp_path: Path) -> None:
     path = tmp_path / "x.dat"
     dat.save(str(path), recording)
     assert path.read_text().startswith("CMDLINE python 'a b.py'\nMEM 10.000000 1700000000.0000\n")
-    again = dat.parse(path.read_bytes(), str(path))
+    again = parse(path.read_bytes(), str(path))
     assert [point.anon for point in again.points] == [(index + 10) * MIB for index in range(50)]
 
 
 def test_rising_dat_file_grows_without_a_cause() -> None:
     text = "".join(f"MEM {index} {index / 10}\n" for index in range(200))
-    verdict = judge(dat.parse(text.encode(), "x.dat"))
+    verdict = judge(parse(text.encode(), "x.dat"))
     assert verdict.grows
     assert verdict.cause is None
     assert verdict.line.startswith("grows: 10.0 MiB per second")
-    level = judge(dat.parse(b"".join(b"MEM 5 %d\n" % index for index in range(99)), "x.dat"))
+    level = judge(parse(b"".join(b"MEM 5 %d\n" % index for index in range(99)), "x.dat"))
     assert level.line == "bounded: peak 0 MiB over base, flat for 98.0 s"
 
 
@@ -74,7 +81,7 @@ def test_rising_dat_file_grows_without_a_cause() -> None:
 )
 def test_invalid_line_raises_with_its_number(text: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        dat.parse(text, "x.dat")
+        parse(text, "x.dat")
 
 
 @pytest.mark.parametrize(
@@ -104,13 +111,13 @@ def test_invalid_document_raises(text: str, message: str, tmp_path: Path) -> Non
 
 
 def test_unsorted_times_are_sorted() -> None:
-    recording = dat.parse(b"MEM 3 30\nCHLD 1 7 25\nMEM 1 10\nMEM 2 20\n", "x.dat")
+    recording = parse(b"MEM 3 30\nCHLD 1 7 25\nMEM 1 10\nMEM 2 20\n", "x.dat")
     assert [(point.time, point.anon // MIB) for point in recording.points] == [(0, 1), (10, 9), (20, 3)]
 
 
 def test_thinning_keeps_peak_and_end() -> None:
     lines = [b"MEM %d %d" % (5000 if index == 12_345 else 5, index) for index in range(100_001)]
-    recording = dat.parse_lines(lines, "x.dat")
+    recording = dat.parse(lines, "x.dat")
     assert len(recording.points) <= KEEP
     assert max(point.anon for point in recording.points) == 5000 * MIB
     assert recording.points[-1].time == 100_000
@@ -118,10 +125,10 @@ def test_thinning_keeps_peak_and_end() -> None:
 
 
 def test_command_with_unusual_characters() -> None:
-    assert dat.parse("CMDLINE a\u2028b\x0cc \x85\nMEM 1 1\n".encode(), "x.dat").command == ["a", "b", "c"]
+    assert parse("CMDLINE a\u2028b\x0cc \x85\nMEM 1 1\n".encode(), "x.dat").command == ["a", "b", "c"]
 
 
-VALID = document.of(dat.parse(FOREIGN, "x.dat"))
+VALID = document.of(parse(FOREIGN))
 
 
 def test_saved_document_loads(tmp_path: Path) -> None:
@@ -204,7 +211,7 @@ def test_foreign_file_raises_with_its_kind(head: bytes, kind: str, tmp_path: Pat
 def test_missing_and_unwritable_files_raise(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         document.load(str(tmp_path / "none.dat"))
-    recording = dat.parse(FOREIGN, "x.dat")
+    recording = parse(FOREIGN)
     with pytest.raises(WriteError):
         dat.save(str(tmp_path / "no" / "x.dat"), recording)
     with pytest.raises(WriteError):

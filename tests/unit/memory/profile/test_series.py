@@ -181,6 +181,6 @@ def test_file_mapped_after_the_last_look_is_not_limited_by_the_files_before() ->
         trace.add(point(index * 0.01, 100, processes=4, file=mapped * MIB))
     sizes = {"code": 20 * MIB, "code_size": 20 * MIB, "program": 20 * MIB, "data_size": MIB}
     trace.details[:] = [detail(time, **sizes) for time in (0.1, 0.5)]
-    mapped = trace.series().mapped
-    assert mapped[50] == 20 * MIB
-    assert mapped[-1] == 780 * MIB
+    curve = trace.series().mapped
+    assert curve[50] == 20 * MIB
+    assert curve[-1] == 780 * MIB
