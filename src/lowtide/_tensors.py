@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from lowtide._io.pending import Pending
 from lowtide._io.prefetch import Prefetcher
 from lowtide._readonly import ReadOnly
 from lowtide._sizes import whole
-from lowtide._tokens.batches import Batches
+from lowtide._tokens.batches import FOREVER, Batches
 from lowtide._tokens.documents import DocumentBatch, DocumentKind, mark_documents, whole_windows
 from lowtide._tokens.steps import Steps
 from lowtide.errors import ArgumentError, ClosedError, MissingExtraError
@@ -31,8 +31,6 @@ Item = TypeVar("Item")
 Pair = tuple[torch.Tensor, torch.Tensor]
 Host = torch.Tensor | Pair
 """What the prefetch thread prepares: tokens in pinned memory for a GPU, else the complete x and y."""
-
-_FOREVER = 2**62
 
 
 class MarkedHost(NamedTuple):
@@ -63,11 +61,11 @@ class SharedEpoch:
 
 
 class Destination:
-    """Where tokens go and as what, checked before any training.
+    """The device and dtype of tensors, checked before any training.
 
-    ``submit`` reads into memory of the host, in whichever thread; ``take`` hands x and y over and belongs in
-    the thread that uses them: on a GPU that puts the copy into that thread's own stream, in order with the
-    work that follows, whatever stream that is.
+    ``submit`` reads into memory of the host, in any thread. ``take`` returns x and y, and must be called in
+    the thread that uses them: on a GPU the copy then is in that thread's current stream, before the work
+    that follows.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class Destination:
         self._widen_into = Buffers(2 * rows * length * self._wide.itemsize, most=prefetch + 2)
 
     def _check_dtype(self, tokens: np.dtype[Any]) -> None:
-        dtype: object = self.dtype  # from the caller, who may be mistaken
+        dtype: object = self.dtype  # a caller may pass anything
         if not isinstance(dtype, torch.dtype):
             raise ArgumentError(f"dtype must be one of PyTorch's, such as torch.int64, got {dtype!r}")
         if dtype.is_floating_point or dtype.is_complex or dtype in (torch.bool, torch.int64):
@@ -117,13 +115,13 @@ class Destination:
         if self._pinned:
             rows, length = steps.at(step).shape
             return self.submit(rows, partial(steps.submit, step), length + 1)
-        return steps.submit_view(step).then(self._pair)
+        return steps.submit(step, view=True).then(self._pair)
 
     def _host(self, tokens: npt.NDArray[Any], pinned: torch.Tensor | None, _: object) -> Host:
         return self._pair(tokens) if pinned is None else pinned
 
     def _pair(self, tokens: npt.NDArray[Any]) -> Pair:
-        # By NumPy: PyTorch would start a team of threads for each thread that asks, also for so little work.
+        # By NumPy: PyTorch would start a team of threads for each calling thread, even for so little work.
         wide = self._widen_into.empty((2, len(tokens), tokens.shape[1] - 1), self._wide)
         x, y = wide[0], wide[1]
         np.copyto(x, tokens[:, :-1])
@@ -165,9 +163,7 @@ class Destination:
 
     def take(self, host: Host) -> Pair:
         """x and y on the device, contiguous and of ``dtype``."""
-        if self._on_cpu and not self._pinned:
-            return host  # type: ignore[return-value]  # not pinned: x and y
-        if not isinstance(host, torch.Tensor):
+        if isinstance(host, tuple):
             return self.move(host[0]), self.move(host[1])
         tokens = self.move(host)
         return self._widened(tokens[:, :-1]), self._widened(tokens[:, 1:])
@@ -186,7 +182,7 @@ class Destination:
     def move(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the device, without waiting for the copy if the tensor is pinned."""
         if self._on_cpu and not self._pinned:
-            return tensor  # even a copy that is none gives way to the reading thread: 0.6 ms for 0.1
+            return tensor  # even a no-op copy yields to the reading thread: 0.6 ms instead of 0.1
         # PyTorch reuses pinned memory only when the copies out of it have ended.
         return tensor.to(self.device, non_blocking=self._pinned)
 
@@ -211,7 +207,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
-    """Batches as tensors: ``submit`` starts to prepare a step in memory of the host, ``take`` ends it."""
+    """Batches as tensors: ``submit`` starts to prepare a step in memory of the host, ``take`` finishes it."""
 
     _remedy = "ask for other batches, as in corpus.batches(...).torch()"
 
@@ -237,7 +233,10 @@ class Tensors(ReadOnly, Closing, Iterator[Item], Generic[T, Item]):
         )
 
     def _seek(self, step: int) -> None:
-        self._ahead: Prefetcher[T] = Prefetcher(self._submit, step, _FOREVER, self._prefetch)
+        self._ahead: Prefetcher[T] = Prefetcher(self._submit, step, FOREVER, self._prefetch)
+
+    def __iter__(self) -> Self:
+        return self
 
     def __getitem__(self, step: int) -> Item:
         return self._take(self._submit(whole("step", step, 0)).wait())

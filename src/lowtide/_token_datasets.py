@@ -14,7 +14,7 @@ from lowtide._io.pending import Pending
 from lowtide._ranks import Rank, ranks
 from lowtide._sizes import whole
 from lowtide._tensors import Destination, SharedEpoch, data, torch
-from lowtide._tokens.batches import Batches
+from lowtide._tokens.batches import FOREVER, Batches
 from lowtide._tokens.documents import (
     DocumentBatch,
     DocumentBatches,
@@ -24,7 +24,6 @@ from lowtide._tokens.documents import (
 )
 from lowtide.errors import ArgumentError, IndexingError, StateError
 
-_FOREVER = 2**62
 _IGNORED = -100  # of Hugging Face and PyTorch
 
 
@@ -54,9 +53,8 @@ class MapDataset(data.Dataset[Any]):
     """
 
     def __init__(self, batches: Batches | DocumentBatches, *, as_dict: bool = False, epoch: int = 0) -> None:
-        batches, self._kind = _parts(batches, single=True)
-        self._batches = _private_copy(batches)
-        self._to = Destination("cpu", None, batches.dtype, batches.length)
+        self._batches, self._kind = _private(batches, single=True)
+        self._to = Destination("cpu", None, self._batches.dtype, self._batches.length)
         self._batches._check_one_length()
         self._as_dict = as_dict
         self._epoch = SharedEpoch(epoch)
@@ -103,9 +101,7 @@ class MapDataset(data.Dataset[Any]):
         x, y = self._to.take(self._to.submit(len(chosen), partial(Pending, read)).wait())
         if self._kind is not None:
             return self._marked(chosen + self.epoch * len(self), x, y)
-        if self._as_dict:
-            return [_named(row) for row in x]
-        return list(zip(x, y, strict=True))
+        return _windows(x, y, as_dict=self._as_dict)
 
     def _marked(self, numbers: npt.NDArray[np.int64], x: torch.Tensor, y: torch.Tensor) -> list[Any]:
         """Windows with the documents of their tokens."""
@@ -115,7 +111,7 @@ class MapDataset(data.Dataset[Any]):
         batch = mark_documents(windows, ids)
         marks = (batch[2], batch.position_ids.astype(np.int64), batch.loss_mask)
         parts = (x, y, *(torch.from_numpy(np.ascontiguousarray(one)) for one in marks))
-        return [_window(*row, as_dict=self._as_dict) for row in zip(*parts, strict=True)]
+        return _marked_windows(*parts, as_dict=self._as_dict)
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch and a fingerprint; the position within the epoch is the loader's sampler's.
@@ -162,8 +158,8 @@ class IterableDataset(data.IterableDataset[Any]):
         ``cu_seqlens``, ``position_ids``, ``loss_mask`` and ``max_seqlen``, since a loader makes a list of
         any tuple.
     steps
-        Batches in an epoch, of which epoch n has the n-th; without end by default. With it the data set has a
-        length, without which Lightning fetches a batch ahead and cannot resume exactly.
+        Batches in an epoch; without end by default. Each epoch continues after the one before it. The data
+        set then has a length, without which Lightning fetches a batch ahead and cannot resume exactly.
     as_dict
         Give ``input_ids`` and equal ``labels`` instead of ``(x, y)``, as in ``MapDataset``.
     single
@@ -197,14 +193,13 @@ class IterableDataset(data.IterableDataset[Any]):
         rank: Rank = None,
         world_size: int | None = None,
     ) -> None:
-        batches, self._kind = _parts(batches, single=as_dict if single is None else single)
-        self._batches = _private_copy(batches)
-        self._to = Destination("cpu", None, batches.dtype, batches.length)
-        self._steps = None if steps is None else whole("steps", steps, 1)
         self._as_dict, self._single = as_dict, as_dict if single is None else single
+        self._batches, self._kind = _private(batches, single=self._single)
+        self._to = Destination("cpu", None, self._batches.dtype, self._batches.length)
+        self._steps = None if steps is None else whole("steps", steps, 1)
         self._rank, self._world_size = rank, world_size
         if rank != "auto" and not (rank is None and world_size is None):
-            ranks(rank, world_size)  # what is wrong with them is reported here
+            ranks(rank, world_size)  # raises for invalid ones
         self._resume: tuple[int, int] | None = None
         self._epoch = SharedEpoch(epoch)
         self._at, self._row = self._first, 0
@@ -257,16 +252,16 @@ class IterableDataset(data.IterableDataset[Any]):
         return self._batches._for_rank(*ranks(self._rank, self._world_size))
 
     def __iter__(self) -> Iterator[Any]:
-        # Not a generator: its body would run at the first `next`, and a state may be asked for before that.
+        # Not a generator: its body would run at the first `next`, and a state may be saved before that.
         (self._at, self._row), self._resume = self._resume or (self._first, 0), None
-        end = _FOREVER if self._steps is None else self._first + self._steps
+        end = FOREVER if self._steps is None else self._first + self._steps
         return self._walk(self._ranked(), self._at, self._row, end)
 
     def _walk(self, batches: Batches, at: int, row: int, end: int) -> Iterator[Any]:
         worker = data.get_worker_info()
         number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         while at + number < end:
-            items, whole_batch = self._read(batches, at + number)
+            items = self._read(batches, at + number)
             if self._single:
                 for nth in range(row, len(items)):
                     last = nth + 1 == len(items)
@@ -276,20 +271,19 @@ class IterableDataset(data.IterableDataset[Any]):
             else:
                 at += stride
                 self._at = at
-                yield whole_batch
+                yield items
 
-    def _read(self, batches: Batches, step: int) -> tuple[list[Any], Any]:
-        """The windows of a step if they are single, else the whole batch."""
+    def _read(self, batches: Batches, step: int) -> Any:
+        """A list of the windows of a step if they are single, else the whole batch."""
         if self._kind is not None:
             marked = self._to.take_marked(self._to.submit_marked(batches._steps, self._kind, step).wait())
             if not self._single:
-                return [], _batch(marked, self._kind, as_dict=self._as_dict)
-            rows = zip(*marked, marked.position_ids, marked.loss_mask, strict=True)
-            return [_window(*one, as_dict=self._as_dict) for one in rows], None
+                return _marked_batch(marked, self._kind, as_dict=self._as_dict)
+            return _marked_windows(*marked, marked.position_ids, marked.loss_mask, as_dict=self._as_dict)
         x, y = self._to.take(self._to.submit_step(batches._steps, step).wait())
-        if not self._single:
-            return [], _named(x) if self._as_dict else (x, y)
-        return [_named(one) for one in x] if self._as_dict else list(zip(x, y, strict=True)), None
+        if self._single:
+            return _windows(x, y, as_dict=self._as_dict)
+        return _named(x) if self._as_dict else (x, y)
 
     def state_dict(self) -> dict[str, Any]:
         """The next step, the epoch and a fingerprint.
@@ -325,51 +319,46 @@ class IterableDataset(data.IterableDataset[Any]):
         self._resume = self._at, self._row
 
 
-def _private_copy(batches: Batches) -> Batches:
-    """Batches that nobody else uses: a fork must not find their locks held by a thread of the caller's."""
-    return copy.deepcopy(batches)
+def _private(batches: Batches | DocumentBatches, *, single: bool) -> tuple[Batches, DocumentKind | None]:
+    """A copy of the batches, and the kind of their documents if they have any.
 
-
-def _parts(batches: Batches | DocumentBatches, *, single: bool) -> tuple[Batches, DocumentKind | None]:
-    """The batches, and the kind of their documents if they have any."""
-    if not isinstance(batches, DocumentBatches):
-        return batches, None
-    if single and batches._kind != "ids":
+    A copy, since a fork must not find their locks held by a thread of the caller.
+    """
+    kind = None
+    if isinstance(batches, DocumentBatches):
+        kind, batches = batches._kind, batches._batches
+    if single and kind == "cu_seqlens":
         raise ArgumentError(
             "cu_seqlens are those of a whole batch, and windows are single here; use with_documents('ids')"
         )
-    return batches._batches, batches._kind
+    return copy.deepcopy(batches), kind
 
 
-def _window(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    ids: torch.Tensor,
-    position_ids: torch.Tensor,
-    loss_mask: torch.Tensor,
-    *,
-    as_dict: bool,
-) -> dict[str, torch.Tensor]:
-    if as_dict:
-        return {**_named(x, position_ids), "position_ids": position_ids}
-    marks = {"document_ids": ids, "position_ids": position_ids, "loss_mask": loss_mask}
-    return {"x": x, "y": y, **marks}
+def _windows(x: torch.Tensor, y: torch.Tensor, *, as_dict: bool) -> list[Any]:
+    return [_named(row) for row in x] if as_dict else list(zip(x, y, strict=True))
 
 
-def _batch(batch: DocumentBatch[torch.Tensor], kind: DocumentKind, *, as_dict: bool) -> dict[str, Any]:
+def _marked_windows(*parts: torch.Tensor, as_dict: bool) -> list[Any]:
+    """The rows of x, y, document ids, position ids and loss mask, each row as a dict."""
+    if not as_dict:
+        names = ("x", "y", "document_ids", "position_ids", "loss_mask")
+        return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+    return [
+        {**_named(x, position_ids), "position_ids": position_ids}
+        for x, _, _, position_ids, _ in zip(*parts, strict=True)
+    ]
+
+
+def _marked_batch(batch: DocumentBatch[torch.Tensor], kind: DocumentKind, *, as_dict: bool) -> dict[str, Any]:
     x, y, documents = batch
     tokens = _named(x, batch.position_ids) if as_dict else {"x": x, "y": y, "loss_mask": batch.loss_mask}
     name = "document_ids" if kind == "ids" else "cu_seqlens"
-    return {
-        **tokens,
-        name: documents,
-        "position_ids": batch.position_ids,
-        "max_seqlen": batch.max_seqlen,
-    }
+    marks = {name: documents, "position_ids": batch.position_ids, "max_seqlen": batch.max_seqlen}
+    return {**tokens, **marks}
 
 
 def _named(tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-    # A copy: who masks labels in place must not change the input.
+    # A copy: masking labels in place must not change the input.
     labels = tokens.clone()
     if position_ids is not None:  # labels are shifted by the model: nothing tells how a document starts
         labels[position_ids == 0] = _IGNORED

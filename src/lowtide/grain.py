@@ -22,10 +22,11 @@ Record = dict[str, npt.NDArray[Any]]
 
 
 class _Source:
-    """What both have in common: records of ``inputs`` and ``targets``, and a name for checkpoints."""
+    """Records of ``inputs`` and ``targets``, and a representation for checkpoints."""
 
-    def __init__(self, batches: Batches, dtype: npt.DTypeLike, count: int) -> None:
+    def __init__(self, batches: Batches, dtype: npt.DTypeLike, count: int, records: str) -> None:
         self._batches, self._dtype, self._count = batches, np.dtype(dtype), count
+        self._records = records
         if self._dtype.kind not in "iu" or np.iinfo(self._dtype).max < np.iinfo(batches.dtype).max:
             raise ArgumentError(
                 f"dtype does not hold every token (got {self._dtype}, the corpus has {batches.dtype}); use "
@@ -49,10 +50,7 @@ class _Source:
         # Grain's DataLoader compares it when a checkpoint is restored: everything that the records depend on.
         settings = sorted(self._batches._settings().items())
         inside = ", ".join(f"{name}={value!r}" for name, value in settings)
-        return f"{type(self).__name__}({self._describe()}, dtype={self._dtype}, {inside})"
-
-    def _describe(self) -> str:
-        raise NotImplementedError
+        return f"{type(self).__name__}({self._records}, dtype={self._dtype}, {inside})"
 
 
 class WindowSource(_Source):
@@ -79,20 +77,17 @@ class WindowSource(_Source):
     """
 
     def __init__(self, batches: Batches, *, epoch: int = 0, dtype: npt.DTypeLike = "int32") -> None:
-        super().__init__(batches, dtype, batches.epoch_samples)
         self._epoch = whole("epoch", epoch, 0)
+        super().__init__(batches, dtype, batches.epoch_samples, f"epoch={self._epoch}")
 
     def __getitem__(self, index: int) -> Record:
         return self._getitems([index])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[Record]:
-        """Several windows in one read; Grain calls it where it is there."""
+        """Several windows in one read; Grain calls this method if a source has it."""
         numbers = np.array([self._checked(index) for index in indices], np.int64)
         tokens = self._batches.read_samples(numbers + self._epoch * self._count)
         return [self._record(row) for row in tokens]
-
-    def _describe(self) -> str:
-        return f"epoch={self._epoch}"
 
 
 class BatchSource(_Source):
@@ -119,12 +114,10 @@ class BatchSource(_Source):
     """
 
     def __init__(self, batches: Batches, *, steps: int | None = None, dtype: npt.DTypeLike = "int32") -> None:
-        super().__init__(batches, dtype, batches.epoch_steps if steps is None else whole("steps", steps, 1))
         self._first = batches.step
+        count = batches.epoch_steps if steps is None else whole("steps", steps, 1)
+        rank = f"rank={batches.rank} of {batches.world_size}"
+        super().__init__(batches, dtype, count, f"first={self._first}, steps={count}, {rank}")
 
     def __getitem__(self, index: int) -> Record:
         return self._record(self._batches.read(self._first + self._checked(index)))
-
-    def _describe(self) -> str:
-        batches = self._batches
-        return f"first={self._first}, steps={self._count}, rank={batches.rank} of {batches.world_size}"

@@ -117,7 +117,7 @@ def _start(state: Mapping[str, Any], settings: Mapping[str, Any], rows: int) -> 
         raise StateError(f"the state is of another corpus or other settings: {'; '.join(wrong)}")
     if windows % rows:
         raise StateError(
-            f"the {windows} windows before this state are no multiple of the {rows} of a batch over all "
+            f"the {windows} windows before this state are not a multiple of the {rows} in a batch of all "
             "ranks; resume with as many rows and ranks as before, or a divisor"
         )
     return windows // rows

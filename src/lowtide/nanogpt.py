@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from lowtide._io.reader import Cache
 from lowtide._io.store import exists
@@ -89,23 +89,21 @@ def get_batch_for(
     start, seed = whole("start", start, 0), whole("seed", seed)
     number, count = ranks(rank, world_size)
 
-    def shuffled(split: str) -> Callable[[], Pair]:
+    def opened(split: str) -> Callable[[], Pair]:
         tokens = _open(data_dir, split, block_size, cache)
-        options: dict[str, Any] = {"rank": number, "world_size": count}
+        if order == "random":
+            return _drawn(tokens, block_size, batch_size, device)
 
         def stream(seed: int, start: int) -> Callable[[], Pair]:
-            batches = tokens.batches(batch_size * count, block_size, seed=seed, start=start, **options)
+            batches = tokens.batches(
+                batch_size * count, block_size, seed=seed, rank=number, world_size=count, start=start
+            )
             return batches.torch(device).__next__
 
         if split != "train":
             return stream(seed, 0)
         training, evaluation = stream(seed, start), stream(key_of(seed, _EVALUATION), 0)
         return lambda: training() if torch.is_grad_enabled() else evaluation()
-
-    def opened(split: str) -> Callable[[], Pair]:
-        if order == "shuffle":
-            return shuffled(split)
-        return _drawn(_open(data_dir, split, block_size, cache), block_size, batch_size, device)
 
     splits = {"train": opened("train")}
     if exists(_file(data_dir, "val")):

@@ -63,9 +63,6 @@ class TorchBatches(Tensors[Host, Pair]):
         submit = partial(to.submit_step, batches._steps)
         super().__init__(batches, to, submit, to.take, prefetch, batches.step)
 
-    def __iter__(self) -> TorchBatches:
-        return self
-
     def with_documents(self, kind: DocumentKind = "ids") -> TorchDocumentBatches:
         """These batches with the documents of ``x``, for attention masks.
 
@@ -101,6 +98,3 @@ class TorchDocumentBatches(Tensors[MarkedHost, DocumentBatch[torch.Tensor]]):
         check_kind(kind)
         submit = partial(destination.submit_marked, batches._steps, kind)
         super().__init__(batches, destination, submit, destination.take_marked, prefetch, start)
-
-    def __iter__(self) -> TorchDocumentBatches:
-        return self

@@ -91,7 +91,7 @@ def test_other_ranks_and_rows_continue(corpus: Path, monkeypatch: pytest.MonkeyP
     expected = tokens.batches(6, 16, seed=1337, rank=0)
     for step, x in enumerate(together, 4):
         assert (x.numpy() == expected[step][0]).all()
-    with pytest.raises(StateError, match="24 windows before this state are no multiple of the 10"):
+    with pytest.raises(StateError, match="24 windows before this state are not a multiple of the 10"):
         rows(0, 2, 5)
 
 

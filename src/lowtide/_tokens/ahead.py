@@ -1,9 +1,9 @@
 """Ahead: the windows of several steps, read together and dealt out one step after another.
 
-The windows of the next steps are known, since an order is computed. As long as files are in the page cache a
-few steps are read at once, so that what a read costs besides its bytes is paid once. If they are not, and
-there is a budget, the windows of as many steps as it holds are sorted by place, joined over gaps that are
-cheaper to read than to skip, and read in long runs. The batches are the same.
+The windows of the next steps are known, since an order is computed. While files are in the page cache, a few
+steps are read at once, which saves the fixed cost of a read. If they are not, and there is a budget, the
+windows of as many steps as it holds are sorted by their places, joined over gaps that are cheaper to read
+than to skip, and read in long runs. The batches are the same.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from lowtide._io.pending import Outcome, Pending
 if TYPE_CHECKING:
     from lowtide._tokens.sampling import Windows
 
-_TOGETHER = (
-    9 * 2**16
-)  # bytes of tokens that are cached and read at once: they stay in the processor's own cache
+_TOGETHER = 9 * 2**16  # bytes of cached tokens that are read at once: they stay in the processor's cache
 _WINDOWS = 255  # windows that are cached and read at once
 _STAGE = 4 * 2**20  # bytes read at once, windows and the gaps between them
 _INDEX = 32  # bytes per window while a budget is filled: its place, its rank among the places, its number
@@ -35,10 +33,10 @@ Tokens = npt.NDArray[Any]
 
 
 class Ahead:
-    """The tokens of the steps that follow each other, in memory before they are asked for.
+    """The tokens of consecutive steps, read before they are needed.
 
-    Any thread may ask for any step. Only steps in order are read ahead, by one thread at a time; whoever
-    comes meanwhile, or out of order, gets None and reads for itself.
+    Any thread may submit any step. Only steps in order are read ahead, by one thread at a time; other
+    threads, and steps out of order, get None and are read alone.
 
     Parameters
     ----------
@@ -73,13 +71,11 @@ class Ahead:
         self._together = max(1, min(_TOGETHER // nbytes, _WINDOWS // count)) if together else 1
         self._buffers = Buffers(self._together * nbytes, most=2)
         self._dealing = Buffers(nbytes, most=3)
+        self._budget = budget
         stage = min(_STAGE, budget // 8)
         self._budgeted = (budget - stage) // (nbytes + count * _INDEX) if budget >= _SHORTEST else 0
         self._stage_tokens = max(stage // samples.dtype.itemsize, width)
         self.costs = Costs()
-        self._forget()
-
-    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._next = -1
         self._cached: bool | None = None  # None until a step has shown it
@@ -88,24 +84,20 @@ class Ahead:
         self._tokens: Tokens | None = None
         self._picks: npt.NDArray[np.int32] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Settings alone: what was read can be read again."""
-        omitted = ("_lock", "_next", "_cached", "_learned", "_first", "_last", "_tokens", "_picks")
-        return {name: value for name, value in self.__dict__.items() if name not in omitted}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Settings alone: what was read can be read again.
+        settings = self._batch_size, self._rows, self._together > 1, self._budget, self._origin
+        return Ahead, (self._samples, *settings)
 
     def release(self) -> None:
-        """Give back what was read ahead."""
+        """Release what was read ahead."""
         if self._lock.acquire(blocking=False):
             self._first = self._last = 0
             self._tokens = self._picks = None
             self._lock.release()
 
     def submit(self, step: int) -> Pending[Tokens] | None:
-        """The tokens of a step: a view of memory that nobody else changes, or None to read it alone."""
+        """The tokens of a step, as a view of memory that nothing else changes; None to read it alone."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -124,7 +116,7 @@ class Ahead:
             self._lock.release()
 
     def learn(self, submitted: float, outcome: Outcome) -> None:
-        """Take into account what a step found out that was read alone, from the time ``submitted`` on."""
+        """Learn from the outcome of a step that was read alone and ``submitted`` at that time."""
         self._cached = outcome.cached
         now = time.perf_counter()
         if outcome.late and not outcome.cached:
@@ -143,7 +135,7 @@ class Ahead:
         return np.take(self._tokens, self._picks[rows], axis=0, out=out, mode="clip")
 
     def _load(self, step: int) -> None:
-        """Read a few steps as they come."""
+        """Read a few steps in their order."""
         count = self._together * self._shape[0]
         self._last = self._first = 0  # a failure must not leave anything that is half overwritten
         self._tokens = self._picks = None

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
-_FOREVER = 2**62
+FOREVER = 2**62
+"""Steps: nobody gets there."""
 
 ORDERS: list[type[Order]] = [Shuffle, Random, Blocks, Sequential, DocumentStarts, Packed]
 
@@ -115,7 +116,7 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
 
     @property
     def batch_size(self) -> int:
-        """Windows in the global batch, of which each rank has its part; of the next step if it changes."""
+        """Windows in the global batch, which all ranks share; of the next step if it changes."""
         return self._steps.at(self.step).batch_size
 
     @property
@@ -278,7 +279,7 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
         return DocumentBatches(self, kind)
 
     def _for_rank(self, rank: int, world_size: int) -> Batches:
-        """The same batches, of which another rank reads its rows."""
+        """The same batches for another rank."""
         options = {**self._options, "rank": rank, "world_size": world_size, "start": self.step}
         schedule = self._schedule
         return type(self)(self._stretches, schedule.batch_sizes, schedule.lengths, **options)
@@ -370,7 +371,7 @@ class Batches(ReadOnly, Closing, Iterator[Pair]):
             self._ahead.close()
         # It has no reference to these batches: dropping them ends the thread.
         submit = self._steps.submit
-        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(submit, step, _FOREVER, self._prefetch)
+        self._ahead: Prefetcher[npt.NDArray[Any]] = Prefetcher(submit, step, FOREVER, self._prefetch)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings and the step, no more: what was prefetched can be read again."""

@@ -39,8 +39,8 @@ class _Loading(NamedTuple):
 class Blocks(Shuffle):
     """As ``Shuffle``, but blocks of neighbours are permuted, then windows within a buffer of blocks.
 
-    Whole blocks are read into the buffer, and windows are copied from there. Of a corpus in a bucket the next
-    buffer is read meanwhile: which blocks it takes is known.
+    Whole blocks are read into the buffer, and windows are copied from there. For a corpus in a bucket the
+    next buffer is read at the same time: its blocks are known.
     """
 
     name = "blocks"
@@ -66,13 +66,13 @@ class Blocks(Shuffle):
         self._last = -1  # the first sample of the last read
         self._next: _Loading | None = None
         self._buffer: npt.NDArray[Any] | None = None  # in use
-        self._idle: list[npt.NDArray[Any]] = []
+        self._idle: npt.NDArray[Any] | None = None
         self._view: npt.NDArray[Any] = np.empty((0, 0), self.dtype)
         self._starts: Ints = np.empty(0, np.int64)
         self._pid = os.getpid()
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        """All of it is left for later: most batches come from blocks that are in the buffer."""
+        """Everything is done by ``wait``: most batches come from blocks that are in the buffer."""
         return Pending(self._read, first, out)
 
     def _read(self, first: int, out: npt.NDArray[Any]) -> None:
@@ -100,7 +100,7 @@ class Blocks(Shuffle):
                 self._load(epoch, window)
             out[row : row + count] = self._view[self._starts[place - start : place - start + count]]
             row += count
-        # Whoever reads more of this window will want the next one; who asked for one batch may not.
+        # A caller that reads several batches will need the next window; a single batch may be all.
         if self._overlaps and self._next is None and 0 <= self._last < first:
             self._next = self._start(*self._following(*self._content))
         self._last = first
@@ -110,9 +110,9 @@ class Blocks(Shuffle):
         self._content = (-1, -1)
         if self._buffer is not None:
             self._view = np.empty((0, 0), self.dtype)
-            self._idle, self._buffer = [self._buffer], None
+            self._idle, self._buffer = self._buffer, None
         if loading is None or loading.content != (epoch, window):
-            loading = self._start(epoch, window)  # what else was being read is not wanted
+            loading = self._start(epoch, window)  # another one that was being read is not needed
         else:
             # Into the buffer that was just left, so that requests are always under way.
             self._next = self._start(*self._following(epoch, window))
@@ -147,7 +147,7 @@ class Blocks(Shuffle):
 
     @contextmanager
     def _uses(self, epoch: int, window: int, positions: Ints, width: int) -> Iterator[None]:
-        """Say when blocks are read again, for a cache that keeps what is used soonest."""
+        """Announce when blocks are read again, for a cache that keeps what is used soonest."""
         if not self._overlaps:
             yield
             return
@@ -164,10 +164,9 @@ class Blocks(Shuffle):
 
     def _spare(self, size: int) -> npt.NDArray[Any]:
         """Memory for a window: that of the one before if it is as long."""
-        idle, self._idle = self._idle, []
-        for buffer in idle:
-            if len(buffer) == size:
-                return buffer
-        idle.clear()  # released before there is another
+        idle, self._idle = self._idle, None
+        if idle is not None and len(idle) == size:
+            return idle
+        del idle  # released before there is another
         # Not by malloc: it might keep what was freed, and windows would add up.
         return Buffers(size * self.dtype.itemsize, most=0).empty((size,), self.dtype)

@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
@@ -109,7 +109,7 @@ class Corpus(ReadOnly, Closing):
                 f"eos contradicts the corpus ({eos}, expected {layout.eos}); leave it out, or pass the same"
             )
         self._layout = layout
-        self._settings = {"eos": eos, "reader": reader, "cache": cache}
+        self._settings: dict[str, Any] = {"eos": eos, "reader": reader, "cache": cache}
         self._eos = layout.eos if eos is None else token_id(whole("eos", eos), layout.dtype, "eos")
         self._segments = Segments(layout.segments, layout.dtype, reader=reader, cache=cache)
         self._closed = False
@@ -150,7 +150,7 @@ class Corpus(ReadOnly, Closing):
 
     @property
     def metadata(self) -> Mapping[str, object]:
-        """What else the format records, such as the tokenizer."""
+        """Other values that the format records, such as the tokenizer."""
         return self._layout.metadata
 
     @property
@@ -211,7 +211,7 @@ class Corpus(ReadOnly, Closing):
         Parameters
         ----------
         nbytes
-            Size of each array in bytes, about.
+            Approximate size of each array in bytes.
 
         Examples
         --------
@@ -277,8 +277,8 @@ class Corpus(ReadOnly, Closing):
         Parameters
         ----------
         batch_size
-            Windows in the global batch, of which each rank reads its rows. ``{0: 32, 1000: 64}`` has 32 of
-            them up to step 1000 and 64 from then on.
+            Windows in the global batch, which all ranks share. ``{0: 32, 1000: 64}`` has 32 of them up to
+            step 1000 and 64 from then on.
         length
             Tokens in a window; also by step, as ``{0: 512, 2000: 1024}``.
         order
@@ -345,7 +345,7 @@ class Corpus(ReadOnly, Closing):
         return int(self._spread(256, 1024).max())
 
     def _check_ids(self) -> None:
-        """Refuse a corpus with an id beyond its vocabulary, as far as a sample shows."""
+        """Refuse a corpus if a sample of it has an id beyond its vocabulary."""
         if self.vocab_size is not None and len(self):
             largest = self.largest()
             if largest >= self.vocab_size:
@@ -386,8 +386,4 @@ class Corpus(ReadOnly, Closing):
             raise ClosedError(f"{self.name}: the corpus was closed; open it again with lowtide.corpus")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._layout, self._settings)
-
-
-def _restore(layout: Tokens, settings: dict[str, Any]) -> Corpus:
-    return Corpus(layout, **settings)
+        return partial(Corpus, **self._settings), (self._layout,)

@@ -1,9 +1,10 @@
-"""What a path is: an array file with its arrays, or a corpus with its tokens."""
+"""Descriptions of paths: an array file with its arrays, or a corpus with its tokens."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class ArrayFile:
 
     @property
     def damage(self) -> list[FormatError]:
-        """What is wrong with arrays that are damaged."""
+        """The errors of arrays that are damaged."""
         return [member.error for member in self.arrays if isinstance(member.error, FormatError)]
 
     @property
@@ -107,9 +108,9 @@ def describe(
     """
     chosen = dtype is not None or shape is not None or bool(offset) or member is not None
     if eos is not None or scan or not store.is_file(path):
-        if store.exists(path) or any(sign in path for sign in "*?["):
+        if store.exists(path) or store.is_pattern(path):
             return _corpus(path, split, dtype, eos, scan)
-    elif not chosen and not _holds_arrays(path) and _is_corpus(path):
+    elif not chosen and not _succeeds(members, path) and _succeeds(find, path):
         return _corpus(path, split, dtype, eos, scan)
     if chosen:
         layout = inspect(path, dtype, shape, offset, name=member)
@@ -129,7 +130,7 @@ def expand(path: str, *, split: str = "train", dtype: str | None = None) -> list
     >>> [os.path.basename(path) for path in expand(str(tmp))]
     ['x.npy']
     """
-    if store.is_file(path) or _is_corpus(path, split=split, dtype=dtype):
+    if store.is_file(path) or _succeeds(find, path, split=split, dtype=dtype):
         return [path]
     if store.is_folder(path):
         candidates = [os.path.join(path, name) for name in store.list_folder(path).files if name[0] != "."]
@@ -146,17 +147,9 @@ def expand(path: str, *, split: str = "train", dtype: str | None = None) -> list
     return files if readable else [path]
 
 
-def _holds_arrays(path: str) -> bool:
+def _succeeds(inspection: Callable[..., object], path: str, **options: Any) -> bool:
     try:
-        members(path)
-    except LowtideError:
-        return False
-    return True
-
-
-def _is_corpus(path: str, *, split: str = "train", dtype: str | None = None) -> bool:
-    try:
-        find(path, split=split, dtype=dtype)
+        inspection(path, **options)
     except LowtideError:
         return False
     return True

@@ -20,6 +20,7 @@ from lowtide._io.extents import Ints
 from lowtide._io.system import cache_folder
 from lowtide._readonly import ReadOnly
 from lowtide._tokens.formats.documents import Column, Documents
+from lowtide._tokens.formats.tokens import Marks
 from lowtide.errors import ArgumentError, FormatError, LowtideError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 Ids = npt.NDArray[np.int32]
 DocumentKind = Literal["ids", "cu_seqlens"]
-Marks = Literal["end", "start"]
 
 
 class DocumentBatch(tuple[A, A, A], Generic[A]):
-    """``x``, ``y`` and the documents of ``x``: a tuple of three, with what attention kernels need besides.
+    """``x``, ``y`` and the documents of ``x``: a tuple of three, with attributes for attention kernels.
 
     The third item is ``ids`` or ``cu_seqlens``, as :meth:`lowtide.Batches.with_documents` was called.
 
@@ -50,7 +50,7 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
     """The document of each token of ``x``, and of the last one of ``y``."""
 
     def __new__(cls, items: tuple[A, A, A], ids: Ids | None = None, **computed: Any) -> DocumentBatch[A]:
-        """With the ``ids`` from which the attributes are computed when they are used, or with them."""
+        """From ``ids``, from which the attributes are computed on first use, or from the attributes."""
         batch = super().__new__(cls, items)
         batch.__dict__.update(_ids=ids, **computed)
         return batch
@@ -60,7 +60,7 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
 
     @cached_property
     def borders(self) -> Ids:
-        """``cu_seqlens`` on the host, as an array of NumPy."""
+        """``cu_seqlens`` as a NumPy array on the host."""
         return cu_seqlens(self._ids[:, :-1])
 
     @cached_property
@@ -77,7 +77,7 @@ class DocumentBatch(tuple[A, A, A], Generic[A]):
 
     @cached_property
     def loss_mask(self) -> A:
-        """Where ``y`` is of the same document as ``x``: nothing in ``x`` tells how the next one starts."""
+        """Where ``y`` is of the same document as ``x``, which does not determine how another one starts."""
         return np.equal(self._ids[:, 1:], self._ids[:, :-1])  # type: ignore[no-any-return]
 
 
@@ -216,14 +216,14 @@ def cu_seqlens(ids: Ids) -> Ids:
 def scan(corpus: Corpus) -> Documents:
     """The corpus' documents, from the index that an earlier scan left or from a new one.
 
-    The index is a hidden ``.npy`` of document ends beside the first shard, or in the user's cache folder
-    where that may not be written. Its name holds a digest of the shards' sizes and times: another corpus, or
+    The index is a hidden ``.npy`` of document ends beside the first shard, or in the user's cache folder if
+    that one is read-only. Its name holds a digest of the shards' sizes and times: another corpus, or
     a changed one, is scanned again.
     """
     name = f".lowtide-documents-{_digest(corpus)}.npy"
     folders = [os.path.dirname(corpus.paths[0]), cache_folder()]
     if corpus._layout.segments[0].identity and corpus._layout.segments[0].identity.is_remote:
-        folders.pop(0)  # a bucket is not written to by those who read
+        folders.pop(0)  # readers do not write to a bucket
     for folder in folders:
         documents = _open(os.path.join(folder, name), len(corpus))
         if documents is not None:
@@ -276,7 +276,7 @@ def _open(path: str, tokens: int) -> Documents | None:
         layout = inspect(path)
         if layout.dtype != np.dtype("<u8") or len(layout.shape) != 1:
             return None
-        documents = Documents("scanned", [Column(layout, "the documents found by a scan")], [tokens])
+        documents = Documents([Column(layout, "the documents found by a scan")], [tokens])
         documents.at(tokens - 1)  # so the last document ends where the tokens do
     except (FormatError, UnsupportedError):
         return None

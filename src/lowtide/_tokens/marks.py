@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from lowtide._tokens.formats.tokens import Marks
 
 if TYPE_CHECKING:
     from lowtide._tokens.corpus import Corpus
-
-Marks = Literal["end", "start"]
 
 
 def find_marks(corpus: Corpus, usual: int) -> tuple[int | None, Marks]:

@@ -44,7 +44,7 @@ def mix(corpora: Mapping[str, Corpus], weights: Weights | Mapping[int, Weights])
         The corpora by name.
     weights
         A number for each name (they need not sum to one), or such a map for each step at which the weights
-        change, the first of which is 0.
+        change, starting with step 0.
 
     Examples
     --------
@@ -127,8 +127,7 @@ class Mixture(ReadOnly):
         Parameters
         ----------
         batch_size
-            Windows in the global batch, of which each rank reads its rows; also by step, as
-            ``{0: 32, 1000: 64}``.
+            Windows in the global batch, which all ranks share; also by step, as ``{0: 32, 1000: 64}``.
         length
             Tokens in a window; also by step.
         order
@@ -194,21 +193,18 @@ class MixedSamples(Samples):
             for step, shares in mixture.weights.items()
         }
         self._phases: list[_Phase] = []
-        used = np.zeros(len(self._names), np.int64)
-        firsts = [schedule.total(step) for step in mixture.weights]
-        for nth, shares in enumerate(mixture.weights.values()):
-            phase = _phase(firsts[nth], [shares[name] for name in self._names], used)
-            self._phases.append(phase)
-            if nth + 1 < len(firsts):
-                used = used + _counts(phase, firsts[nth + 1] - firsts[nth])
-        self._firsts = firsts
+        self._firsts: list[int] = []
+        for step, shares in mixture.weights.items():
+            first = schedule.total(step)
+            used = self._used(first) if self._phases else np.zeros(len(self._names), np.int64)
+            self._phases.append(_phase(first, [shares[name] for name in self._names], used))
+            self._firsts.append(first)
         self._start = schedule.totals[stretch]
         # Each corpus has its own seed, or two copies of one corpus would come in the same order.
+        kind, lengths = order_called(order), self._lengths(schedule)
         orders = [
-            scheduled(order_called(order), corpus, lengths, key_of(self._seed, nth))
-            for nth, (corpus, lengths) in enumerate(
-                zip(mixture.corpora.values(), self._lengths(schedule), strict=True)
-            )
+            scheduled(kind, corpus, lengths[nth], key_of(self._seed, nth))
+            for nth, corpus in enumerate(mixture.corpora.values())
         ]
         self._parts = [samples[stretch][0] for samples in orders]
         before = self._used(self._start)
@@ -258,7 +254,7 @@ class MixedSamples(Samples):
                 yield part, rows, int(numbers[rows[0]])
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
-        reads: list[Pending[Any]] = []
+        reads = []
         for part, rows, number in self._rows(first, first + len(out)):
             tokens = np.empty((len(rows), out.shape[1]), part.dtype)
             reads.append(part.submit(number, tokens).then(partial(_place, out, rows, tokens)))
@@ -322,11 +318,10 @@ def _check_tokenizers(corpora: Mapping[str, Corpus]) -> None:
     """Refuse corpora whose ids have different meanings, as far as their formats record it."""
     hashes, kinds, sizes = set(), {}, {}
     for name, corpus in corpora.items():
-        tokenizer = corpus.metadata.get("tokenizer")
-        if isinstance(tokenizer, Mapping) and tokenizer.get("sha256"):
-            digest = str(tokenizer["sha256"])
+        tokenizer: Any = corpus.metadata.get("tokenizer")
+        if digest := corpus._layout.tokenizer_digest:
             hashes.add(digest)  # whatever its name is: a path, or what trained it
-            kinds[name] = f"{tokenizer.get('name')}, sha256 {digest[:8]}"
+            kinds[name] = f"{tokenizer.get('name')}, sha256 {str(digest)[:8]}"
         if corpus.vocab_size is not None:
             sizes[name] = str(corpus.vocab_size)
     if len(hashes) > 1:

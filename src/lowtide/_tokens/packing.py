@@ -9,7 +9,7 @@ few documents are truncated; ``dropped_tokens`` counts what is lost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from lowtide._io.extents import Ints
 from lowtide._io.pending import Pending
 from lowtide._permutation import BlockShuffled, key_of
 from lowtide._tokens.documents import Ids
+from lowtide._tokens.formats.documents import Documents
 from lowtide._tokens.sampling import Epochs, Order
 from lowtide.errors import ArgumentError
 
@@ -41,6 +42,8 @@ class Packed(Order):
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         super().__init__(corpus, length, seed)
         self._documents = corpus.documents
+        # It does not refer to self: the files of a corpus that was dropped are closed at once.
+        self._group = lru_cache(_KEPT)(partial(_pack_group, self._documents, length + 1))
         self._firsts, self.dropped_tokens = self._plan()
         count = self.epoch_samples = int(self._firsts[-1])
         if not count:
@@ -48,37 +51,25 @@ class Packed(Order):
                 f"{corpus.name}: its documents do not fill one row of {length + 1} tokens; "
                 f"use a smaller length"
             )
-        self._packed: OrderedDict[int, list[Row]] = OrderedDict()
         self._epochs = Epochs(count, lambda epoch: BlockShuffled(count, _BLOCK, _WINDOW, key_of(seed, epoch)))
 
     def _plan(self) -> tuple[Ints, int]:
         """First row of each group, from one pass over the documents' lengths; and the tokens dropped."""
         counts, dropped = [0], 0
         for group in range(-(-self._documents.count // _GROUP)):
-            rows, lost = self._pack(group)
+            rows, lost = _pack_group(self._documents, self._length + 1, group)
             counts.append(len(rows))
             dropped += lost
         return np.cumsum(counts, dtype=np.int64), dropped
-
-    def _pack(self, group: int) -> tuple[list[Row], int]:
-        first = group * _GROUP
-        bounds = self._documents.bounds(first, min(first + _GROUP, self._documents.count))
-        return pack(bounds, self._length + 1)
-
-    def _rows(self, group: int) -> list[Row]:
-        rows = self._packed.get(group)
-        if rows is None:
-            rows = self._packed[group] = self._pack(group)[0]
-            if len(self._packed) > _KEPT:
-                self._packed.popitem(last=False)
-        return rows
 
     def _pieces(self, first: int, last: int) -> list[Row]:
         """The pieces of the rows of samples ``first`` to ``last``."""
         rows = np.concatenate([rows for _, rows in self._epochs.split(first, last)])
         groups = np.searchsorted(self._firsts, rows, side="right") - 1
         within = rows - self._firsts[groups]
-        return [self._rows(group)[row] for group, row in zip(groups.tolist(), within.tolist(), strict=True)]
+        return [
+            self._group(group)[0][row] for group, row in zip(groups.tolist(), within.tolist(), strict=True)
+        ]
 
     def submit(self, first: int, out: npt.NDArray[Any]) -> Pending[Any]:
         pieces = [piece for row in self._pieces(first, first + len(out)) for piece in row]
@@ -96,10 +87,15 @@ class Packed(Order):
         group = self._documents.at(token) // _GROUP
         rows = [
             int(self._firsts[group]) + nth
-            for nth, row in enumerate(self._rows(group))
+            for nth, row in enumerate(self._group(group)[0])
             if any(start <= token < start + length for start, length in row)
         ]
         return self._epochs.numbers(np.array(rows, np.int64), epoch)
+
+
+def _pack_group(documents: Documents, capacity: int, group: int) -> tuple[list[Row], int]:
+    first = group * _GROUP
+    return pack(documents.bounds(first, min(first + _GROUP, documents.count)), capacity)
 
 
 def pack(bounds: Ints, capacity: int) -> tuple[list[Row], int]:
@@ -108,17 +104,16 @@ def pack(bounds: Ints, capacity: int) -> tuple[list[Row], int]:
     >>> pack(np.array([[0, 5], [5, 8], [8, 10], [10, 21]]), capacity=5)
     ([[(0, 5)], [(10, 5)], [(15, 5)], [(5, 3), (8, 2)]], 1)
     """
-    full: list[Row] = []
+    rows: list[Row] = []
     pieces: list[tuple[int, int]] = []  # (tokens, first token), ascending
     for start, stop in bounds.tolist():
         while stop - start >= capacity:
-            full.append([(start, capacity)])
+            rows.append([(start, capacity)])
             start += capacity
         if stop > start:
             pieces.append((stop - start, start))
     pieces.sort()
     dropped = 0
-    rows = full
     while pieces:
         length, start = pieces.pop()
         row, free = [(start, length)], capacity - length

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -86,7 +87,7 @@ class Order(Samples):
         return {"order": self.name, "seed": self._seed, **self._corpus._fingerprint()}
 
     def over(self, corpus: Corpus) -> Order:
-        """The same places of another corpus of as many tokens, such as one that says which of them count."""
+        """The same places of another corpus of equally many tokens, such as a mask of those that count."""
         other = copy.copy(self)  # as __reduce__ makes it, so that no cache is shared
         other._corpus, other.dtype = corpus, corpus.dtype
         return other
@@ -99,8 +100,8 @@ class Order(Samples):
 class Windows(Order):
     """An order whose samples are ``length + 1`` consecutive tokens each.
 
-    A subclass says where they start (``starts_at``) and which of them contain a token (``containing``), and
-    sets ``epoch_samples`` if it is not the number of windows that fit into the corpus.
+    A subclass computes where they start (``starts_at``) and which of them contain a token (``containing``),
+    and sets ``epoch_samples`` if it is not the number of windows that fit into the corpus.
     """
 
     reads_ahead: ClassVar[bool] = True
@@ -147,8 +148,9 @@ class Windows(Order):
         return self._corpus._segments.submit_places(self._planned(page), row, out)
 
     def gather(self, numbers: Ints, out: npt.NDArray[Any]) -> None:
-        if len(numbers) and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and _ascending(numbers):
-            self.submit(int(numbers[0]), out).wait()
+        first = int(numbers[0]) if len(numbers) else 0
+        if len(numbers) and int(numbers[-1]) - first == len(numbers) - 1 and (np.diff(numbers) == 1).all():
+            self.submit(first, out).wait()
         else:
             self._corpus._segments.submit_windows(self.starts_at(numbers), out).wait()
 
@@ -167,7 +169,7 @@ class Windows(Order):
         return self._planned(page).starts[row : row + last - first]
 
     def _planned(self, page: int) -> Places:
-        """Where the samples of a page are; that of the last page asked for is kept."""
+        """Where the samples of a page are; the last page is kept."""
         number, places = self._plan  # both at once, since several threads may ask
         if number != page or places is None:
             starts = self.starts(page * self._page, (page + 1) * self._page)
@@ -176,24 +178,15 @@ class Windows(Order):
         return places
 
 
-def _ascending(numbers: Ints) -> bool:
-    return bool((np.diff(numbers) == 1).all())
-
-
 class Epochs(Generic[P]):
-    """The permutation of each epoch, of which the last two are kept."""
+    """The permutation of each epoch; the last two are kept."""
 
     def __init__(self, samples: int, permutation: Callable[[int], P]) -> None:
         self._samples = samples
-        self._permutation: Callable[[int], P] = permutation
-        self._kept: dict[int, P] = {}
+        self._permutation: Callable[[int], P] = lru_cache(2)(permutation)
 
     def __getitem__(self, epoch: int) -> P:
-        order = self._kept.get(epoch)
-        if order is None:
-            order = self._permutation(epoch)
-            self._kept = {old: kept for old, kept in self._kept.items() if old == epoch - 1} | {epoch: order}
-        return order
+        return self._permutation(epoch)
 
     def split(self, first: int, last: int) -> Iterator[tuple[int, Ints]]:
         """The epochs that samples ``first`` to ``last`` fall into, and the rows of each permutation."""

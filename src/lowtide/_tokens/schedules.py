@@ -85,7 +85,7 @@ class Schedule:
 
     @property
     def settings(self) -> dict[str, int | dict[int, int]]:
-        """What it was made of, as a state has it."""
+        """Its arguments, as they are saved in a state."""
         values = {"batch_size": self.batch_sizes, "length": self.lengths}
         return {name: steps[0] if len(steps) == 1 else steps for name, steps in values.items()}
 

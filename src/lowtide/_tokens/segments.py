@@ -45,9 +45,11 @@ class Segments:
         )
         """First position of each segment, and the end."""
         self._offsets = np.array([segment.offset for segment in segments], np.int64)
-        self._records = np.array([segment.record for segment in segments], np.int64)
+        # Tokens that follow each other are one record.
+        self._records = np.array([segment.record or segment.count for segment in segments], np.int64)
         self._strides = np.array([segment.stride for segment in segments], np.int64)
-        self._plain = len(segments) == 1 and not segments[0].record
+        self._in_records = any(segment.record for segment in segments)
+        self._plain = len(segments) == 1 and not self._in_records
         first: dict[str, int] = {}
         files = [first.setdefault(segment.path, nth) for nth, segment in enumerate(segments)]
         self._files = np.array(files, np.int64) if len(first) < len(segments) else None
@@ -134,15 +136,12 @@ class Segments:
         which = np.searchsorted(self.borders, positions, side="right") - 1
         within = positions - self.borders[which]
         room = self.borders[which + 1] - positions
-        offset = self._offsets[which] + within * item
-        record = self._records[which]
-        if record.any():
-            # Tokens in records: the rest of one record, which starts `stride` bytes after the last.
-            size = np.maximum(record, 1)
-            in_records = self._offsets[which] + within // size * self._strides[which] + within % size * item
-            offset = np.where(record > 0, in_records, offset)
-            room = np.where(record > 0, np.minimum(room, size - within % size), room)
-        return which, offset, room
+        if not self._in_records:
+            return which, self._offsets[which] + within * item, room
+        # The rest of one record, which starts `stride` bytes after the last.
+        size = self._records[which]
+        offset = self._offsets[which] + within // size * self._strides[which] + within % size * item
+        return which, offset, np.minimum(room, size - within % size)
 
     def stream(self, start: int, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with the tokens from ``start`` on, as one of many such reads in order."""

@@ -37,7 +37,7 @@ class StepRange:
     check: Check | None
     """Called with the tokens of each batch once they are read; raises for those that must not be used."""
     buffers: Buffers
-    """Memory for the tokens of a batch, used again when nobody holds what was in it."""
+    """Memory for the tokens of a batch, reused when no array in it is left."""
     ahead: Ahead | None
     """Reads several steps together; None where each is read alone."""
 
@@ -50,17 +50,19 @@ class StepRange:
         """The first sample of this rank at a step."""
         return self.origin + step * self.batch_size + self.rows[0]
 
-    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
-        """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
+    def submit(
+        self, step: int, out: npt.NDArray[Any] | None = None, *, view: bool = False
+    ) -> Pending[npt.NDArray[Any]]:
+        """Start to read the ``length + 1`` tokens of each row, into ``out`` if given.
+
+        The result of a ``view`` may be part of a larger array, and must be released soon.
+        """
         pending = None if self.ahead is None else self.ahead.submit(step)
         if pending is None:
             return self._submit_alone(step, out)
-        return pending.then(partial(self._copy, out)).then(self._checked)
-
-    def submit_view(self, step: int) -> Pending[npt.NDArray[Any]]:
-        """As ``submit``; the result may be part of a larger array, and is to be released soon."""
-        pending = None if self.ahead is None else self.ahead.submit(step)
-        return self._submit_alone(step, None) if pending is None else pending.then(self._checked)
+        if not view:
+            pending = pending.then(partial(self._copy, out))
+        return pending.then(self._checked)
 
     def _submit_alone(self, step: int, out: npt.NDArray[Any] | None) -> Pending[npt.NDArray[Any]]:
         out = self._empty() if out is None else out
@@ -94,7 +96,7 @@ class StepRange:
         return self.samples.document_ids(self.sample(step), x)
 
     def release(self) -> None:
-        """Give back what was read ahead, and memory that is kept for batches."""
+        """Release what was read ahead, and the memory that is kept for batches."""
         self.buffers.clear()
         if self.ahead is not None:
             self.ahead.release()
@@ -114,21 +116,15 @@ class Steps:
             return self._current
         return self.ranges[bisect_right(self._firsts, step) - 1]
 
-    def _enter(self, step: int) -> StepRange:
-        """As ``at``; memory of the range before it is released."""
+    def submit(
+        self, step: int, out: npt.NDArray[Any] | None = None, *, view: bool = False
+    ) -> Pending[npt.NDArray[Any]]:
+        """As ``StepRange.submit``; memory of the range before is released."""
         one = self.at(step)
         if one is not self._current:
             self._current.release()
             self._current = one
-        return one
-
-    def submit(self, step: int, out: npt.NDArray[Any] | None = None) -> Pending[npt.NDArray[Any]]:
-        """Start to read the ``length + 1`` tokens of each row, into ``out`` if given."""
-        return self._enter(step).submit(step, out)
-
-    def submit_view(self, step: int) -> Pending[npt.NDArray[Any]]:
-        """As ``submit``; the result may be part of a larger array, and is to be released soon."""
-        return self._enter(step).submit_view(step)
+        return one.submit(step, out, view=view)
 
     def document_ids(self, step: int, x: npt.NDArray[Any]) -> Ids:
         """The document of each token of a step's ``x``, counted within its row."""
@@ -147,7 +143,7 @@ class Steps:
         return rows
 
     def release(self) -> None:
-        """Give back what was read ahead."""
+        """Release what was read ahead."""
         for one in self.ranges:
             if one.ahead is not None:
                 one.ahead.release()

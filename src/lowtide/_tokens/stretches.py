@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,28 +25,27 @@ if TYPE_CHECKING:
     from lowtide._tokens.corpus import Corpus
 
 _LARGEST = 64  # times the longest length: a block of more would leave out too much
-_KEPT = 4  # permutations that are remembered
+_KEPT = 16  # permutations that are remembered, for all corpora
 Lengths = list[tuple[int, int | None]]
 """Each length of a schedule, and the number of its samples; None for the last."""
 Stretches = Sequence[tuple[Samples, int]]
 """The samples of each length of a schedule, and the number of the first one."""
 
 
-class Permutation(Protocol):
-    """An order of rows that is computed."""
-
-    def at(self, places: Ints, /) -> Ints: ...
-    def places(self, rows: Ints, /) -> Ints: ...
-
-
 class _InOrder:
     """Rows as they are."""
 
-    def at(self, places: Ints, /) -> Ints:
+    def at(self, places: Ints) -> Ints:
         return places
 
-    def places(self, rows: Ints, /) -> Ints:
-        return rows
+    places = at
+
+
+@lru_cache(_KEPT)
+def _permutation(count: int, seed: int, *salts: int) -> Shuffled:
+    for salt in salts:
+        seed = key_of(seed, salt)
+    return Shuffled(count, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,41 +68,27 @@ class Span:
     """Windows in a block."""
     blocks: int
     """Blocks in an epoch."""
-    epoch: int
-    block: int
-    """The first block, and its epoch."""
+    start: int
+    """The first block, counted through all epochs."""
     samples: int | None
     """Samples of the stretch; None without end."""
 
     @property
-    def _head(self) -> int:
-        """Samples that the rest of the first epoch has room for."""
-        return (self.blocks - self.block) * self.per_block
+    def stop(self) -> int | None:
+        """The first block of the next stretch."""
+        return None if self.samples is None else self.start + -(-self.samples // self.per_block)
 
-    def part(self, nth: int) -> Part:
-        """What it takes of the n-th epoch, counted from its first."""
-        first = 0 if not nth else self._head + (nth - 1) * self.blocks * self.per_block
-        block = 0 if nth else self.block
-        blocks = self.blocks - block
-        if self.samples is not None:
-            needed = -(-(self.samples - first) // self.per_block)
-            blocks = min(blocks, needed) if needed > 0 else 0
-        return Part(self.epoch + nth, block, blocks, first)
+    def part(self, epoch: int) -> Part:
+        """What it takes of an epoch."""
+        start, stop = max(self.start, epoch * self.blocks), (epoch + 1) * self.blocks
+        if self.stop is not None:
+            stop = min(stop, self.stop)
+        first = (start - self.start) * self.per_block
+        return Part(epoch, start - epoch * self.blocks, max(0, stop - start), first)
 
-    def parts_of(self, numbers: Ints) -> Ints:
-        """Which of its epochs samples belong to, counted from its first."""
-        behind = numbers - self._head
-        return np.where(behind < 0, 0, 1 + behind // (self.blocks * self.per_block))
-
-    def end(self) -> tuple[int, int]:
-        """The epoch and the block at which the next stretch starts."""
-        assert self.samples is not None
-        last = 0
-        if self.samples > self._head:
-            last = 1 + (self.samples - self._head - 1) // (self.blocks * self.per_block)
-        part = self.part(last)
-        block = part.block + part.blocks
-        return (part.epoch + 1, 0) if block == self.blocks else (part.epoch, block)
+    def epochs(self, numbers: Ints) -> Ints:
+        """The epochs of samples."""
+        return (self.start + numbers // self.per_block) // self.blocks
 
 
 class Stretch(Windows):
@@ -115,7 +101,6 @@ class Stretch(Windows):
     ) -> None:
         super().__init__(corpus, length, seed)
         self._order, self._block, self._span, self._shuffled = order, block, span, shuffled
-        self._orders: dict[tuple[int, int], Permutation] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = (self._order, self._block, self._span, self._shuffled)
@@ -126,30 +111,28 @@ class Stretch(Windows):
 
     def in_epoch(self, epoch: int) -> int:
         """Samples that it has in an epoch."""
-        if epoch < self._span.epoch:
-            return 0
-        part = self._span.part(epoch - self._span.epoch)
+        part = self._span.part(epoch)
         room = part.blocks * self._span.per_block
         return room if self._span.samples is None else max(0, min(room, self._span.samples - part.first))
 
     def starts_at(self, numbers: Ints) -> Ints:
         starts = np.empty(len(numbers), np.int64)
-        parts = self._span.parts_of(numbers)
-        for nth in np.unique(parts).tolist():
-            inside = parts == nth
-            part = self._span.part(nth)
-            # Steps that are read ahead may lie behind the end of the stretch, where nobody asks for them.
+        epochs = self._span.epochs(numbers)
+        for epoch in np.unique(epochs).tolist():
+            inside = epochs == epoch
+            part = self._span.part(epoch)
+            # Steps that are read ahead may be behind the end of the stretch, where they are not used.
             room = max(1, part.blocks * self._span.per_block)
             windows = self._windows(part).at((numbers[inside] - part.first) % room)
             blocks, within = np.divmod(windows, self._span.per_block)
-            places = self._blocks(part.epoch).at((blocks + part.block) % self._span.blocks)
-            starts[inside] = places * self._block + within * self._length + self._phase(part.epoch)
+            places = self._blocks(epoch).at((blocks + part.block) % self._span.blocks)
+            starts[inside] = places * self._block + within * self._length + self._phase(epoch)
         return starts % self.tokens
 
     def containing(self, token: int, epoch: int) -> list[int]:
         if not self.in_epoch(epoch):
             return []
-        part = self._span.part(epoch - self._span.epoch)
+        part = self._span.part(epoch)
         place = token - self._phase(epoch)
         before = place - 1
         if self._shuffled:  # a ring
@@ -171,24 +154,16 @@ class Stretch(Windows):
         """Where the first block of an epoch starts: another place in each epoch."""
         return key_of(self._seed, 2 * epoch) % self._block if self._shuffled else 0
 
-    def _blocks(self, epoch: int) -> Permutation:
-        return self._kept((epoch, -1), self._span.blocks, 2 * epoch + 1)
-
-    def _windows(self, part: Part) -> Permutation:
-        if self._span.per_block == 1:  # blocks are shuffled already
-            return _InOrder()
-        return self._kept((part.epoch, part.block), part.blocks * self._span.per_block, 2 * part.epoch + 1)
-
-    def _kept(self, key: tuple[int, int], count: int, salt: int) -> Permutation:
+    def _blocks(self, epoch: int) -> Shuffled | _InOrder:
         if not self._shuffled:
             return _InOrder()
-        order = self._orders.get(key)
-        if order is None:
-            seed = key_of(self._seed, salt)
-            order = Shuffled(max(1, count), seed if key[1] < 0 else key_of(seed, key[1] + 1))
-            # Another dict, since several threads may read this one.
-            self._orders = {**dict(list(self._orders.items())[1 - _KEPT :]), key: order}
-        return order
+        return _permutation(self._span.blocks, self._seed, 2 * epoch + 1)
+
+    def _windows(self, part: Part) -> Shuffled | _InOrder:
+        if not self._shuffled or self._span.per_block == 1:  # windows that are blocks are shuffled already
+            return _InOrder()
+        count = max(1, part.blocks * self._span.per_block)
+        return _permutation(count, self._seed, 2 * part.epoch + 1, part.block + 1)
 
 
 def scheduled(kind: type[Order], corpus: Corpus, lengths: Lengths, seed: int) -> Stretches:
@@ -226,10 +201,10 @@ def _stretches(corpus: Corpus, lengths: Lengths, seed: int, order: str, shuffled
             "multiple of all lengths) and its target; use shorter lengths"
         )
     result = []
-    place = (0, 0)
+    start: int | None = 0
     for length, samples in lengths:
-        span = Span(block // length, blocks, *place, samples)
+        assert start is not None  # only the last stretch has no end
+        span = Span(block // length, blocks, start, samples)
         result.append(Stretch(corpus, length, seed, order, block, span, shuffled))
-        if samples is not None:
-            place = span.end()
+        start = span.stop
     return result

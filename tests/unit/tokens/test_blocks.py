@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,22 @@ def test_interrupted_thread_reads_without_the_buffer(
     monkeypatch.setattr(blocks.Blocks, "_load", interrupted)
     assert fresh[0][0].tolist() == expected[0]
     assert inside == [expected[1]]
+
+
+def test_buffer_of_another_size_is_released_before_the_next(
+    corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last window of an epoch is shorter, so that its buffer is another one: never two at a time."""
+    samples: Any = corpus.batches(1, 16, order="blocks", prefetch=0)._samples
+    samples._idle = np.empty(10, samples.dtype)
+    idle = weakref.ref(samples._idle)
+    alive: list[bool] = []
+    empty = blocks.Buffers.empty
+
+    def recorded(self: Any, *arguments: Any) -> Any:
+        alive.append(idle() is not None)
+        return empty(self, *arguments)
+
+    monkeypatch.setattr(blocks.Buffers, "empty", recorded)
+    assert len(samples._spare(20)) == 20
+    assert alive == [False]

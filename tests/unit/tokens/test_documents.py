@@ -42,7 +42,7 @@ def test_ids_from_index_equal_those_from_marks(lengths: list[int], data: st.Data
     """Rows that pass the end continue at the start, as windows do."""
     whole = np.array([token for length in lengths for token in [*[1] * length, 0]], "u2")
     ends = np.cumsum(np.array(lengths) + 1)
-    documents = Documents("listed", [Listed("a test", ends)], [len(whole)])
+    documents = Documents([Listed("a test", ends)], [len(whole)])
     length = data.draw(st.integers(1, len(whole)))
     starts = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=5)))
     ring = np.concatenate((whole, whole))

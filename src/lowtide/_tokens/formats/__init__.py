@@ -18,7 +18,7 @@ from lowtide._arrays.formats import foreign
 from lowtide._io import store
 from lowtide._io.store import Neighbours, Peek, absolute
 from lowtide._printable import brief, listed
-from lowtide._tokens.formats.arrow import SAME, Arrow, ArrowSplits
+from lowtide._tokens.formats.arrow import Arrow, ArrowSplits, canonical
 from lowtide._tokens.formats.datatrove import Datatrove
 from lowtide._tokens.formats.index import in_order
 from lowtide._tokens.formats.litdata import LitData
@@ -60,8 +60,8 @@ _WORD = re.compile(r"(?:^|[^a-z])(train|training|val|valid|validation|test|dev|e
 def find(path: Path | Iterable[Path], *, split: str = "train", dtype: npt.DTypeLike | None = None) -> Tokens:
     """What ``path`` holds and where its tokens are.
 
-    A file or a list of files is taken as it is, whatever ``split`` is; ``dtype`` is for tokens of which no
-    header and no index has it.
+    ``split`` does not matter for a file or a list of files; ``dtype`` is for tokens without a header and an
+    index.
 
     >>> (tmp / "shakespeare").mkdir()
     >>> np.arange(1000, dtype="<u2").tofile(tmp / "shakespeare/train.bin")
@@ -190,13 +190,14 @@ def _groups(files: list[str]) -> dict[str, list[str]]:
 def _of_split(names: list[str], split: str, where: str, named: bool = False) -> list[str]:
     """The files whose names say that they belong to ``split``.
 
-    Where no name says any, all are the train split; where the caller ``named`` files of one, that is meant.
+    If no name contains a split, all files are the train split; if the caller ``named`` files of one split,
+    they are that split.
     """
-    word = SAME.get(split, split)
+    word = canonical(split)
     groups: dict[str | None, list[str]] = {}
     for name in names:
         match = _WORD.search(name.rpartition(os.sep)[2].lower())
-        groups.setdefault(SAME.get(match[1], match[1]) if match else None, []).append(name)
+        groups.setdefault(canonical(match[1]) if match else None, []).append(name)
     if len(groups) == 1 and (named or (None in groups and word == "train")):
         return names
     if word not in groups:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lowtide._io.extents import Extents
+from lowtide._io.extents import Extents, Ints
 from lowtide._io.identity import Identity
 from lowtide._io.jsonfiles import invalid
 from lowtide._io.reader import Reader, open_reader
@@ -21,7 +21,7 @@ from lowtide._io.store import Neighbours, Peek, Store, is_file, opened, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats import arrowstream
 from lowtide._tokens.formats.arrowstream import FIXED_LIST, INT, LARGE_LIST, LIST, Batch, Field, Stream
-from lowtide._tokens.formats.documents import Documents, Even, Ints, Part
+from lowtide._tokens.formats.documents import Documents, Even, Part
 from lowtide._tokens.formats.index import Inside, TokenDtype, agree, check_same, no_split
 from lowtide._tokens.formats.records import MAX_SEGMENTS
 from lowtide._tokens.formats.tokens import IndexFile, Segment, Selection, TokenFormat, Tokens
@@ -142,12 +142,6 @@ def canonical(split: str) -> str:
     return SAME.get(split, split)
 
 
-def is_data_set(folder: str) -> bool:
-    """Whether a folder is what ``save_to_disk`` writes."""
-    names = (Arrow.index, ArrowSplits.index)
-    return any(is_file(os.path.join(folder, name)) for name in names)
-
-
 def _listed(index: IndexFile) -> list[Peek]:
     content = index.content
     if content.get("_indices_data_files"):
@@ -179,22 +173,25 @@ def _tokens(files: list[Peek], selection: Selection) -> Tokens:
             check_same("dtype", store.path, own, files[0].path, dtype or own)
             check_same("column", store.path, field.name, files[0].path, column or field.name)
             dtype, column = own, field.name
-            count = _segments(store, stream, field, own.itemsize, segments, parts)
-        if count:
-            sizes.append(count)
+            of_file, part = _segments(store, stream, field, own.itemsize, MAX_SEGMENTS - len(segments))
+        if part is not None:
+            segments += of_file
+            parts.append(part)
+            sizes.append(sum(segment.count for segment in of_file))
     if not segments or dtype is None:
         where = files[0].path if files else selection.path
         raise FormatError(f"{where}: holds no tokens (found 0, expected 1 or more); save others")
-    documents = Documents("arrow", parts, sizes, whole=True)
+    documents = Documents(parts, sizes, whole=True)
     dtype = agree(dtype, selection.dtype, files[0].path)
     return Tokens(Arrow.name, dtype, tuple(segments), documents, metadata={"column": column})
 
 
 def _segments(
-    store: Store, stream: Stream, column: Field, itemsize: int, segments: list[Segment], parts: list[Part]
-) -> int:
-    """Add the segments and the documents of one file; the number of its tokens."""
+    store: Store, stream: Stream, column: Field, itemsize: int, most: int
+) -> tuple[list[Segment], Part | None]:
+    """At most so many segments of a file, and its documents, if it has any."""
     node, buffer = stream.place(column)
+    segments: list[Segment] = []
     batches: list[tuple[int, int, int, int]] = []
     tokens = 0
     for batch in stream:
@@ -203,22 +200,19 @@ def _segments(
         first, last, offsets = _values(store, batch, column, node, buffer, itemsize)
         if last > first:
             at = batch.buffers[buffer + (2 if column.kind == FIXED_LIST else 3)][0] + first * itemsize
-            identity = store.identity
-            segments.append(Segment(store.path, at, last - first, file_size=store.size, identity=identity))
+            segments.append(Segment.of(store, at, last - first))
             batches.append((batch.rows, offsets, first, tokens))
             tokens += last - first
-        if len(segments) > MAX_SEGMENTS:
+        if len(segments) > most:
             raise UnsupportedError(
                 f"{store.path}: the data set has more than {MAX_SEGMENTS} record batches, which are read in "
                 "place one by one; save it again with a larger writer_batch_size"
             )
     if not batches:
-        return 0
+        return [], None
     if column.kind == FIXED_LIST:
-        parts.append(Even(f"{store.path}: rows", sum(rows for rows, *_ in batches), column.width))
-    else:
-        parts.append(Rows(store.path, store.identity, _LISTS[column.kind], batches))
-    return tokens
+        return segments, Even(f"{store.path}: rows", sum(rows for rows, *_ in batches), column.width)
+    return segments, Rows(store.path, store.identity, _LISTS[column.kind], batches)
 
 
 def _values(
@@ -264,16 +258,14 @@ def _values(
 def _column(stream: Stream, path: str) -> Field:
     """The column of tokens: one of ``NAMES``, or the only one that is a list of integers."""
     lists = [one for one in stream.fields if _is_list(one)]
-    for name in NAMES:
-        for one in lists:
-            if one.name == name:
-                return one
-    if len(lists) == 1:
-        return lists[0]
+    named = [one for name in NAMES for one in lists if one.name == name]
+    if named or len(lists) == 1:
+        return (named or lists)[0]
     columns = brief([one.name for one in stream.fields])
     text = next((one.name for one in stream.fields if one.kind in arrowstream.TEXT), None)
     folder = os.path.dirname(path)
-    source = folder if is_data_set(folder) else path
+    saved = any(is_file(os.path.join(folder, index)) for index in (Arrow.index, ArrowSplits.index))
+    source = folder if saved else path
     if lists:
         step = f"rename the one of tokens, as with dataset.rename_column({lists[0].name!r}, 'input_ids')"
     elif text is not None:

@@ -121,22 +121,22 @@ class Stream:
         size = int.from_bytes(prefix[4:8], "little")
         if not size:
             return None
-        if size > min(MAX_METADATA, store.size - at - 8):
-            if size <= MAX_METADATA:
-                raise self._too_short(at + 8 + size, at)
+        if size > MAX_METADATA:
             raise self._damaged(
                 f"has a message of {size} bytes at byte {at}, expected at most {MAX_METADATA}"
             )
+        if at + 8 + size > store.size:
+            raise self._too_short(at + 8 + size, at)
         data = prefix[8 : 8 + size]
         if len(data) < size:
             data = store.read(at + 8, size, "message of Arrow")
         message = _Table(data, f"{store.path}: the message at byte {at}")
         body = at + 8 + size
         nbytes = message.number(3, "<q")
-        if nbytes < 0 or body + nbytes > store.size:
-            if nbytes > 0:
-                raise self._too_short(body + nbytes, at)
+        if nbytes < 0:
             raise self._damaged(f"has a message of {nbytes} bytes at byte {at}")
+        if body + nbytes > store.size:
+            raise self._too_short(body + nbytes, at)
         header = message.table(2)
         if header is None:
             raise self._damaged(f"has a message without a header at byte {at}")
@@ -191,13 +191,8 @@ class _Table:
         return _Table(self._data, self._where, at + self._get("<I", at)) if at else None
 
     def text(self, slot: int) -> str:
-        at = self._slot(slot)
-        if not at:
-            return ""
-        at += self._get("<I", at)
-        size = self._get("<I", at)
-        self._check(at + 4, size)
-        return self._data[at + 4 : at + 4 + size].decode("utf8", "replace")
+        first, size = self._vector(slot, 1)
+        return self._data[first : first + size].decode("utf8", "replace")
 
     def tables(self, slot: int) -> list[_Table]:
         first, count = self._vector(slot, 4)

@@ -14,7 +14,7 @@ from lowtide.errors import FormatError
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked and is as it was written."""
+    """The files and bytes that were checked, all unchanged."""
 
     files: int
     nbytes: int

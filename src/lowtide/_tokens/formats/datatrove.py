@@ -11,7 +11,7 @@ import numpy as np
 from lowtide._arrays.formats.layout import size_error
 from lowtide._io.store import HEAD, Neighbours, Peek, opened, peek
 from lowtide._printable import brief
-from lowtide._tokens.formats.documents import END, Column, Documents
+from lowtide._tokens.formats.documents import END, Column, Documents, integers
 from lowtide._tokens.formats.index import TokenDtype, agree, all_or_none, check_same, token_dtype
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError
@@ -71,8 +71,8 @@ def _documents(segments: list[Segment], beside: Neighbours) -> Documents | None:
         if left or (segment.count and not count):
             what = f"document ends of {END.itemsize} bytes each, for {segment.count} tokens"
             raise size_error(index.path, index.size, (count + 1) * END.itemsize, what)
-        parts.append(Column.of_file(index.path, Datatrove.name, count, index.identity))
-    documents = Documents("ends", parts, [segment.count for segment in segments], whole=True)
+        parts.append(Column(integers(index.path, index.identity, count)))
+    documents = Documents(parts, [segment.count for segment in segments], whole=True)
     if documents.count:
         documents.bounds(documents.count - 1, documents.count)  # so that a swapped pair is noticed now
     return documents

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide._arrays.formats.layout import Layout
+from lowtide._io.extents import Ints
 from lowtide._io.identity import Identity
 from lowtide.errors import FormatError, IndexingError
-
-Ints = npt.NDArray[np.int64]
 
 END: np.dtype[np.uint64] = np.dtype("<u8")
 """The dtype of document ends in a separate file."""
@@ -27,6 +26,13 @@ _SOME = 64  # documents that a run of tokens is expected to touch
 _NODES = 1024  # steps that are remembered, 2 KiB each
 _OPEN = 64  # index files that are kept open
 _VERIFY = 2**17  # ends that are checked at once
+
+
+def integers(
+    path: str, identity: Identity, count: int, offset: int = 0, dtype: np.dtype[np.generic] = END
+) -> Layout:
+    """The layout of ``count`` integers in a file; by default those of a file of document ends."""
+    return Layout(path, "index", offset, dtype, (count,), file_size=identity.size, identity=identity)
 
 
 class Part:
@@ -55,18 +61,11 @@ class Part:
 class Column(Part):
     """Ends as an array on disk: ``(value - base) / scale``."""
 
-    def __init__(self, layout: Layout, what: str, base: int = 0, scale: int = 1) -> None:
+    def __init__(self, layout: Layout, what: str = "document ends", base: int = 0, scale: int = 1) -> None:
         self.where = f"{layout.path}: {what}"
         self.count = layout.shape[0]
         self._layout, self._base, self._scale = layout, base, scale
         self._array: Any = None
-
-    @classmethod
-    def of_file(cls, path: str, format: str, count: int, identity: Identity) -> Column:
-        """A file of ``count`` document ends and nothing else."""
-        size = count * END.itemsize
-        layout = Layout(path, format, 0, END, (count,), file_size=size, identity=identity)
-        return cls(layout, "document ends")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_array": None}
@@ -151,14 +150,12 @@ class Documents:
     What is read is checked when it is read: ends that descend or are beyond their segment are a
     ``FormatError``. ``verify`` reads and checks all.
 
-    >>> documents = Documents("records", [Even("a", 3, 10), Even("b", 2, 4)], [30, 8])
+    >>> documents = Documents([Even("a", 3, 10), Even("b", 2, 4)], [30, 8])
     >>> documents.count, documents.bounds(2, 4).tolist(), documents.at(29), documents.at(30)
     (5, [[20, 30], [30, 34]], 2, 3)
     """
 
-    def __init__(self, kind: str, parts: Sequence[Part], sizes: Sequence[int], whole: bool = False) -> None:
-        self.kind = kind
-        """How the bounds are known: ``ends``, ``records``, ``megatron``."""
+    def __init__(self, parts: Sequence[Part], sizes: Sequence[int], whole: bool = False) -> None:
         self._parts = tuple(parts)
         self._sizes = tuple(sizes)
         self._whole = whole
@@ -170,17 +167,17 @@ class Documents:
 
     @classmethod
     def of_ends(cls, columns: Sequence[Column], sizes: Sequence[int]) -> Documents:
-        """Documents whose ends are in files, the last of which is where the tokens end."""
-        documents = cls("ends", columns, sizes)
+        """Documents whose ends are in files; the last end must be that of the tokens."""
+        documents = cls(columns, sizes)
         if documents.tokens:
             documents.at(documents.tokens - 1)
         return documents
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Documents, (self.kind, self._parts, self._sizes, self._whole)
+        return Documents, (self._parts, self._sizes, self._whole)
 
     def __repr__(self) -> str:
-        return f"<Documents {self.kind!r}, count={self.count}, tokens={self.tokens}>"
+        return f"<Documents count={self.count}, tokens={self.tokens}>"
 
     @property
     def count(self) -> int:
@@ -195,7 +192,7 @@ class Documents:
     def bounds(self, start: int, stop: int) -> Ints:
         """Start and end of documents ``start`` to ``stop``, as rows of an array of shape (n, 2)."""
         if not 0 <= start <= stop <= self.count:
-            raise IndexingError(f"documents {start} to {stop} are not among the {self.count} that there are")
+            raise IndexingError(f"documents {start} to {stop} are out of bounds for {self.count} documents")
         bounds = np.empty((stop - start, 2), np.int64)
         if start == stop:
             return bounds
@@ -208,7 +205,7 @@ class Documents:
     def starts(self, numbers: Ints) -> Ints:
         """Where some documents start, in any order."""
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.count:
-            raise IndexingError(f"documents {numbers} are not among the {self.count} that there are")
+            raise IndexingError(f"documents {numbers} are out of bounds for {self.count} documents")
         starts = np.zeros(len(numbers), np.int64)
         order = np.argsort(numbers, kind="stable")
         before = numbers[order] - 1  # a document starts where the one before it ends
@@ -224,7 +221,7 @@ class Documents:
     def at(self, token: int) -> int:
         """The number of the document that holds a token."""
         if not 0 <= token < self.tokens:
-            raise IndexingError(f"token {token} is not among the {self.tokens} that there are")
+            raise IndexingError(f"token {token} is out of bounds for {self.tokens} tokens")
         number = int(np.searchsorted(self._starts, token, "right")) - 1
         document = int(self._firsts[number]) + self._search(number, token - int(self._starts[number]))
         if document == self.count:
@@ -238,7 +235,7 @@ class Documents:
     def covering(self, start: int, stop: int) -> tuple[int, Ints]:
         """The documents that tokens ``start`` to ``stop`` touch: the first one's number, and their bounds."""
         if not start < stop <= self.tokens:
-            raise IndexingError(f"tokens {start} to {stop} are not among the {self.tokens} that there are")
+            raise IndexingError(f"tokens {start} to {stop} are out of bounds for {self.tokens} tokens")
         first, some = self.at(start), _SOME
         while True:  # the last one is mostly near the first, where a second search would cost more
             bounds = self.bounds(first, min(first + some, self.count))

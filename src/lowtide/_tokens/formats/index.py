@@ -1,4 +1,4 @@
-"""What index files and raw files of tokens have in common: integers, names and dtypes that are checked.
+"""Checks shared by index files and raw files of tokens: integers, names and dtypes.
 
 An index file may come from a stranger: no name in it leads out of its folder, no number in it is believed.
 """
@@ -71,7 +71,7 @@ def token_id(value: int, dtype: TokenDtype, what: str) -> int:
     return value
 
 
-def agree(declared: np.dtype[np.generic], dtype: npt.DTypeLike | None, where: str) -> TokenDtype:
+def agree(declared: npt.DTypeLike, dtype: npt.DTypeLike | None, where: str) -> TokenDtype:
     """The dtype that a file declares, unless the caller expects another one."""
     declared = token_dtype(declared, where)
     if dtype is not None and token_dtype(dtype, where) != declared:
@@ -123,7 +123,7 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 
 def read_json(path: str) -> dict[str, object]:
-    """The JSON object in an index file, or a ``FormatError`` that says why there is none."""
+    """The JSON object in an index file, or a ``FormatError`` with the reason why there is none."""
     content = jsonfiles.load(path, limit=MAX_INDEX, what="index")
     if not isinstance(content, dict):
         raise jsonfiles.invalid(f"{path}: the index", content, "a JSON object")

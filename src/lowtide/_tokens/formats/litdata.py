@@ -10,11 +10,11 @@ import re
 
 import numpy as np
 
-from lowtide._arrays.formats.layout import Layout, size_error
+from lowtide._arrays.formats.layout import size_error
 from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Store, opened
 from lowtide._printable import brief
-from lowtide._tokens.formats.documents import Column
+from lowtide._tokens.formats.documents import Column, integers
 from lowtide._tokens.formats.index import Inside, agree, whole
 from lowtide._tokens.formats.records import Gatherer, SampleFile
 from lowtide._tokens.formats.tokens import Selection, TokenFormat, Tokens
@@ -97,9 +97,7 @@ def _flat(gatherer: Gatherer, file: SampleFile, itemsize: int, dim: int) -> None
             f"{file.size - file.first} bytes of them: damaged, or of another index; write it again"
         )
     # The offsets after the first are the ends of the samples, in bytes.
-    layout = Layout(
-        file.path, "litdata", 8, _OFFSET, (file.count,), file_size=file.size, identity=file.identity
-    )
+    layout = integers(file.path, file.identity, file.count, 8, _OFFSET)
     gatherer.joined(file, Column(layout, "sample offsets", file.first, itemsize))
 
 

@@ -79,31 +79,22 @@ class LLMC(TokenFormat):
         return file.head.startswith(self._magics)
 
     def find(self, selection: Selection) -> Tokens:
-        first = read_kind(selection.files[0])
-        dtype = agree(np.dtype(first.dtype), selection.dtype, selection.path)
-        segments = []
+        segments, kinds = [], []
         for file in selection.files:
             count, kind = check(file)
-            if kind is not first:
-                check_same(
-                    "dtype",
-                    file.path,
-                    f"{kind.dtype} of {kind.model}",
-                    selection.path,
-                    f"{first.dtype} of {first.model}",
-                )
             segments.append(Segment.of(file, HEADER, count))
-        metadata = {"model": first.model}
-        return Tokens(
-            self.name, dtype, tuple(segments), usual_eos=first.eos, marks="start", metadata=metadata
-        )
+            kinds.append(f"{kind.dtype} of {kind.model}")
+            check_same("dtype", file.path, kinds[-1], selection.path, kinds[0])
+        dtype = agree(np.dtype(kind.dtype), selection.dtype, selection.path)
+        metadata = {"model": kind.model}
+        return Tokens(self.name, dtype, tuple(segments), usual_eos=kind.eos, marks="start", metadata=metadata)
 
 
-def read_kind(file: Peek) -> Kind:
-    """What the header says that the tokens are."""
+def check(file: Peek) -> tuple[int, Kind]:
+    """The token count and the kind of a shard, whose size must match its header."""
     if len(file.head) < _FIELDS.size:
         raise size_error(file.path, file.size, HEADER, "the header of an llm.c shard")
-    magic, version, _ = _FIELDS.unpack_from(file.head)
+    magic, version, count = _FIELDS.unpack_from(file.head)
     kind = KINDS.get(magic)
     if kind is None:
         known = " or ".join(f"{kind.magic} ({kind.model})" for kind in KINDS.values())
@@ -115,13 +106,6 @@ def read_kind(file: Peek) -> Kind:
             f"{file.path}: damaged, or from a newer llm.c (version {version}, expected {kind.version} with "
             f"the magic {magic}); to read it as raw tokens, remove its header"
         )
-    return kind
-
-
-def check(file: Peek) -> tuple[int, Kind]:
-    """The tokens of one shard, if its size is what its header says."""
-    kind = read_kind(file)
-    count: int = _FIELDS.unpack_from(file.head)[2]
     expected = HEADER + count * (2 if kind.dtype == "<u2" else 4)
     if count < 0:
         raise FormatError(f"{file.path}: damaged (token count {count}, expected >= 0); write it again")

@@ -30,8 +30,8 @@ from lowtide._io.identity import Identity
 from lowtide._io.jsonfiles import invalid
 from lowtide._io.sinks import sink
 from lowtide._io.store import is_address
-from lowtide._tokens.formats.documents import END, Column, Documents
-from lowtide._tokens.formats.index import Inside, agree, no_split, token_dtype, whole
+from lowtide._tokens.formats.documents import END, Column, Documents, integers
+from lowtide._tokens.formats.index import Inside, agree, no_split, whole
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import ArgumentError, FormatError, UnsupportedError
 
@@ -66,7 +66,7 @@ class Manifested(TokenFormat):
         split = splits[selection.split]
         if not isinstance(split, dict):
             raise invalid(where, split, "an object")
-        dtype = agree(token_dtype(split.get("dtype"), where), selection.dtype, where)  # type: ignore[arg-type]
+        dtype = agree(str(split.get("dtype")), selection.dtype, where)
         inside = Inside(path)
         files = [_file(inside, entry, i) for i, entry in enumerate(_list(split, "files", where))]
         segments = tuple(
@@ -198,4 +198,4 @@ def _documents(inside: Inside, entry: Any, tokens: int, where: str) -> Documents
     count = whole(entry.get("count"), f"{where}.documents.count")
     field, what, remedy = f"{where}.documents.file", f"{count} documents", "copy or write it again"
     path, identity = inside.sized(entry.get("file"), field, count * END.itemsize, what, remedy)
-    return Documents.of_ends([Column.of_file(path, "manifest", count, identity)], [tokens])
+    return Documents.of_ends([Column(integers(path, identity, count))], [tokens])

@@ -36,6 +36,7 @@ CODES = {
 NAMES = ("tokens", "input_ids")
 """Columns that hold tokens where several could."""
 
+_MAX_SHAPE = 10  # bytes of a dtype code, and of the shape of an array with one axis
 _NDARRAY = re.compile(r"ndarray(?::([a-z]+\d+))?(?::(\d+(?:,\d+)*))?")
 
 
@@ -79,21 +80,17 @@ class Columns:
 
     def _shape(self, store: Store, at: int, nbytes: int) -> int:
         """Bytes before the values of an array that has its shape, and maybe its dtype, before them."""
-        skip = 0
         where = f"{store.path}: the array at byte {at}"
-        if self.code is not None:
-            code = store.read(at, min(1, nbytes), "dtype of a sample")
-            if code != bytes([self.code]):
-                raise invalid(f"{where}, its dtype code", code, f"{bytes([self.code])!r} as in the first")
-            skip = 1
-        kind = int.from_bytes(store.read(at + skip, min(1, nbytes - skip), "shape of a sample"), "little")
+        data = store.read(at, min(nbytes, _MAX_SHAPE), "shape of a sample")
+        code = b"" if self.code is None else bytes([self.code])
+        if not data.startswith(code):
+            raise invalid(f"{where}, its dtype code", data[:1], f"{code!r} as in the first")
+        skip = len(code) + 1
+        kind = int.from_bytes(data[len(code) : skip], "little")
         if kind >> 2 != 1:
             raise UnsupportedError(f"{where} has {kind >> 2} axes, and tokens have one; write flat arrays")
         width = 1 << (kind & 3)
-        skip += 1
-        length = int.from_bytes(
-            store.read(at + skip, min(width, nbytes - skip), "shape of a sample"), "little"
-        )
+        length = int.from_bytes(data[skip : skip + width], "little")
         skip += width
         if skip + length * self.itemsize != nbytes:
             raise FormatError(
@@ -126,13 +123,11 @@ class MDS(TokenFormat):
             described = [shard.get(key) for key in _DESCRIBE]
             if described != [shards[0].get(key) for key in _DESCRIBE]:
                 raise invalid(f"{path}: shards[{i}]", described, "the columns of shards[0]")
-        gatherer = Gatherer(sum(count for _, _, count in files), dtype.itemsize)
-        for name, size, count in files:
+        gatherer = Gatherer(sum(count for _, count in files), dtype.itemsize)
+        for name, count in files:
             if not count:
                 continue
             with opened(name) as store:
-                if store.size != size:
-                    raise size_error(name, store.size, size, "the shard a moment ago", "open it again")
                 gatherer.add(store, SampleFile.of(store, count), columns.place, columns.fixed)
         if not gatherer.segments:
             raise FormatError(
@@ -146,8 +141,8 @@ class MDS(TokenFormat):
 _DESCRIBE = ("column_names", "column_encodings", "column_sizes")
 
 
-def _entry(inside: Inside, i: int, shard: object) -> tuple[str, int, int]:
-    """Path, size and samples of one shard."""
+def _entry(inside: Inside, i: int, shard: object) -> tuple[str, int]:
+    """Path and samples of one shard."""
     where = f"{inside.index}: shards[{i}]"
     raw = shard.get("raw_data") if isinstance(shard, dict) else None
     if not isinstance(shard, dict) or not isinstance(raw, dict):
@@ -171,11 +166,11 @@ def _entry(inside: Inside, i: int, shard: object) -> tuple[str, int, int]:
         ) from None
     if size != promised:
         raise size_error(name, size, promised, f"shards[{i}].raw_data.bytes of {inside.index}")
-    return name, size, count
+    return name, count
 
 
 def _columns(
-    path: str, shard: dict[str, object], files: list[tuple[str, int, int]], dtype: npt.DTypeLike | None
+    path: str, shard: dict[str, object], files: list[tuple[str, int]], dtype: npt.DTypeLike | None
 ) -> tuple[list[str], Columns, TokenDtype]:
     """The columns of all shards, which of them holds tokens, and the dtype of these."""
     names, encodings, sizes = (shard.get(key) for key in _DESCRIBE)
@@ -210,7 +205,7 @@ def _columns(
         if match is None:
             raise invalid(where, encoding, "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE")
         if match[1] is None:
-            code = _code(next((file for file in files if file[2]), None), checked, which, where)
+            code = _code(next((file for file in files if file[1]), None), checked, which, where)
         name = CODES[code] if code is not None else match[1]
         if name not in CODES.values():
             raise FormatError(f"{where} must hold integers to be tokens; pass another data set")
@@ -242,12 +237,12 @@ def _check_shape(shape: str | None, size: int | None, itemsize: int, where: str)
         raise invalid(f"{where}, its column_sizes", size, str(expected))
 
 
-def _code(file: tuple[str, int, int] | None, sizes: list[int | None], which: int, where: str) -> int:
+def _code(file: tuple[str, int] | None, sizes: list[int | None], which: int, where: str) -> int:
     """The dtype code of the first array."""
     if file is None:
         raise FormatError(f"{where}: no shard holds a sample, so the dtype is unknown")
     with opened(file[0]) as store:
-        samples = SampleFile.of(store, file[2])
+        samples = SampleFile.of(store, file[1])
         stop = int(samples.offsets(store, 1, 2)[0])
         at, _ = Columns("bytes", tuple(sizes), which).place(store, samples.first, stop)
         code = store.read(at, 1, "dtype of a sample")[0]

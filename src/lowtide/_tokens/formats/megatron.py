@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide._arrays.formats.layout import Layout, size_error
+from lowtide._arrays.formats.layout import size_error
+from lowtide._io.extents import Ints
 from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import Neighbours, Peek, Store, opened, peek
-from lowtide._tokens.formats.documents import Documents, Ints, Part
+from lowtide._tokens.formats.documents import Column, Documents, Part, integers
 from lowtide._tokens.formats.index import agree, check_same
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import FormatError, UnsupportedError
@@ -32,6 +33,7 @@ EXACT = 2**21
 """Sequences up to which every one is checked when the corpus is opened."""
 
 _HEADER = struct.Struct("<9sQBQQ")
+_INT64: np.dtype[np.generic] = np.dtype("<i8")
 _BLOCK = 2**16
 _RUNS = 64
 
@@ -40,7 +42,7 @@ class Index(Part):
     """One ``.idx`` and its ``.bin``; also the documents in it, as a part of ``Documents``."""
 
     def __init__(self, store: Store, data: Peek) -> None:
-        self.path, self._identity = store.path, store.identity
+        self.path = store.path
         self.where = f"{self.path}: the documents by document_indices and offsets"
         self.data = data
         magic, version, code, sequences, documents = _HEADER.unpack(
@@ -79,7 +81,9 @@ class Index(Part):
         self._lengths = _HEADER.size
         self._offsets = self._lengths + 4 * sequences
         self._documents = self._offsets + 8 * sequences
-        self._arrays: tuple[Any, Any] | None = None
+        file = self.path, store.identity
+        self._byte_offsets = Column(integers(*file, sequences, self._offsets, _INT64))
+        self._indices = Column(integers(*file, documents, self._documents, _INT64))
         self._check_ends(store)
         if sequences <= EXACT:
             self._check_order(store, 0, sequences)
@@ -88,14 +92,11 @@ class Index(Part):
                 start = run * (sequences - _BLOCK // _RUNS) // (_RUNS - 1)
                 self._check_order(store, start, start + _BLOCK // _RUNS)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_arrays": None}
-
     def ends(self, start: int, stop: int) -> Ints:
-        return self._starts(self._open()[0][start + 1 : stop + 1])
+        return self._starts(self._indices.ends(start + 1, stop + 1))
 
     def pick(self, which: Ints) -> Ints:
-        return self._starts(self._open()[0].take(which + 1))
+        return self._starts(self._indices.pick(which + 1))
 
     def verify(self) -> None:
         """Check that every sequence comes after the one before it."""
@@ -103,9 +104,10 @@ class Index(Part):
             self._check_order(store, 0, self.sequences)
 
     def close(self) -> None:
-        self._arrays = None
+        self._indices.close()
+        self._byte_offsets.close()
 
-    def _starts(self, sequences: npt.NDArray[np.int64]) -> Ints:
+    def _starts(self, sequences: Ints) -> Ints:
         """The first token of some sequences; that of the one after the last is where the tokens end."""
         if len(sequences) and not 0 <= int(sequences.min()) <= int(sequences.max()) <= self.sequences:
             raise FormatError(
@@ -115,27 +117,8 @@ class Index(Part):
         starts = np.full(len(sequences), self.tokens, np.int64)
         inner = sequences < self.sequences
         if inner.any():
-            starts[inner] = self._open()[1].take(sequences[inner]) // self.dtype.itemsize
+            starts[inner] = self._byte_offsets.pick(sequences[inner]) // self.dtype.itemsize
         return starts
-
-    def _open(self) -> tuple[Any, Any]:
-        arrays = self._arrays
-        if arrays is None:
-            from lowtide._arrays.stored import StoredArray
-
-            places = (self._documents, self.count + 1), (self._offsets, self.sequences)
-            self._arrays = arrays = (
-                StoredArray(self._layout(*places[0])),
-                StoredArray(self._layout(*places[1])),
-            )
-        return arrays
-
-    def _layout(self, offset: int, count: int) -> Layout:
-        dtype: np.dtype[np.generic] = np.dtype("<i8")
-        size = self._identity.size
-        return Layout(
-            self.path, Megatron.name, offset, dtype, (count,), file_size=size, identity=self._identity
-        )
 
     def _check_ends(self, store: Store) -> None:
         if not self.sequences:
@@ -201,7 +184,7 @@ class Megatron(TokenFormat):
         dtype = agree(parts[0].dtype, selection.dtype, parts[0].path)
         documents = None
         if all(part.count for part in parts):  # where end_document was never called, they are unknown
-            documents = Documents("megatron", parts, [part.tokens for part in parts], whole=True)
+            documents = Documents(parts, [part.tokens for part in parts], whole=True)
         segments = tuple(Segment.of(part.data, 0, part.tokens) for part in parts)
         metadata = {"sequences": sum(part.sequences for part in parts)}
         return Tokens(self.name, dtype, segments, documents, metadata=metadata)

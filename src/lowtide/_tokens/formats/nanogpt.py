@@ -18,7 +18,7 @@ NAMES = ("train.bin", "val.bin")
 MAX_META = 4 * 2**20
 """Bytes of the largest ``meta.pkl`` that is read: a vocabulary of some 150,000 entries."""
 MAX_DICTS = 50
-"""Dicts in it, of which nanoGPT's has three."""
+"""The largest number of dicts in it; nanoGPT's has three."""
 _LOOKED_AT = 2**16  # bytes whose dtype is looked at
 
 # What str, int and dict need, as pickle protocols 2 to 5 write them. Of these none calls, imports or copies.
@@ -105,7 +105,7 @@ def with_meta(tokens: Tokens, path: str) -> Tokens:
 
 
 def read_meta(path: str) -> dict[str, object]:
-    """The dict in a ``meta.pkl``, if it is made of str, int and dict and nothing else.
+    """The dict in a ``meta.pkl``, if it consists of str, int and dict only.
 
     A pickle is a program. Every step of it is checked before any is run: those that import, call or build
     anything else are refused, and so are those that reserve memory for more than the file has bytes.
@@ -140,7 +140,7 @@ def read_meta(path: str) -> dict[str, object]:
         _check_tree(meta)
     except (FormatError, UnsupportedError):
         raise
-    except Exception as error:  # the unpickler says whatever Python says to nonsense
+    except Exception as error:  # the unpickler may raise anything
         raise FormatError(
             f"{path}: is not a valid pickle ({type(error).__name__}: {brief(str(error))}): damaged; {remedy}"
         ) from None
@@ -173,8 +173,5 @@ def _unpickled(data: bytes) -> object:
 
         def find_class(self, module: str, name: str) -> object:
             raise UnsupportedError(f"the pickle asks for {module}.{name}, and nothing is imported for it")
-
-        def persistent_load(self, pid: object) -> object:
-            raise UnsupportedError(f"the pickle asks for the outside object {brief(pid)}")
 
     return Plain(io.BytesIO(data)).load()

@@ -1,7 +1,7 @@
 """OLMo and Dolma: raw tokens in files that are called ``.npy``, and documents in a ``.csv.gz`` beside each.
 
-Nothing in the files says what their dtype is. The list of documents is a compressed table, ``start,end,...``
-in tokens of its file: it can only be read from front to back, so it is given as a stream.
+The files do not record their dtype. The list of documents is a compressed table, ``start,end,...`` in tokens
+of its file, which can only be read from front to back: it is read as a stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lowtide._tokens.formats.tokens import Chained, Segment, Selection, TokenFor
 from lowtide.errors import ArgumentError, FormatError, TruncatedFileError
 
 if TYPE_CHECKING:
-    from lowtide._tokens.formats.documents import Ints
+    from lowtide._io.extents import Ints
 
 _BLOCK = 2**16  # documents given at once
 _MAX_LINE = 2**16  # a line holds two numbers, an id and a path

@@ -31,7 +31,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from lowtide._io.jsonfiles import invalid
 from lowtide._io.store import absolute, peek
 from lowtide._printable import brief
 from lowtide._tokens.formats import llmc
-from lowtide._tokens.formats.documents import END, Column, Documents
+from lowtide._tokens.formats.documents import END, Column, Documents, integers
 from lowtide._tokens.formats.index import MAX_INDEX, Inside, agree, no_split, read_json, whole
 from lowtide._tokens.formats.tokens import Segment, Selection, TokenFormat, Tokens
 from lowtide.errors import FormatError
@@ -57,10 +57,23 @@ _DTYPES: dict[str, np.dtype[np.uint16] | np.dtype[np.uint32]] = {
     "uint32": np.dtype("<u4"),
 }
 _REMEDY = "restore it or prepare the corpus again"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_UNPLAIN = re.compile(r"[/\\\0:\ud800-\udfff]")
 _T = TypeVar("_T")
+
+# What the fields of a shard and of the tokenizer must be; where there is no pattern, a count. File names are
+# plain: a corpus is one folder, which may be copied as it is.
+_FILE = re.compile(r"(?!\.\.?\Z)[^/\\\0:\ud800-\udfff]{1,255}"), "a plain file name"
+_SUM = re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits in lower case"
+_COUNT = None, "an integer from 0 to 2**60"
+_CHECKS: dict[str, tuple[re.Pattern[str] | None, str]] = {
+    "file": _FILE,
+    "tokens": _COUNT,
+    "sha256": _SUM,
+    "ends": _FILE,
+    "documents": _COUNT,
+    "ends_sha256": _SUM,
+    "name": (re.compile("(?s).+"), "a name"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +118,8 @@ class Manifest:
     vocab_size: int | None = None
     eos: int | None = None
     tokenizer: Tokenizer | None = None
-    sources: Sequence[object] = ()
+    sources: Sequence[object] = field(default_factory=list)
     settings: Mapping[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # Plain containers, so that what was read equals what was written.
-        object.__setattr__(self, "splits", {name: list(shards) for name, shards in self.splits.items()})
-        object.__setattr__(self, "sources", list(self.sources))
-        object.__setattr__(self, "settings", dict(self.settings))
 
     def to_json(self) -> str:
         """The text of ``corpus.json``; checked first, so that nothing is written that cannot be read."""
@@ -138,34 +145,28 @@ class Manifest:
                 "newer lowtide: update this one"
             )
         _check_keys(content, {"format", "version", *cls.__dataclass_fields__}, where)
-        dtype = _one_of(content["dtype"], tuple(_DTYPES), f"{where}: dtype")
-        most = int(np.iinfo(_DTYPES[dtype]).max) + 1
-        vocab_size, eos, tokenizer = content["vocab_size"], content["eos"], content["tokenizer"]
-        if vocab_size is not None:
-            vocab_size = most = whole(vocab_size, f"{where}: vocab_size", least=1, most=most)
-        if eos is not None:
-            eos = whole(eos, f"{where}: eos", most=most - 1)
-        splits = content["splits"]
+        values: dict[str, Any] = {name: content[name] for name in cls.__dataclass_fields__}
+        for name, known in (("dtype", tuple(_DTYPES)), ("layout", _LAYOUTS)):
+            if values[name] not in known:
+                raise invalid(f"{where}: {name}", values[name], " or ".join(map(repr, known)))
+        most = int(np.iinfo(_DTYPES[values["dtype"]]).max) + 1
+        if values["vocab_size"] is not None:
+            most = whole(values["vocab_size"], f"{where}: vocab_size", least=1, most=most)
+        if values["eos"] is not None:
+            whole(values["eos"], f"{where}: eos", most=most - 1)
+        splits = values["splits"]
         if not isinstance(splits, dict) or not all(_SPLIT.fullmatch(name) for name in splits):
             raise invalid(f"{where}: splits", splits, "an object of names such as 'train'")
-        sources, settings = content["sources"], content["settings"]
-        if not isinstance(sources, list):
-            raise invalid(f"{where}: sources", sources, "a list")
-        if not isinstance(settings, dict):
-            raise invalid(f"{where}: settings", settings, "an object")
-        layout = cast("LayoutName", _one_of(content["layout"], _LAYOUTS, f"{where}: layout"))
-        manifest = cls(
-            dtype=dtype,
-            splits={name: _shards(shards, f"{where}: splits.{name}") for name, shards in splits.items()},
-            layout=layout,
-            vocab_size=vocab_size,
-            eos=eos,
-            tokenizer=None if tokenizer is None else _record(Tokenizer, tokenizer, f"{where}: tokenizer"),
-            sources=sources,
-            settings=settings,
-        )
+        if not isinstance(values["sources"], list):
+            raise invalid(f"{where}: sources", values["sources"], "a list")
+        if not isinstance(values["settings"], dict):
+            raise invalid(f"{where}: settings", values["settings"], "an object")
+        values["splits"] = {name: _shards(splits[name], f"{where}: splits.{name}") for name in splits}
+        if values["tokenizer"] is not None:
+            values["tokenizer"] = _record(Tokenizer, values["tokenizer"], f"{where}: tokenizer")
+        manifest = cls(**values)
         names = [name for shards in manifest.splits.values() for shard in shards for name, _ in shard.files]
-        if layout == "nanogpt" and any(len(shards) != 1 for shards in manifest.splits.values()):
+        if manifest.layout == "nanogpt" and any(len(shards) != 1 for shards in manifest.splits.values()):
             raise FormatError(f"{where}: the layout 'nanogpt' has one file a split, found {brief(names)}")
         if len(set(names)) < len(names):
             [(twice, _)] = Counter(names).most_common(1)
@@ -220,7 +221,7 @@ class Own(TokenFormat):
             if shard.ends is not None and shard.documents is not None:
                 size, what = shard.documents * END.itemsize, f"{where}.documents {shard.documents}"
                 ends, identity = inside.sized(shard.ends, f"{where}.ends", size, what, _REMEDY)
-                parts.append(Column.of_file(ends, self.name, shard.documents, identity))
+                parts.append(Column(integers(ends, identity, shard.documents)))
         documents = Documents.of_ends(parts, [segment.count for segment in segments]) if parts else None
         tokenizer = manifest.tokenizer
         metadata = {
@@ -276,8 +277,8 @@ def _record(kind: type[_T], content: object, where: str) -> _T:
     _check_keys(content, set(defaults), where)
     for name, value in content.items():
         if value is not None or defaults[name] is not None:  # null where None is the default
-            holds, expected = _CHECKS[name]
-            if not holds(value):
+            pattern, expected = _CHECKS[name]
+            if not _matches(pattern, value):
                 raise invalid(f"{where}.{name}", value, expected)
     return kind(**content)
 
@@ -291,35 +292,7 @@ def _check_keys(content: Mapping[str, object], expected: set[str], where: str) -
         )
 
 
-def _one_of(value: object, known: tuple[str, ...], where: str) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise invalid(where, value, " or ".join(map(repr, known)))
-    return value
-
-
-def _is_plain(name: object) -> bool:
-    # Plain names only: a corpus is one folder, which may be copied as it is.
-    plain = isinstance(name, str) and 0 < len(name) <= 255 and not _UNPLAIN.search(name)
-    return plain and name not in (".", "..")
-
-
-def _is_digest(value: object) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= 2**60
-
-
-_FILE = _is_plain, "a plain file name"
-_SUM = _is_digest, "64 hexadecimal digits in lower case"
-_COUNT = _is_count, "an integer from 0 to 2**60"
-_CHECKS = {
-    "file": _FILE,
-    "tokens": _COUNT,
-    "sha256": _SUM,
-    "ends": _FILE,
-    "documents": _COUNT,
-    "ends_sha256": _SUM,
-    "name": (lambda name: isinstance(name, str) and name != "", "a name"),
-}
+def _matches(pattern: re.Pattern[str] | None, value: object) -> bool:
+    if pattern is None:
+        return type(value) is int and 0 <= value <= 2**60
+    return isinstance(value, str) and pattern.fullmatch(value) is not None

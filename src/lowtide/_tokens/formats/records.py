@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide._arrays.formats.layout import size_error
+from lowtide._io.extents import Ints
 from lowtide._io.identity import Identity
 from lowtide._io.store import Store, opened
-from lowtide._tokens.formats.documents import Documents, Even, Ints, Listed, Part
+from lowtide._tokens.formats.documents import Documents, Even, Listed, Part
 from lowtide._tokens.formats.tokens import Segment
 from lowtide.errors import FormatError, UnsupportedError
 
@@ -85,7 +86,7 @@ class SampleFile:
 
 @dataclass(frozen=True, slots=True)
 class Samples(Even):
-    """Documents of one size, as far as some of the offsets show."""
+    """Documents of one size, which was checked for some of the offsets only."""
 
     file: SampleFile
 
@@ -119,14 +120,12 @@ class Gatherer:
             return False
         places = set()
         for start in (file.first, file.size - stride):
-            at, nbytes = place(store, start, start + stride)
-            self._check_place(file, start, start + stride, at, nbytes)
-            places.add((at - start, nbytes))
+            at, record = self._locate(store, file, place, start, start + stride)
+            places.add((at - start, record))
         if len(places) > 1:
             return False
-        [(offset, nbytes)] = places
-        record = self._tokens(file, nbytes)
-        one = (0, 0) if stride == nbytes or not record else (record, stride)
+        [(offset, record)] = places
+        one = (0, 0) if stride == record * self._itemsize or not record else (record, stride)
         self._add(Samples(f"{file.path}: samples", file.count, record, file), record * file.count)
         at = file.first + offset
         self.segments.append(Segment(file.path, at, record * file.count, *one, file.size, file.identity))
@@ -140,16 +139,19 @@ class Gatherer:
                 "are read in place; write them with one size (tokens packed to a fixed length), or as one "
                 "array, such as train.bin"
             )
-        offsets = self._ascending(store, file)
+        offsets = file.offsets(store, 0, file.count + 1)
+        if len(back := np.flatnonzero(np.diff(offsets) < 0)):
+            at = int(back[0])
+            raise FormatError(
+                f"{file.path}: sample offsets must ascend, found {offsets[at + 1]} after {offsets[at]}: "
+                "damaged; write it again"
+            )
         counts = np.empty(file.count, np.int64)
-        for i in range(file.count):
-            start, stop = int(offsets[i]), int(offsets[i + 1])
-            at, nbytes = place(store, start, stop)
-            self._check_place(file, start, stop, at, nbytes)
-            counts[i] = self._tokens(file, nbytes)
+        for i, (start, stop) in enumerate(pairwise(offsets.tolist())):
+            at, counts[i] = self._locate(store, file, place, start, stop)
             self.segments.append(Segment.of(file, at, int(counts[i])))
         ends = np.cumsum(counts)
-        self._add(Listed(f"{file.path}: samples", ends), int(ends[-1]) if len(ends) else 0)
+        self._add(Listed(f"{file.path}: samples", ends), int(ends[-1]))
 
     def joined(self, file: SampleFile, part: Part) -> None:
         """Take everything from the first sample on as tokens, one after another."""
@@ -158,19 +160,21 @@ class Gatherer:
         self.segments.append(Segment.of(file, file.first, count))
 
     def documents(self) -> Documents:
-        return Documents("records", self._parts, self._sizes, whole=True)
+        return Documents(self._parts, self._sizes, whole=True)
 
     def _add(self, part: Part, tokens: int) -> None:
         self._parts.append(part)
         self._sizes.append(tokens)
 
-    @staticmethod
-    def _check_place(file: SampleFile, start: int, stop: int, at: int, nbytes: int) -> None:
+    def _locate(self, store: Store, file: SampleFile, place: Place, start: int, stop: int) -> tuple[int, int]:
+        """The first byte of the tokens of a sample, and their number."""
+        at, nbytes = place(store, start, stop)
         if nbytes < 0 or not start <= at <= at + nbytes <= stop:
             raise FormatError(
                 f"{file.path}: damaged (the tokens of a sample from byte {at} to {at + nbytes}, expected "
                 f"within the sample from {start} to {stop}); write it again"
             )
+        return at, self._tokens(file, nbytes)
 
     def _tokens(self, file: SampleFile, nbytes: int) -> int:
         count, left = divmod(nbytes, self._itemsize)
@@ -180,14 +184,3 @@ class Gatherer:
                 f"of a token's {self._itemsize}); write it again"
             )
         return count
-
-    @staticmethod
-    def _ascending(store: Store, file: SampleFile) -> npt.NDArray[np.int64]:
-        offsets = file.offsets(store, 0, file.count + 1)
-        if (np.diff(offsets) < 0).any():
-            at = int(np.flatnonzero(np.diff(offsets) < 0)[0])
-            raise FormatError(
-                f"{file.path}: sample offsets must ascend, found {offsets[at + 1]} after {offsets[at]}: "
-                "damaged; write it again"
-            )
-        return offsets

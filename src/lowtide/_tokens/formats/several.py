@@ -43,7 +43,7 @@ def join(corpora: Sequence[Tokens]) -> Tokens:
     if lists:
         parts = [part for one in lists for part in one._parts]
         sizes = [size for one in lists for size in one._sizes]
-        documents = Documents(lists[0].kind, parts, sizes, whole=all(one._whole for one in lists))
+        documents = Documents(parts, sizes, whole=all(one._whole for one in lists))
     index = Chained(indexes, tuple(one.count for one in corpora)) if indexes else None
     segments = tuple(segment for one in corpora for segment in one.segments)
     formats = dict.fromkeys(one.format for one in corpora)

@@ -12,14 +12,16 @@ import numpy.typing as npt
 
 from lowtide._io.identity import Identity, sample
 from lowtide._io.journal import SUFFIX, published_size
-from lowtide._io.store import Neighbours, Peek
+from lowtide._io.store import Neighbours, Peek, Store
 from lowtide._tokens.formats.index import TokenDtype, read_json
 from lowtide.errors import FormatError
 
 if TYPE_CHECKING:
-    from lowtide._tokens.formats.documents import Documents, Ints
+    from lowtide._io.extents import Ints
+    from lowtide._tokens.formats.documents import Documents
     from lowtide._tokens.formats.records import SampleFile
 
+Marks = Literal["end", "start"]
 UNFINISHED = ".prepare"
 """What ``lowtide prepare`` keeps in the output folder until the corpus is complete."""
 
@@ -34,16 +36,16 @@ class Segment:
     count: int
     """Tokens in it."""
     record: int = 0
-    """0 where they follow each other; else they come in records of so many tokens ..."""
+    """Tokens per record; 0 if all tokens are contiguous."""
     stride: int = 0
-    """... that start so many bytes apart."""
+    """Bytes from the start of a record to that of the next one."""
     file_size: int = 0
     """Size of the file when it was inspected."""
     identity: Identity | None = None
     """The file when it was inspected, to notice that it was replaced or written to since."""
 
     @classmethod
-    def of(cls, file: Peek | SampleFile, offset: int, count: int) -> Segment:
+    def of(cls, file: Peek | SampleFile | Store, offset: int, count: int) -> Segment:
         """``count`` tokens from byte ``offset`` on in a file."""
         return cls(file.path, offset, count, file_size=file.size, identity=file.identity)
 
@@ -53,16 +55,11 @@ class Segment:
 
         While lowtide's own writer appends, they are those that it has published.
         """
-        size = file.size
-        if file.identity.is_remote:  # an object is whole, and nobody appends to it
-            return cls._plain(file, size, itemsize, file.identity)
-        if file.link or beside.has(file.path + SUFFIX):
-            size = published_size(file.path, size)
-        growing = file.identity._replace(samples=(sample(0, file.head),))
-        return cls._plain(file, size, itemsize, growing)
-
-    @classmethod
-    def _plain(cls, file: Peek, size: int, itemsize: int, identity: Identity) -> Segment:
+        size, identity = file.size, file.identity
+        if not identity.is_remote:  # an object is whole, and nobody appends to it
+            if file.link or beside.has(file.path + SUFFIX):
+                size = published_size(file.path, size)
+            identity = identity._replace(samples=(sample(0, file.head),))
         if size % itemsize:
             raise FormatError(
                 f"{file.path}: truncated, or of another dtype ({size} bytes, {size % itemsize} left over, "
@@ -84,10 +81,10 @@ class Tokens:
     """None where they must be found by a scan: for ``index`` if that is set, else for ``eos``."""
     eos: int | None = None
     usual_eos: int | None = None
-    """The token that marks documents unless the caller passes another, and if it occurs: the format does not
-    record it. Whether it is the first or the last of a document is seen from the tokens."""
+    """The token that usually marks documents in this format, which does not record it. It is used if it
+    occurs and the caller passes no other; the tokens show whether it starts or ends documents."""
     vocab_size: int | None = None
-    marks: Literal["end", "start"] = "end"
+    marks: Marks = "end"
     """Whether ``eos`` is the last token of a document or the first; a document may cross segments."""
     index: Callable[[], Iterator[Ints]] | None = None
     """Blocks of document ends in global tokens, for an index that can only be read from front to back."""
