@@ -15,7 +15,7 @@ CASES = 1000
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_files_give_data_or_an_exception_of_lowtide(name: str) -> None:
+def test_damaged_file_gives_data_or_lowtide_error(name: str) -> None:
     findings = run(TARGETS[name], CASES)
     assert not findings, "\n" + "\n".join(map(str, findings))
 
@@ -48,7 +48,7 @@ def _spin(folder: Path) -> None:
     ("read", "problem"),
     [(_crash, "IndexError"), (_leave_open, "descriptors"), (_eat, "MiB"), (_spin, "took")],
 )
-def test_the_harness_finds_what_it_looks_for(
+def test_harness_detects_each_kind_of_problem(
     read: Callable[[Path], None], problem: str, tmp_path: Path
 ) -> None:
     (tmp_path / "valid").mkdir()

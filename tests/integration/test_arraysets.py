@@ -45,7 +45,7 @@ def rows(batches: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(("workers", "start"), WORKERS)
-def test_every_row_once_through_a_loader(arrays: Any, workers: int, start: Any) -> None:
+def test_loader_gives_every_row_once(arrays: Any, workers: int, start: Any) -> None:
     train, _ = lowtide.zip(*arrays).split(0.8, seed=1)
     expected = sorted(train[:][1].tolist())
     loader = DataLoader(
@@ -59,7 +59,7 @@ def test_every_row_once_through_a_loader(arrays: Any, workers: int, start: Any) 
     assert sorted(reference) == expected
 
 
-def test_a_batch_is_one_read_per_array(arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_one_read_per_array(arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_datasets, "_TINY", 0)
     dataset = ArrayDataset(x=arrays[0], y=arrays[1])
     with mock.patch.object(lowtide.Array, "take", autospec=True, side_effect=lowtide.Array.take) as take:
@@ -72,7 +72,7 @@ def test_a_batch_is_one_read_per_array(arrays: Any, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("tiny", [0, 2**20])
 @pytest.mark.parametrize("named", [False, True])
-def test_batches_are_those_of_a_tensor_dataset(
+def test_batches_match_tensor_dataset(
     arrays: Any, monkeypatch: pytest.MonkeyPatch, named: bool, tiny: int
 ) -> None:
     monkeypatch.setattr(_datasets, "_TINY", tiny)
@@ -93,7 +93,7 @@ def test_batches_are_those_of_a_tensor_dataset(
                 assert torch.equal(part, tensor)
 
 
-def test_a_collate_function_gets_items(arrays: Any) -> None:
+def test_collate_function_receives_items(arrays: Any) -> None:
     def longest(items: Any) -> list[int]:
         first, *others = items
         assert len(items) == 4
@@ -103,7 +103,7 @@ def test_a_collate_function_gets_items(arrays: Any) -> None:
     assert list(DataLoader(ArrayDataset(*arrays), 4, collate_fn=longest))[1] == [4, 5, 6, 7]
 
 
-def test_labels_in_memory_and_dtypes_that_pytorch_lacks(arrays: Any) -> None:
+def test_in_memory_labels_are_accepted_and_other_dtypes_raise(arrays: Any) -> None:
     dataset = ArrayDataset(arrays[0], np.arange(100))
     assert sorted(rows(DataLoader(dataset, 7, shuffle=True))) == list(range(100))
     records = np.zeros(100, [("time", "M8[s]"), ("price", "f4")])
@@ -114,7 +114,7 @@ def test_labels_in_memory_and_dtypes_that_pytorch_lacks(arrays: Any) -> None:
             make(records["time"])
 
 
-def test_labels_that_were_loaded_are_still_compared_with_their_file(arrays: Any) -> None:
+def test_cached_labels_detect_changed_file(arrays: Any) -> None:
     dataset = ArrayDataset(*arrays)
     assert [int(y) for _, y in dataset.__getitems__([3, -1])] == [3, 99]
     assert len(pickle.dumps(dataset)) < 2000
@@ -130,7 +130,7 @@ def test_labels_that_were_loaded_are_still_compared_with_their_file(arrays: Any)
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [1, 5])
-def test_a_stateful_loader_resumes_exactly(arrays: Any, workers: int, stop: int) -> None:
+def test_stateful_loader_resumes_exactly(arrays: Any, workers: int, stop: int) -> None:
     def loader() -> Any:
         dataset = ChunkDataset(lowtide.zip(*arrays), 7, shuffle="blocks", seed=2, epoch=1)
         return StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
@@ -144,7 +144,7 @@ def test_a_stateful_loader_resumes_exactly(arrays: Any, workers: int, stop: int)
     assert seen + rows(second) == expected
 
 
-def test_workers_that_stay_follow_the_epoch(arrays: Any) -> None:
+def test_persistent_workers_follow_set_epoch(arrays: Any) -> None:
     zipped = lowtide.zip(*arrays)
     dataset = ChunkDataset(zipped, 7, shuffle=True, seed=3)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
@@ -192,7 +192,7 @@ def test_lightning_sees_every_row_once_per_epoch(arrays: Any, kind: str) -> None
     assert epochs[0] != epochs[1]
 
 
-def test_states_and_epochs(arrays: Any) -> None:
+def test_chunk_dataset_state_and_epochs(arrays: Any) -> None:
     dataset = ChunkDataset(arrays[1], 10, shuffle=True)
     first = torch.cat(list(dataset)).tolist()
     dataset.set_epoch(1)
@@ -209,7 +209,7 @@ def test_states_and_epochs(arrays: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_budget_changes_no_batch(arrays: Any, workers: int) -> None:
+def test_budget_does_not_change_batches(arrays: Any, workers: int) -> None:
     zipped = lowtide.zip(*arrays)
     dataset = ChunkDataset(zipped, 7, shuffle=True, seed=3, budget="40 MiB")
     loader = DataLoader(dataset, batch_size=None, num_workers=workers)
@@ -218,9 +218,7 @@ def test_a_budget_changes_no_batch(arrays: Any, workers: int) -> None:
         ChunkDataset(zipped, 7, budget=100)
 
 
-def test_an_automatic_rank_is_asked_for_when_iteration_starts(
-    arrays: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_rank_is_resolved_when_iterating(arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = ChunkDataset(arrays[1], 10, rank="auto")
     assert torch.cat(list(dataset)).tolist() == list(range(100))
     monkeypatch.setenv("WORLD_SIZE", "2")  # as a launcher sets them in the processes that it starts
@@ -230,7 +228,7 @@ def test_an_automatic_rank_is_asked_for_when_iteration_starts(
     assert torch.cat(list(pickle.loads(pickle.dumps(dataset)))).tolist() == expected
 
 
-def test_a_spawned_worker_has_the_rank_of_its_process_group(arrays: Any, tmp_path: Path) -> None:
+def test_spawned_worker_inherits_process_group_rank(arrays: Any, tmp_path: Path) -> None:
     dataset = ChunkDataset(arrays[1], 10, rank="auto")
     torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'group'}", rank=0, world_size=1)
     try:

@@ -72,7 +72,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("kind", ARRAYS)
 @pytest.mark.parametrize("chunks", ["auto", "1 KiB", "100 B", -1, 3])
-def test_every_array_comes_back(tmp_path: Path, kind: str, chunks: Any) -> None:
+def test_computed_array_matches_source(tmp_path: Path, kind: str, chunks: Any) -> None:
     expected = ARRAYS[kind]
     lazy = lowtide.to_dask(saved(tmp_path, expected), chunks)
     assert (lazy.shape, lazy.dtype) == (expected.shape, expected.dtype)
@@ -81,7 +81,7 @@ def test_every_array_comes_back(tmp_path: Path, kind: str, chunks: Any) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-def test_fields_and_reductions(tmp_path: Path) -> None:
+def test_fields_and_reductions_match_numpy(tmp_path: Path) -> None:
     lazy = lowtide.to_dask(saved(tmp_path, ARRAYS["structured"]), 3)
     assert lazy["x"].sum().compute() == 50
     np.testing.assert_array_equal(lazy["y"][:, 1].compute(), ARRAYS["structured"]["y"][:, 1])
@@ -91,7 +91,7 @@ def test_fields_and_reductions(tmp_path: Path) -> None:
     np.testing.assert_allclose((lazy.T @ lazy).compute(), matrix.T @ matrix)
 
 
-def test_members_and_raw_files(tmp_path: Path) -> None:
+def test_npz_members_and_raw_files_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", one=np.arange(10), two=np.arange(20))
     assert lowtide.to_dask(lowtide.open(tmp_path / "a.npz", name="two"), 6).sum().compute() == 190
     np.arange(20, dtype="u2").tofile(tmp_path / "a.raw")
@@ -120,7 +120,7 @@ def test_members_and_raw_files(tmp_path: Path) -> None:
         ((5,), "C", "1 GiB", (5,)),
     ],
 )
-def test_blocks_lie_in_one_piece_in_the_file(
+def test_blocks_are_contiguous_in_file(
     tmp_path: Path, shape: tuple[int, ...], order: Any, size: str, blocks: tuple[int, ...]
 ) -> None:
     array = saved(tmp_path, np.zeros(shape, "u1", order=order))
@@ -129,14 +129,14 @@ def test_blocks_lie_in_one_piece_in_the_file(
         assert lowtide.to_dask(array).chunksize == blocks
 
 
-def test_other_blocks_are_given_in_dasks_words(tmp_path: Path) -> None:
+def test_chunks_accept_dask_notation(tmp_path: Path) -> None:
     array = saved(tmp_path, np.zeros((10, 6)))
     assert lowtide.to_dask(array, (4, -1)).chunks == ((4, 4, 2), (6,))
     assert lowtide.to_dask(array, ((1, 9), (2, 4))).chunks == ((1, 9), (2, 4))
     assert lowtide.to_dask(array, {0: 5, 1: 3}).chunks == ((5, 5), (3, 3))
 
 
-def test_a_slice_reads_no_more_than_itself(tmp_path: Path, reads: list[tuple[int, ...]]) -> None:
+def test_slice_reads_only_selected_rows(tmp_path: Path, reads: list[tuple[int, ...]]) -> None:
     matrix = ARRAYS["matrix"]
     lazy = lowtide.to_dask(saved(tmp_path, matrix), (500, -1))
     np.testing.assert_array_equal(lazy[20:30].compute(), matrix[20:30])
@@ -149,7 +149,7 @@ def test_a_slice_reads_no_more_than_itself(tmp_path: Path, reads: list[tuple[int
     assert reads == [(7,)]
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path, reads: list[tuple[int, ...]]) -> None:
+def test_graph_construction_reads_nothing(tmp_path: Path, reads: list[tuple[int, ...]]) -> None:
     lazy = lowtide.to_dask(saved(tmp_path, ARRAYS["matrix"]))
     repr(lazy.mean(axis=0).T + 1)
     pickle.dumps(lazy)
@@ -164,7 +164,7 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path, reads: list[tupl
         lambda a: a.columns[[5, 1]].select([7, 7, 3]),
     ],
 )
-def test_views_are_arrays_to_dask(tmp_path: Path, view: Any) -> None:
+def test_views_convert_to_dask(tmp_path: Path, view: Any) -> None:
     array = view(saved(tmp_path, ARRAYS["matrix"]))
     lazy = lowtide.to_dask(array, chunks=100)
     assert lazy.name == lowtide.to_dask(view(lowtide.open(array.path)), chunks=100).name
@@ -179,7 +179,7 @@ def test_views_are_arrays_to_dask(tmp_path: Path, view: Any) -> None:
 NAME = "import sys, lowtide; print(lowtide.to_dask(lowtide.open(sys.argv[1]), chunks=100).name)"
 
 
-def test_names_follow_from_the_file(tmp_path: Path) -> None:
+def test_dask_name_is_derived_from_file(tmp_path: Path) -> None:
     array = saved(tmp_path, ARRAYS["matrix"])
     name = lowtide.to_dask(array, 100).name
     assert name.startswith("lowtide-")
@@ -198,7 +198,7 @@ def test_names_follow_from_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gib", [1, 100])
-def test_graphs_and_tasks_are_small_for_any_file(tmp_path: Path, gib: int) -> None:
+def test_graph_and_tasks_are_small_for_large_files(tmp_path: Path, gib: int) -> None:
     with open(tmp_path / "a.raw", "wb") as file:
         file.truncate(gib * 2**30)
     lazy = lowtide.to_dask(lowtide.open(tmp_path / "a.raw", "f4", (-1, 256)), chunks="128 MiB")
@@ -209,7 +209,7 @@ def test_graphs_and_tasks_are_small_for_any_file(tmp_path: Path, gib: int) -> No
     assert max(len(pickle.dumps(task)) for task in dict(lazy.dask).values()) < 1024
 
 
-def test_who_unpickles_the_graph_needs_no_file(tmp_path: Path) -> None:
+def test_unpickling_graph_does_not_open_file(tmp_path: Path) -> None:
     """Dask's scheduler is one; only the process that reads a block opens it, and gets the error."""
     lazy = lowtide.to_dask(saved(tmp_path, ARRAYS["matrix"]), 300)
     pickled = pickle.dumps(lazy)
@@ -221,7 +221,7 @@ def test_who_unpickles_the_graph_needs_no_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.sum().compute(), ARRAYS["matrix"].sum())
 
 
-def test_the_array_may_be_closed_meanwhile(tmp_path: Path) -> None:
+def test_graph_works_after_array_is_closed(tmp_path: Path) -> None:
     with saved(tmp_path, ARRAYS["vector"]) as array:
         lazy = lowtide.to_dask(array)
     assert lazy.sum().compute() == 49 * 25
@@ -248,16 +248,14 @@ def test_invalid_arguments_raise(tmp_path: Path) -> None:
         lowtide.to_dask(array)
 
 
-def test_without_dask_the_error_has_the_install_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_dask_error_has_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = saved(tmp_path, ARRAYS["vector"])
     monkeypatch.setitem(sys.modules, "dask.array", None)
     with refused(MissingExtraError, "pip install 'lowtide[dask]'"):
         lowtide.to_dask(array)
 
 
-def test_without_dask_everything_else_is_there() -> None:
+def test_lowtide_imports_without_dask() -> None:
     code = """
         import sys
         sys.modules["dask"] = None
@@ -319,7 +317,7 @@ def mapped(pids: list[int], path: Path) -> Iterator[list[int]]:
     not os.path.exists("/proc/self/clear_refs") and not os.environ.get("CI"),
     reason="only Linux keeps a peak that can be reset",
 )
-def test_no_worker_holds_the_file(large: Path) -> None:
+def test_worker_memory_stays_below_file_size(large: Path) -> None:
     rows = np.random.default_rng(1).random((16 * 1024, 256), np.float32)
     expected = np.mean([(rows + np.float32(i)).mean(axis=0, dtype="f8") for i in range(SIZE // 16)], axis=0)
     with cluster() as client, lowtide.open(large) as array:

@@ -80,7 +80,7 @@ def end_workers() -> None:
 
 
 @workers
-def test_iterable_batches_come_in_the_order_of_steps(
+def test_iterable_batches_come_in_step_order(
     corpus: lowtide.Corpus, num_workers: int, context: str | None
 ) -> None:
     """Nine steps from step 3: an odd number, so that one worker has more to do."""
@@ -105,7 +105,7 @@ def test_iterable_batches_come_in_the_order_of_steps(
 
 @forks
 @pytest.mark.parametrize("order", ["blocks", "documents"])
-def test_workers_forked_while_the_callers_thread_reads(tmp_path: Path, order: str) -> None:
+def test_workers_forked_during_read_do_not_hang(tmp_path: Path, order: str) -> None:
     """These orders hold locks while they read; a fork that copies a held one would hang its worker."""
     tokens = np.arange(50_000, dtype=np.uint16) % 1000
     tokens.tofile(tmp_path / "train.bin")
@@ -132,7 +132,7 @@ def test_workers_forked_while_the_callers_thread_reads(tmp_path: Path, order: st
         thread.join()
 
 
-def test_the_callers_batches_and_the_data_sets_go_separate_ways(corpus: lowtide.Corpus) -> None:
+def test_data_set_is_independent_of_callers_batches(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=2)
     next(batches)
@@ -141,7 +141,7 @@ def test_the_callers_batches_and_the_data_sets_go_separate_ways(corpus: lowtide.
     assert rows(dataset) == rows(IterableDataset(corpus.batches(4, LENGTH, seed=1), steps=2))
 
 
-def test_epochs_of_an_iterable_continue_where_the_last_ended(corpus: lowtide.Corpus) -> None:
+def test_iterable_epochs_are_consecutive(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=3)
     result = []
@@ -152,14 +152,14 @@ def test_epochs_of_an_iterable_continue_where_the_last_ended(corpus: lowtide.Cor
     assert rows(IterableDataset(batches, steps=3, epoch=2)) == result[-12:]
 
 
-def test_an_iterable_without_steps_does_not_end(corpus: lowtide.Corpus) -> None:
+def test_iterable_without_steps_is_endless(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     result = iter(DataLoader(IterableDataset(batches), batch_size=None))
     for step in range(2 * batches.epoch_steps + 3):
         assert (next(result)[0].numpy() == batches[step][0]).all()
 
 
-def test_an_iterable_of_a_rank_gives_its_rows(corpus: lowtide.Corpus) -> None:
+def test_iterable_with_rank_gives_rows_of_rank(corpus: lowtide.Corpus) -> None:
     whole = rows(IterableDataset(corpus.batches(5, LENGTH, seed=1), steps=1))
     parts = [
         rows(IterableDataset(corpus.batches(5, LENGTH, seed=1, rank=rank, world_size=2), steps=1))
@@ -179,7 +179,7 @@ def test_masking_labels_does_not_change_the_input(corpus: lowtide.Corpus) -> Non
         assert (named["input_ids"] >= 0).all()
 
 
-def test_length_is_that_of_an_epoch(corpus: lowtide.Corpus) -> None:
+def test_iterable_length_is_epoch_length(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH)
     assert len(IterableDataset(batches, steps=9)) == 9
     assert len(DataLoader(IterableDataset(batches, steps=9), batch_size=None)) == 9
@@ -190,7 +190,7 @@ def test_length_is_that_of_an_epoch(corpus: lowtide.Corpus) -> None:
 
 @forks
 @pytest.mark.parametrize("kind", ["iterable", "map"])
-def test_set_epoch_reaches_workers_that_stay(corpus: lowtide.Corpus, kind: str) -> None:
+def test_set_epoch_reaches_persistent_workers(corpus: lowtide.Corpus, kind: str) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset: Any = IterableDataset(batches, steps=6) if kind == "iterable" else MapDataset(batches)
     size = None if kind == "iterable" else 4
@@ -206,7 +206,7 @@ def test_set_epoch_reaches_workers_that_stay(corpus: lowtide.Corpus, kind: str) 
 
 
 @counts
-def test_single_windows_make_the_same_batches(corpus: lowtide.Corpus, num_workers: int) -> None:
+def test_single_windows_collate_to_same_batches(corpus: lowtide.Corpus, num_workers: int) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=5, as_dict=True)
     loader = DataLoader(dataset, batch_size=4, num_workers=num_workers)
@@ -230,7 +230,7 @@ def test_state_of_single_windows_resumes_within_a_step(corpus: lowtide.Corpus) -
         assert [x.tolist() for x, _ in resumed] == expected[taken:]
 
 
-def test_rank_of_the_environment_is_asked_when_iterating(
+def test_auto_rank_is_resolved_when_iterating(
     corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = corpus.batches(5, LENGTH, seed=1)
@@ -248,7 +248,7 @@ def test_rank_of_the_environment_is_asked_when_iterating(
 
 
 @workers
-def test_map_windows_in_order_are_the_batches(
+def test_sequential_map_windows_match_batches(
     corpus: lowtide.Corpus, num_workers: int, context: str | None
 ) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
@@ -270,9 +270,7 @@ def test_map_windows_in_order_are_the_batches(
 
 @counts
 @pytest.mark.parametrize("order", ["shuffle", "blocks", "sequential", "random"])
-def test_map_windows_shuffled_by_the_loader_come_once_each(
-    corpus: lowtide.Corpus, num_workers: int, order: str
-) -> None:
+def test_loader_shuffle_gives_every_window_once(corpus: lowtide.Corpus, num_workers: int, order: str) -> None:
     dataset = MapDataset(corpus.batches(4, LENGTH, order=order, seed=1))
     expected = [dataset[number][0].tolist() for number in range(len(dataset))]
     loader = DataLoader(dataset, batch_size=7, shuffle=True, num_workers=num_workers)
@@ -282,9 +280,7 @@ def test_map_windows_shuffled_by_the_loader_come_once_each(
     assert rows(loader) != result  # the sampler has moved on
 
 
-def test_map_windows_are_one_read_whatever_the_sampler_asks(
-    corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_map_windows_of_batch_are_one_read(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = MapDataset(corpus.batches(4, LENGTH, seed=1))
     asked: list[int] = []
     segments: Any = dataset._batches._samples._corpus._segments  # type: ignore[attr-defined]
@@ -305,7 +301,7 @@ def test_map_windows_are_one_read_whatever_the_sampler_asks(
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks", "sequential", "random", "documents", "packed"])
 @pytest.mark.parametrize("tokens", [3_000, 300_000])
-def test_windows_by_number_are_those_in_order(tmp_path: Path, order: str, tokens: int) -> None:
+def test_windows_by_number_match_sequential_reads(tmp_path: Path, order: str, tokens: int) -> None:
     """In several epochs, in any order and twice; by table, and by network for many windows."""
     where = np.arange(1, tokens + 1, dtype="<u4")  # a token is its position, but zeros end documents
     np.where(where % 47, where, 0).astype("<u4").tofile(tmp_path / "part.bin")
@@ -318,7 +314,7 @@ def test_windows_by_number_are_those_in_order(tmp_path: Path, order: str, tokens
     assert (result == expected).all()
 
 
-def test_map_windows_of_a_mixture(corpus: lowtide.Corpus, tmp_path: Path) -> None:
+def test_map_windows_of_mixture_match_batches(corpus: lowtide.Corpus, tmp_path: Path) -> None:
     mixed = lowtide.mix({"a": corpus, "b": numbered(tmp_path / "b", 900)}, {"a": 0.75, "b": 0.25})
     batches = mixed.batches(4, LENGTH, seed=1)
     dataset = MapDataset(batches)
@@ -327,7 +323,7 @@ def test_map_windows_of_a_mixture(corpus: lowtide.Corpus, tmp_path: Path) -> Non
     assert [x.tolist() for x, _ in dataset.__getitems__([9, 2, 0])] == [result[9], result[2], result[0]]
 
 
-def test_map_epochs_are_those_of_the_corpus(corpus: lowtide.Corpus) -> None:
+def test_map_epochs_match_batches(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(1, LENGTH, seed=1)
     dataset = MapDataset(batches)
     for epoch in (0, 3, 1):
@@ -339,7 +335,7 @@ def test_map_epochs_are_those_of_the_corpus(corpus: lowtide.Corpus) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 312, 10**9])
-def test_a_window_that_is_not_there(corpus: lowtide.Corpus, number: int) -> None:
+def test_window_out_of_bounds_raises(corpus: lowtide.Corpus, number: int) -> None:
     dataset = MapDataset(corpus.batches(4, LENGTH))
     assert len(dataset) == 312
     with pytest.raises(IndexingError, match=f"window {number} is out of bounds for the 312 of an epoch"):
@@ -349,7 +345,7 @@ def test_a_window_that_is_not_there(corpus: lowtide.Corpus, number: int) -> None
 
 
 @forks
-def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
+def test_worker_error_reaches_caller(tmp_path: Path) -> None:
     dataset = IterableDataset(numbered(tmp_path, 5000).batches(4, LENGTH), steps=4)
     os.truncate(tmp_path / "part-000.bin", 100)
     with pytest.raises(lowtide.LowtideError, match=r"part-000\.bin.*was truncated"):
@@ -361,7 +357,7 @@ def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential", "documents", "packed"])
-def test_batches_and_data_sets_pickle_as_settings_and_step(tmp_path: Path, order: str) -> None:
+def test_pickle_holds_only_settings_and_step(tmp_path: Path, order: str) -> None:
     """Also when a thread has read ahead and a buffer of blocks is held."""
     (np.arange(2**20, dtype="<u4") % 5000).tofile(tmp_path / "part.bin")
     corpus = lowtide.corpus(tmp_path / "part.bin", dtype="<u4", eos=4999)
@@ -379,7 +375,7 @@ def test_batches_and_data_sets_pickle_as_settings_and_step(tmp_path: Path, order
     batches.close()
 
 
-def test_a_pickle_of_a_mixture_goes_on_too(corpus: lowtide.Corpus) -> None:
+def test_pickled_mixture_continues(corpus: lowtide.Corpus) -> None:
     mixed = lowtide.mix({"a": corpus, "b": corpus}, {"a": 0.5, "b": 0.5}).batches(4, LENGTH, start=2)
     again = pickle.loads(pickle.dumps(mixed))
     assert again.shares(0) == mixed.shares(0)
@@ -420,7 +416,7 @@ def test_stateful_iterable_resumes_exactly(corpus: lowtide.Corpus, num_workers: 
 
 @vital
 @forks
-def test_stateful_iterable_with_workers_that_stay(corpus: lowtide.Corpus) -> None:
+def test_stateful_iterable_repeats_with_persistent_workers(corpus: lowtide.Corpus) -> None:
     dataset = IterableDataset(corpus.batches(4, LENGTH, seed=1), steps=5)
     loader = torchdata(dataset, 2, batch_size=None, persistent_workers=True)
     first = rows(loader)
@@ -450,7 +446,7 @@ def test_stateful_map_resumes_exactly(corpus: lowtide.Corpus, num_workers: int, 
 
 @vital
 @counts
-def test_a_state_of_another_corpus_is_refused(
+def test_state_of_another_corpus_is_rejected(
     corpus: lowtide.Corpus, tmp_path: Path, num_workers: int
 ) -> None:
     loader = torchdata(IterableDataset(corpus.batches(4, LENGTH)), num_workers, batch_size=None)
@@ -463,7 +459,7 @@ def test_a_state_of_another_corpus_is_refused(
     end_workers()
 
 
-def test_state_without_workers_resumes_with_any_number(corpus: lowtide.Corpus) -> None:
+def test_data_set_state_resumes_without_workers(corpus: lowtide.Corpus) -> None:
     """The data set's own state is the step, so a run may resume with another number of workers."""
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=8)
@@ -478,7 +474,7 @@ def test_state_without_workers_resumes_with_any_number(corpus: lowtide.Corpus) -
 
 
 @forks
-def test_state_without_workers_resumes_in_two(corpus: lowtide.Corpus) -> None:
+def test_state_without_workers_resumes_with_two_workers(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     resumed = IterableDataset(batches, steps=8)
     resumed.load_state_dict({**batches.state_dict(), "step": 3, "epoch": 0})
@@ -486,7 +482,7 @@ def test_state_without_workers_resumes_in_two(corpus: lowtide.Corpus) -> None:
     assert rows(DataLoader(resumed, batch_size=None, num_workers=2)) == expected
 
 
-def test_another_epoch_forgets_a_state_and_the_same_one_does_not(corpus: lowtide.Corpus) -> None:
+def test_set_epoch_resets_state_only_for_another_epoch(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches, steps=4)
     state = {**batches.state_dict(), "step": 6, "epoch": 1}
@@ -510,7 +506,7 @@ def test_invalid_state_raises(corpus: lowtide.Corpus, kind: Any, wrong: dict[str
 
 
 @pytest.mark.parametrize("arguments", [{"steps": 0}, {"steps": 1.5}, {"epoch": -1}])
-def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str, Any]) -> None:
+def test_invalid_settings_raise(corpus: lowtide.Corpus, arguments: dict[str, Any]) -> None:
     [(name, value)] = arguments.items()
     with pytest.raises(ArgumentError, match=f"{name} must be an integer.*got {value}"):
         IterableDataset(corpus.batches(4, LENGTH), **arguments)
@@ -536,7 +532,7 @@ SCHEDULE = st.dictionaries(st.integers(1, 12), st.sampled_from([3, 4, 6]), max_s
     workers=st.lists(st.integers(1, 3), min_size=2, max_size=2),
     stop=st.integers(0, 14),
 )
-def test_schedules_whatever_the_ranks_workers_and_restarts(
+def test_schedules_match_for_any_ranks_workers_and_restarts(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: dict[int, int],
     lengths: dict[int, int],
@@ -583,7 +579,7 @@ def test_schedules_whatever_the_ranks_workers_and_restarts(
 
 @pytest.mark.filterwarnings("ignore:.*set_vital")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_schedules_in_loaders(tmp_path: Path, workers: int) -> None:
+def test_schedules_resume_in_stateful_loader(tmp_path: Path, workers: int) -> None:
     """Shapes that change, in any number of workers, resumed in the middle."""
     corpus = numbered(tmp_path, 5000)
     batches = corpus.batches({0: 3, 4: 5}, {0: 8, 6: 16}, seed=2)

@@ -69,7 +69,7 @@ for ranks, last in ((2, 4), (3, 8)):
 """
 
 
-def test_two_ranks_save_and_three_continue(tmp_path: Path) -> None:
+def test_checkpoint_of_two_ranks_resumes_on_three(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "other").mkdir()
     for folder in (tmp_path, tmp_path / "other"):

@@ -28,7 +28,9 @@ def corpus(tmp_path: Path) -> lowtide.Corpus:
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("order", ["shuffle", "packed"])
 @pytest.mark.parametrize("kind", ["ids", "cu_seqlens"])
-def test_batches_through_a_loader(corpus: lowtide.Corpus, num_workers: int, kind: Any, order: Any) -> None:
+def test_loader_batches_match_batches_with_documents(
+    corpus: lowtide.Corpus, num_workers: int, kind: Any, order: Any
+) -> None:
     batches = corpus.batches(4, LENGTH, seed=1, order=order).with_documents(kind)
     loader: Any = DataLoader(IterableDataset(batches, steps=5), batch_size=None, num_workers=num_workers)
     seen = list(loader)
@@ -48,7 +50,7 @@ def test_batches_through_a_loader(corpus: lowtide.Corpus, num_workers: int, kind
 @forks
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("order", ["shuffle", "documents", "packed"])
-def test_windows_of_a_sampler(corpus: lowtide.Corpus, num_workers: int, order: Any) -> None:
+def test_sampled_windows_have_their_documents(corpus: lowtide.Corpus, num_workers: int, order: Any) -> None:
     """Collated in any order, each with its documents, in a later epoch too."""
     plain = corpus.batches(1, LENGTH, seed=1, order=order)
     windows = MapDataset(plain.with_documents(), epoch=1)
@@ -77,7 +79,7 @@ def test_labels_of_first_tokens_are_ignored(corpus: lowtide.Corpus, make: Any) -
     assert torch.equal(item["position_ids"] == 0, first)
 
 
-def test_models_of_hugging_face_attend_within_documents(corpus: lowtide.Corpus) -> None:
+def test_hugging_face_model_attends_within_documents(corpus: lowtide.Corpus) -> None:
     """By the position ids, without a cache: logits of each document are those of the document alone."""
     import transformers
 
@@ -101,7 +103,7 @@ def test_models_of_hugging_face_attend_within_documents(corpus: lowtide.Corpus) 
                 torch.testing.assert_close(logits[row, start:stop], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_state_and_single_windows(corpus: lowtide.Corpus) -> None:
+def test_state_of_single_windows_resumes_exactly(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     dataset = IterableDataset(batches.with_documents(), steps=10, single=True)
     running = iter(dataset)
@@ -112,14 +114,14 @@ def test_state_and_single_windows(corpus: lowtide.Corpus) -> None:
     assert torch.stack(seen).numpy().tolist() == [row for s in range(10) for row in batches[s][0].tolist()]
 
 
-def test_borders_of_single_windows_are_refused(corpus: lowtide.Corpus) -> None:
+def test_cu_seqlens_for_single_windows_raises(corpus: lowtide.Corpus) -> None:
     marked = corpus.batches(4, LENGTH).with_documents("cu_seqlens")
     for make in (lambda: MapDataset(marked), lambda: IterableDataset(marked, single=True)):
         with pytest.raises(ArgumentError, match=r"use with_documents\('ids'\)"):
             make()
 
 
-def test_representations_say_what_is_given(corpus: lowtide.Corpus) -> None:
+def test_repr_shows_batch_or_window_shape(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH)
     assert repr(batches.torch()) == "<TorchBatches of 4 x 16 tokens on cpu, at step 0>"
     assert repr(MapDataset(batches)) == "<MapDataset of 250 windows of 16 tokens, epoch 0>"

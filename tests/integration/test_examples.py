@@ -27,7 +27,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "sklearn_partial_fit.py"])
-def test_it_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+def test_example_runs_and_leaves_no_files(name: str, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     done = subprocess.run(
         command(name),
@@ -46,7 +46,7 @@ def test_it_runs_as_it_stands(name: str, tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.rglob("*")) < 2**20
 
 
-def test_scikit_learn_fits_a_matrix_larger_than_its_container(limited: Any, tmp_path: Path) -> None:
+def test_sklearn_example_fits_matrix_larger_than_container(limited: Any, tmp_path: Path) -> None:
     with limited("256 MiB") as group:
         built = command("sklearn_partial_fit.py", tmp_path)
         done = group.run(built, cwd=tmp_path, timeout=250, env=environment(tmp_path))

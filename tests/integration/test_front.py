@@ -14,7 +14,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("package", "name", "home"), NAMES, ids=[f"{p}.{n}" for p, n, _ in NAMES])
-def test_name_is_the_object_of_its_module(package: str, name: str, home: str) -> None:
+def test_public_name_is_object_of_home_module(package: str, name: str, home: str) -> None:
     module = importlib.import_module(home)
     expected = module if home == f"{package}.{name}" else getattr(module, name)
     assert getattr(importlib.import_module(package), name) is expected

@@ -31,7 +31,7 @@ def grain() -> Any:
     return library
 
 
-def test_sources_have_grains_protocol(corpus: lowtide.Corpus, grain: Any) -> None:
+def test_sources_implement_grain_protocol(corpus: lowtide.Corpus, grain: Any) -> None:
     batches = corpus.batches(4, LENGTH, seed=1)
     for source in (WindowSource(batches), BatchSource(batches)):
         assert isinstance(source, grain.sources.RandomAccessDataSource)
@@ -40,7 +40,7 @@ def test_sources_have_grains_protocol(corpus: lowtide.Corpus, grain: Any) -> Non
     assert (source[7]["targets"] == batches[7][1]).all()
 
 
-def test_windows_through_a_pipeline_are_an_epoch(corpus: lowtide.Corpus, grain: Any) -> None:
+def test_pipeline_gives_every_window_once(corpus: lowtide.Corpus, grain: Any) -> None:
     """Shuffled and batched by Grain, two shards together have every window once."""
     source = WindowSource(corpus.batches(1, LENGTH, seed=1))
     seen = []
@@ -52,7 +52,7 @@ def test_windows_through_a_pipeline_are_an_epoch(corpus: lowtide.Corpus, grain: 
     assert all((source[n]["inputs"][1:] == source[n]["targets"][:-1]).all() for n in range(250))
 
 
-def test_many_windows_are_one_read(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_getitems_is_one_read(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     source = WindowSource(corpus.batches(1, LENGTH, seed=1), epoch=2)
     reads: list[Any] = []
     read = lowtide.Batches.read_samples
@@ -95,7 +95,7 @@ def test_ranks_read_their_rows(corpus: lowtide.Corpus) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_loader_with_workers_and_a_checkpoint(corpus: lowtide.Corpus, grain: Any) -> None:
+def test_loader_checkpoint_resumes_and_checks_source(corpus: lowtide.Corpus, grain: Any) -> None:
     """The loader compares the name of the source when it is restored: of another corpus it is refused."""
     batches = corpus.batches(4, LENGTH, seed=1)
 
@@ -116,7 +116,7 @@ def test_loader_with_workers_and_a_checkpoint(corpus: lowtide.Corpus, grain: Any
         other.set_state(state)
 
 
-def test_wrong_dtypes_and_numbers_are_refused(corpus: lowtide.Corpus) -> None:
+def test_invalid_dtype_or_index_raises(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, LENGTH)
     for dtype in ("uint8", "int16", "float32"):
         with pytest.raises(ArgumentError, match="dtype does not hold every token"):

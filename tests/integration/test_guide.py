@@ -105,7 +105,7 @@ def test_every_block_runs(page: Path, folder: Path, request: pytest.FixtureReque
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_what_is_not_run_is_listed(page: Path) -> None:
+def test_blocks_not_run_have_listed_reason(page: Path) -> None:
     """No block hides behind its language, its indentation or its own reason."""
     blocks = list(guide.blocks(page))
     for number, block in enumerate(blocks):
@@ -152,7 +152,7 @@ def test_blocks_of_a_page_share_names_and_files(tmp_path: Path) -> None:
         ("<!-- figures vary -->\n```console\n$ echo grows 1\nbounded 2\n```\n", "page.md:3"),
     ],
 )
-def test_a_block_that_fails_is_reported(tmp_path: Path, text: str, message: str) -> None:
+def test_failing_block_raises(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         read(tmp_path, text)
 

@@ -75,7 +75,7 @@ def prepared(tmp_path: Path) -> Path:
     return tmp_path / "prepared"
 
 
-def test_other_ranks_and_rows_continue(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_with_other_ranks_and_batch_size(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = data_loader_for(corpus, order="shuffle")
     tokens = lowtide.corpus(corpus)
     _, state = train(loader, 6)  # 24 windows
@@ -95,20 +95,20 @@ def test_other_ranks_and_rows_continue(corpus: Path, monkeypatch: pytest.MonkeyP
         rows(0, 2, 5)
 
 
-def test_without_state_and_for_validation(corpus: Path) -> None:
+def test_validation_split_without_state(corpus: Path) -> None:
     loader = data_loader_for(corpus, with_state=False, order="shuffle")
     x, y = next(loader(None, 2, 8, split="val", device="cpu", tokenizer_threads=8, buffer_size=10))
     assert (x.numpy() == lowtide.corpus(corpus, split="val").batches(2, 8, seed=1337)[0][0]).all()
     assert torch.equal(x[:, 1:], y[:, :-1])
 
 
-def test_a_tokenizer_with_fewer_ids_is_refused(corpus: Path) -> None:
+def test_tokenizer_with_fewer_ids_raises(corpus: Path) -> None:
     loader = data_loader_for(corpus, order="shuffle")
     with pytest.raises(ArgumentError, match="holds a token that the tokenizer does not know"):
         loader(Tokenizer(80), 4, 16, "train", device="cpu")
 
 
-def test_states_of_other_data_are_refused(corpus: Path) -> None:
+def test_state_of_other_data_is_rejected(corpus: Path) -> None:
     _, state = train(data_loader_for(corpus, order="shuffle"), 1)
     with pytest.raises(StateError, match="seed was 1337 and is 7"):
         train(data_loader_for(corpus, order="shuffle", seed=7), 1, state)
@@ -116,7 +116,7 @@ def test_states_of_other_data_are_refused(corpus: Path) -> None:
         train(data_loader_for(corpus, order="shuffle"), 1, {"pq_idx": 0, "rg_idx": 3, "epoch": 1})
 
 
-def test_cropping_loses_a_third_and_packing_little(tmp_path: Path) -> None:
+def test_packing_drops_fewer_tokens_than_cropping(tmp_path: Path) -> None:
     """Documents as on the web, in rows of 2,048: what nanochat says of its loader, and ours beside it."""
     assert 0.3 < best_fit_cropping(lengths_like_web(100_000, seed=0), capacity=2049) < 0.4
     lengths = lengths_like_web(2_000, seed=0)

@@ -48,9 +48,7 @@ def same(one: Pair, other: Pair) -> bool:
 
 @pytest.mark.parametrize("splits", [["train"] * 20, ["val"] * 20, ["train", "val", "val"] * 10], ids=len)
 @pytest.mark.parametrize(("block", "batch"), [(64, 12), (1, 1), (3006, 3)])
-def test_the_same_seed_gives_the_same_batches(
-    folder: Path, splits: list[str], block: int, batch: int
-) -> None:
+def test_same_seed_matches_nanogpt_batches(folder: Path, splits: list[str], block: int, batch: int) -> None:
     theirs, ours = oracle(folder, block, batch), get_batch_for(folder, block, batch)
     torch.manual_seed(1337)
     expected = [theirs(split) for split in splits]
@@ -61,13 +59,13 @@ def test_the_same_seed_gives_the_same_batches(
     assert torch.equal(torch.get_rng_state(), after)  # so dropout and weights come out the same too
 
 
-def test_making_it_draws_nothing(folder: Path) -> None:
+def test_construction_does_not_advance_rng(folder: Path) -> None:
     before = torch.get_rng_state()
     get_batch_for(folder, 8, 4)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_last_window_can_come(tmp_path: Path) -> None:
+def test_last_window_is_drawn(tmp_path: Path) -> None:
     """One place is left, and its target is the last token."""
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "train.bin")
     x, y = get_batch_for(tmp_path, 8, 3)("train")
@@ -75,7 +73,7 @@ def test_the_last_window_can_come(tmp_path: Path) -> None:
     assert y.tolist() == [list(range(1, 9))] * 3
 
 
-def test_other_files_of_the_folder_do_not_matter(folder: Path) -> None:
+def test_other_files_in_folder_are_ignored(folder: Path) -> None:
     """nanoGPT reads train.bin; a folder as a corpus would take train_old.bin with it, and refuse the .npy."""
     np.zeros(500, np.uint16).tofile(folder / "train_old.bin")
     np.save(folder / "embeddings.npy", np.zeros(4))
@@ -87,7 +85,7 @@ def test_other_files_of_the_folder_do_not_matter(folder: Path) -> None:
     assert same(get_batch_for(str(folder), 32, 4)("train"), expected)
 
 
-def test_another_kind_of_corpus_will_do_too(tmp_path: Path) -> None:
+def test_other_corpus_format_is_accepted(tmp_path: Path) -> None:
     header = np.zeros(256, np.int32)
     header[:3] = 20240520, 1, 1000
     with open(tmp_path / "fineweb_train_000001.bin", "wb") as file:
@@ -97,21 +95,21 @@ def test_another_kind_of_corpus_will_do_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")], ids=repr)
-def test_devices_by_name_or_by_object(folder: Path, device: Any) -> None:
+def test_device_accepts_name_or_object(folder: Path, device: Any) -> None:
     assert get_batch_for(folder, 8, 4, device)("train")[0].device.type == "cpu"
 
 
 # In a shuffled order
 
 
-def test_shuffled_every_token_comes_once_an_epoch(folder: Path) -> None:
+def test_shuffle_gives_every_token_once_per_epoch(folder: Path) -> None:
     np.arange(6400, dtype=np.uint16).tofile(folder / "train.bin")
     get_batch = get_batch_for(folder, 16, 4, order="shuffle", seed=3)
     seen = torch.cat([get_batch("train")[0] for _ in range(100)]).view(-1)
     assert seen.sort().values.tolist() == list(range(6400))
 
 
-def test_shuffled_batches_are_those_of_the_corpus_whatever_is_asked_between(folder: Path) -> None:
+def test_shuffled_splits_advance_independently(folder: Path) -> None:
     get_batch = get_batch_for(folder, 16, 4, order="shuffle", seed=3)
     train, val = (
         lowtide.corpus(folder, split=split).batches(4, 16, seed=3).torch() for split in ("train", "val")
@@ -123,7 +121,7 @@ def test_shuffled_batches_are_those_of_the_corpus_whatever_is_asked_between(fold
             assert same(get_batch("val"), val[step // 3])
 
 
-def test_a_split_of_another_name_goes_on_too(folder: Path) -> None:
+def test_split_with_other_name_is_opened_on_demand(folder: Path) -> None:
     """It is opened when it is first asked for, and only then."""
     (folder / "val.bin").rename(folder / "test.bin")
     get_batch = get_batch_for(folder, 16, 4, order="shuffle", seed=3)
@@ -135,7 +133,7 @@ def test_a_split_of_another_name_goes_on_too(folder: Path) -> None:
 # What can be wrong
 
 
-def test_missing_val_raises_when_it_is_asked_for(folder: Path) -> None:
+def test_missing_val_raises_on_first_use(folder: Path) -> None:
     (folder / "val.bin").unlink()
     get_batch = get_batch_for(folder, 8, 4)
     get_batch("train")
@@ -169,7 +167,7 @@ def test_split_too_short_raises_before_training(folder: Path, split: str, order:
     get_batch_for(folder, 63, 4, order=order)(split)
 
 
-def test_half_a_token_raises_before_training(folder: Path) -> None:
+def test_partial_token_raises_before_training(folder: Path) -> None:
     (folder / "val.bin").write_bytes(bytes(1001))
     with pytest.raises(lowtide.LowtideError, match=r"val\.bin.*1001 bytes"):
         get_batch_for(folder, 8, 4)
@@ -185,9 +183,7 @@ def test_half_a_token_raises_before_training(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("order", ["random", "shuffle"])
-def test_settings_that_make_no_sense(
-    folder: Path, arguments: dict[str, Any], message: str, order: Any
-) -> None:
+def test_invalid_settings_raise(folder: Path, arguments: dict[str, Any], message: str, order: Any) -> None:
     with pytest.raises(ArgumentError, match=message):
         get_batch_for(folder, **{"block_size": 8, "batch_size": 4, "order": order, **arguments})
 
@@ -209,7 +205,7 @@ def test_shuffle_resumes_at_start(folder: Path) -> None:
     assert all(same(resumed("train"), pair) for pair in expected[4:])
 
 
-def test_evaluation_leaves_the_training_stream_alone(folder: Path) -> None:
+def test_evaluation_does_not_advance_training_batches(folder: Path) -> None:
     alone, evaluated = (get_batch_for(folder, 16, 4, order="shuffle") for _ in range(2))
     for _ in range(4):
         with torch.no_grad():  # as nanoGPT's estimate_loss

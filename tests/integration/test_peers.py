@@ -47,7 +47,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_a_row_of_the_table_tells_each_figure_in_its_unit() -> None:
+def test_table_row_has_each_figure_in_its_unit() -> None:
     row = measured(
         "rows/x", "X", in_order=4321.0, convert_seconds=1.25, convert_nbytes=3 * MIB, resume="yes",
         ranks="no", best={"warm": 2000.0, "cold": 32.0, "cloud": 100.0},
@@ -71,7 +71,7 @@ def test_a_row_of_the_table_tells_each_figure_in_its_unit() -> None:
     }
 
 
-def test_who_is_missing_is_listed_with_the_reason() -> None:
+def test_missing_peer_is_listed_with_reason() -> None:
     lost = Result("tokens/y", "Y", "somehow", missing="not installed: No module named 'y'")
     both = message(measured("tokens/x", "X"), lost)
     for text in (table.text(both), table.markdown(both)):
@@ -79,17 +79,17 @@ def test_who_is_missing_is_listed_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("speed", "cell"), [(12345.6, "12,346"), (10, "10"), (9.94, "9.9"), (0.04, "0.04")])
-def test_a_speed_has_the_digits_that_mean_something(speed: float, cell: str) -> None:
+def test_speed_is_rounded_to_significant_digits(speed: float, cell: str) -> None:
     assert f"| {cell} |" in table.markdown(message(measured("tokens/x", "X", warm=speed)))
 
 
-def test_a_killed_peer_is_reported() -> None:
+def test_killed_peer_is_reported() -> None:
     killed = message(measured("rows/x", "X", limited=None, limited_how="killed"))
     assert "killed" in table.text(killed)
     assert "killed" in table.markdown(killed)
 
 
-def test_a_cold_run_that_was_truncated_is_noted() -> None:
+def test_truncated_cold_run_is_noted() -> None:
     slow = measured("rows/slow", "Slow", cold_read=8 * MIB)
     fast = measured("rows/fast", "Fast")
     assert table.notes(message(fast), "rows") == ["The best possible was not measured."]
@@ -99,7 +99,7 @@ def test_a_cold_run_that_was_truncated_is_noted() -> None:
     assert "Fast" not in note
 
 
-def test_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
+def test_tables_replace_text_between_page_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     text = pages.markdown([message(measured("rows/x", "X"))])
     page.write_text(f"before\n{pages.START}\nlast time\n{pages.END}\nafter\n")
@@ -120,14 +120,14 @@ RESULTS = sorted(
 )
 
 
-def test_the_pages_show_the_figures_that_are_kept() -> None:
+def test_pages_match_saved_results() -> None:
     messages = [load(path) for path in RESULTS]
     assert pages.between_marks(str(ROOT / "docs/benchmarks.md")) == pages.markdown(messages)
     assert pages.between_marks(str(ROOT / "README.md")) == pages.short(pages.newest(messages))
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=os.path.basename)
-def test_kept_figures_are_small_and_say_nothing_of_hosts_and_folders(path: str, tmp_path: Path) -> None:
+def test_saved_results_are_small_without_host_names_or_paths(path: str, tmp_path: Path) -> None:
     text = Path(path).read_text()
     assert len(text) < 64_000
     assert socket.gethostname() not in text.replace('"', " ").split()
@@ -153,7 +153,7 @@ def two_machines() -> list[dict[str, Any]]:
     ]
 
 
-def test_two_machines_stand_side_by_side_by_ratios() -> None:
+def test_two_machines_are_compared_by_ratio() -> None:
     text = pages.markdown(two_machines())
     lines = [cells(line) for line in text.partition("### one")[0].splitlines() if line.startswith("|")]
     headings, _, kept, peer, new = lines[-5:]
@@ -169,7 +169,7 @@ def test_two_machines_stand_side_by_side_by_ratios() -> None:
     assert text.count("### one, 2026-01-01") == 2
 
 
-def test_the_short_table_has_the_container_and_the_cloud_disk() -> None:
+def test_short_table_has_container_and_cloud_disk_columns() -> None:
     rows = [
         measured("tokens/memmap", "Map", cloud=None, cloud_how=TOO_SLOW),
         measured("tokens/litdata", "Lit", convert_nbytes=1, convert_seconds=1.0),
@@ -183,7 +183,7 @@ def test_the_short_table_has_the_container_and_the_cloud_disk() -> None:
     assert len(lines) == 8  # an empty line, and the headings of the other table
 
 
-def test_parts_of_a_run_are_merged_in_the_order_of_the_tables(tmp_path: Path) -> None:
+def test_partial_runs_are_merged_in_table_order(tmp_path: Path) -> None:
     before = message(measured("rows/b", "B"), measured("rows/a", "A", warm=1.0))
     after = message(measured("rows/a", "A", warm=2.23456))
     result = merged(before, after, ["rows/a", "rows/b"])
@@ -196,7 +196,7 @@ def test_parts_of_a_run_are_merged_in_the_order_of_the_tables(tmp_path: Path) ->
         merged(before, after, [])
 
 
-def test_a_batch_that_comes_too_late_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_batch_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     rows = np.zeros((ROWS, COLUMNS), np.float32)
     rows[:, 0] = np.arange(ROWS)
@@ -217,12 +217,12 @@ def test_a_batch_that_comes_too_late_is_not_counted(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("work", ["tokens", "rows"])
-def test_the_best_possible_does_the_same_work(work: Work, tmp_path: Path) -> None:
+def test_ram_baseline_runs_same_work(work: Work, tmp_path: Path) -> None:
     (write_tokens if work == "tokens" else write_matrix)(str(tmp_path / RAM[work].reads), 8 * MIB)
     assert Worker(RAM[work], str(tmp_path)).run(batches=2)["nbytes"] > 0
 
 
-def test_without_fio_no_figures_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_fio_gives_no_device_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert best.random_reads("rows", "anything") is None
     assert best.dd("anything") is None
@@ -232,7 +232,7 @@ def test_without_fio_no_figures_of_the_device(tmp_path: Path, monkeypatch: pytes
     )
 
 
-def test_pictures_are_small(tmp_path: Path) -> None:
+def test_plots_are_small_png_files(tmp_path: Path) -> None:
     rows = [measured(f"{work}/memmap", "np.memmap, kept") for work in ("tokens", "rows")]
     rows += [measured(f"{work}/lowtide", "lowtide", limited_how="killed") for work in ("tokens", "rows")]
     plots.draw(message(*rows, Result("rows/y", "Y", "", missing="not installed")), str(tmp_path))
@@ -241,7 +241,7 @@ def test_pictures_are_small(tmp_path: Path) -> None:
         assert 5_000 < (tmp_path / name).stat().st_size < 150_000
 
 
-def test_every_peer_is_named_once_and_says_how_it_is_used() -> None:
+def test_peers_have_unique_names_and_descriptions() -> None:
     everyone = chosen([])
     assert len({peer.name for peer in everyone}) == len(everyone) == len(PEERS)
     assert all(peer.how and peer.reads and peer.package for peer in everyone)
@@ -256,18 +256,18 @@ def test_every_peer_is_named_once_and_says_how_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["rows/zarr", "rows/zarr=", "rows/zarr=/nowhere", f"zarr={sys.executable}"])
-def test_a_python_must_be_there_and_a_peer_known(wrong: str) -> None:
+def test_invalid_python_option_exits(wrong: str) -> None:
     with pytest.raises(SystemExit, match=f"--python {wrong}: expected the name of a peer"):
         main(["--only", "rows/zarr", "--python", wrong])
 
 
-def test_shuffled_numbers_come_once_each() -> None:
+def test_shuffled_gives_every_number_once() -> None:
     parts = list(shuffled(1000, 100, epoch=1))
     assert sorted(np.concatenate(parts)) == list(range(1000))
     assert not np.array_equal(parts[0], next(shuffled(1000, 100, epoch=2)))
 
 
-def test_the_files_are_as_long_as_asked_and_no_two_rows_are_the_same(tmp_path: Path) -> None:
+def test_generated_files_have_requested_size_and_unique_rows(tmp_path: Path) -> None:
     write_matrix(str(tmp_path / "matrix.npy"), 8 * MIB)
     matrix = np.load(tmp_path / "matrix.npy")
     assert matrix.shape == (2 * ROWS, COLUMNS)
@@ -276,7 +276,7 @@ def test_the_files_are_as_long_as_asked_and_no_two_rows_are_the_same(tmp_path: P
     assert os.path.getsize(tmp_path / "train.bin") == 9 * MIB
 
 
-def test_what_is_not_a_batch_is_refused() -> None:
+def test_invalid_batch_exits() -> None:
     rows = np.zeros((ROWS, COLUMNS), np.float32)
     rows[:, 0] = np.arange(ROWS)
     assert samples("rows", rows) is rows
@@ -286,7 +286,7 @@ def test_what_is_not_a_batch_is_refused() -> None:
             samples("rows", wrong)
 
 
-def test_a_state_continues_in_another_worker_where_it_stopped(tmp_path: Path) -> None:
+def test_state_resumes_in_another_worker(tmp_path: Path) -> None:
     write_matrix(str(tmp_path / "matrix.npy"), 24 * MIB)
     state = str(tmp_path / "state")
     before = Worker(PEERS["rows/lowtide"], str(tmp_path)).digests(batches=2, skip=2, save=state)
@@ -297,7 +297,7 @@ def test_a_state_continues_in_another_worker_where_it_stopped(tmp_path: Path) ->
     assert len({row for batch in before["digests"] for row in batch}) == 2 * ROWS
 
 
-def test_the_whole_way_at_a_small_size(tmp_path: Path) -> None:
+def test_peer_benchmark_end_to_end(tmp_path: Path) -> None:
     require_memory_cgroups()
     (tmp_path / "zarr.py").write_text("raise ImportError(\"No module named 'zarr'\")")
     figures, page = tmp_path / "peers.json", tmp_path / "peers.md"

@@ -21,7 +21,9 @@ torch = pytest.importorskip("torch")
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_workers_give_the_batches_of_files(start: str, object_server: ObjectServer, tmp_path: Path) -> None:
+def test_remote_batches_in_workers_match_files(
+    start: str, object_server: ObjectServer, tmp_path: Path
+) -> None:
     np.random.default_rng(0).integers(0, 50000, 400_000).astype("<u2").tofile(tmp_path / "train.bin")
     prefix = upload(object_server, tmp_path, "torch")
     file = lowtide.corpus(tmp_path)
@@ -39,7 +41,7 @@ def test_workers_give_the_batches_of_files(start: str, object_server: ObjectServ
     assert step == 11
 
 
-def test_training_from_a_bucket(object_server: ObjectServer, tmp_path: Path) -> None:
+def test_training_from_bucket_matches_file(object_server: ObjectServer, tmp_path: Path) -> None:
     """Blocks are the default of an address; the losses are those of the file in the same order."""
     data = training.corpus(tmp_path / "data")
     prefix = upload(object_server, data, "training")

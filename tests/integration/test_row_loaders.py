@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")
-def test_every_row_once_per_epoch(folder: Path, name: str) -> None:
+def test_loader_gives_every_row_once_per_epoch(folder: Path, name: str) -> None:
     loader = LOADERS[name]
     if loader.convert is not None:
         loader.convert(str(folder))

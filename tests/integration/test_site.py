@@ -54,7 +54,7 @@ class _Addresses(HTMLParser):
             self.loaded.append(result.get("href") or "")
 
 
-def test_the_site_needs_no_network(site: Path) -> None:
+def test_site_has_no_external_references(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
@@ -65,12 +65,12 @@ def test_the_site_needs_no_network(site: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["open", "create", "corpus", "mix", "prepare", "watch", "shuffle"])
-def test_the_reference_has_the_public_names(site: Path, name: str) -> None:
+def test_reference_has_public_names(site: Path, name: str) -> None:
     reference = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
     assert f'id="lowtide.{name}"' in reference
 
 
-def test_examples_of_docstrings_are_code(site: Path) -> None:
+def test_docstring_examples_are_rendered_as_code(site: Path) -> None:
     """And not quotations, which is what Markdown takes ``>>>`` for."""
     reference = (site / "reference" / "arrays.html").read_text(encoding="utf-8")
     assert "<blockquote>" not in reference
@@ -87,7 +87,7 @@ def test_every_command_has_a_page(site: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_of_the_repository_lead_somewhere(page: str) -> None:
+def test_repository_links_resolve(page: str) -> None:
     """Those of the guide are checked when it is built."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for part in (part for token in MarkdownIt().parse(text) for part in token.children or ()):
@@ -102,13 +102,13 @@ def test_links_of_the_repository_lead_somewhere(page: str) -> None:
             assert anchor in slugs, f"{page} links to {address}; there are {slugs}"
 
 
-def test_every_exception_is_explained() -> None:
+def test_every_exception_is_documented() -> None:
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, errors.LowtideError) and not name.startswith("_"):
             assert f"| `{name}` |" in TROUBLESHOOTING, f"{name} is not in the table of troubleshooting.md"
 
 
-def test_every_setting_is_explained() -> None:
+def test_every_setting_is_documented() -> None:
     training = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `(\w+)` \|(?:.*)\| (.+) \|$", training, re.MULTILINE))
     assert {name: one.metadata["help"] for name, one in FIELDS.items()} == {
@@ -129,7 +129,7 @@ def _messages() -> list[str]:
     return result
 
 
-def test_the_messages_explained_are_those_of_the_code() -> None:
+def test_documented_messages_exist_in_code() -> None:
     messages = _messages()
     headings = re.findall(r"^### (.+) \{", TROUBLESHOOTING, re.MULTILINE)
     assert len(headings) > 30

@@ -42,7 +42,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_tensors_are_the_numpy_batches_widened(corpus: lowtide.Corpus, prefetch: int) -> None:
+def test_tensors_match_widened_numpy_batches(corpus: lowtide.Corpus, prefetch: int) -> None:
     batches = corpus.batches(6, 32, seed=3, start=5, prefetch=prefetch)
     with batches.torch(device="cpu", dtype=torch.int64) as tensors:
         for step in range(5, 25):
@@ -57,7 +57,7 @@ def test_tensors_are_the_numpy_batches_widened(corpus: lowtide.Corpus, prefetch:
             assert x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
 
 
-def test_a_batch_by_its_step_does_not_move_the_iterator(corpus: lowtide.Corpus) -> None:
+def test_indexing_does_not_advance_iterator(corpus: lowtide.Corpus) -> None:
     with corpus.batches(4, 16).torch() as tensors:
         far = tensors[10**9]
         assert tensors.step == 0
@@ -74,7 +74,7 @@ def test_each_rank_has_its_rows(corpus: lowtide.Corpus) -> None:
     ("kind", "dtype"),
     [("uint16", torch.int32), ("uint16", torch.uint16), ("uint32", torch.uint32), ("int32", torch.int32)],
 )
-def test_other_dtypes_that_hold_every_token(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+def test_dtype_that_holds_every_token_is_accepted(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     batches = extreme(tmp_path, kind).batches(4, 16)
     x, y = batches.torch(dtype=dtype)[3]
     assert x.dtype == y.dtype == dtype
@@ -92,7 +92,7 @@ def test_other_dtypes_that_hold_every_token(tmp_path: Path, kind: str, dtype: to
         ("uint16", np.int64, r"one of PyTorch's, such as torch\.int64, got <class 'numpy.int64'>"),
     ],
 )
-def test_a_dtype_that_would_change_tokens_is_refused(
+def test_dtype_that_cannot_hold_every_token_raises(
     tmp_path: Path, kind: str, dtype: Any, message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
@@ -100,14 +100,14 @@ def test_a_dtype_that_would_change_tokens_is_refused(
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps", "gpu", torch.device("cuda")], ids=str)
-def test_a_device_that_is_not_there(tmp_path: Path, device: Any) -> None:
+def test_unavailable_device_raises(tmp_path: Path, device: Any) -> None:
     if torch.accelerator.is_available() and device != "gpu":
         pytest.skip(f"this machine has a {torch.accelerator.current_accelerator()}")
     with pytest.raises(ArgumentError, match=rf"cannot use device '{device}' here: .+; try 'cpu'"):
         numbered(tmp_path, 100).batches(4, 16).torch(device)
 
 
-def test_a_default_device_of_the_callers_does_not_matter(corpus: lowtide.Corpus) -> None:
+def test_default_device_is_ignored(corpus: lowtide.Corpus) -> None:
     """People set torch.set_default_device("cuda"); "meta" is the one such device that is everywhere."""
     expected = corpus.batches(4, 16)[0][0]
     for prefetch in (0, 2):
@@ -119,14 +119,14 @@ def test_a_default_device_of_the_callers_does_not_matter(corpus: lowtide.Corpus)
         assert (x.numpy() == expected).all()
 
 
-def test_another_device_than_the_hosts(corpus: lowtide.Corpus) -> None:
+def test_batches_are_moved_to_device(corpus: lowtide.Corpus) -> None:
     with corpus.batches(4, 16).torch("meta") as tensors:
         x, y = next(tensors)
     assert x.device.type == y.device.type == "meta"
     assert x.shape == (4, 16)
 
 
-def test_tensors_are_the_callers_own(corpus: lowtide.Corpus) -> None:
+def test_writing_to_batch_does_not_change_others(corpus: lowtide.Corpus) -> None:
     """Writing into a batch changes no other: a buffer that was reused too early would show here."""
     expected = [corpus.batches(4, 16)[step][0] for step in range(6)]
     with corpus.batches(4, 16).torch() as tensors:
@@ -173,7 +173,7 @@ def test_documents_and_tensors_compose_in_both_orders(
         assert torch.equal(next(second)[2], first[1][2])
 
 
-def test_position_ids_and_max_seqlen_are_those_of_cu_seqlens(tmp_path: Path) -> None:
+def test_position_ids_and_max_seqlen_match_cu_seqlens(tmp_path: Path) -> None:
     """What kernels for sequences of different lengths need: positions restart at each border."""
     batch = documents(tmp_path).batches(4, 16, seed=1).torch().with_documents("cu_seqlens")[0]
     borders = batch[2].tolist()
@@ -182,7 +182,7 @@ def test_position_ids_and_max_seqlen_are_those_of_cu_seqlens(tmp_path: Path) -> 
     assert batch.position_ids.view(-1).tolist() == [at for length in lengths for at in range(length)]
 
 
-def test_documents_with_tensors_start_at_the_step_of_the_tensors(tmp_path: Path) -> None:
+def test_with_documents_starts_at_step_of_tensors(tmp_path: Path) -> None:
     tensors = documents(tmp_path).batches(4, 16, seed=1).torch()
     next(tensors)
     marked = tensors.with_documents()
@@ -194,7 +194,7 @@ def test_documents_with_tensors_start_at_the_step_of_the_tensors(tmp_path: Path)
         tensors.with_documents("mask")  # type: ignore[arg-type]
 
 
-def test_documents_are_computed_in_the_prefetch_thread_and_pinned(
+def test_documents_are_computed_and_pinned_in_prefetch_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer only moves tensors, without waiting; nothing comes back from the GPU."""
@@ -247,7 +247,7 @@ def _only_in_the_thread(method: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.int64, None])
-def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
+def test_batches_are_pinned_in_prefetch_thread(
     tmp_path: Path, kind: str, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pinned memory is filled in the prefetch thread, for the right GPU; the rest is the consumer's."""
@@ -294,7 +294,7 @@ def test_the_way_to_a_gpu_with_the_host_as_the_gpu(
     assert sum("pinned" in what for what in consumer) <= 1  # of the batch before there is a thread
 
 
-def test_a_gpu_without_a_number_is_the_callers_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_index_is_callers_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread has its own current GPU: in the prefetch thread 'cuda' would be GPU 0 on every rank."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, device=None, **more: empty(*a, **more))
@@ -326,7 +326,7 @@ def test_state_resumes_exactly(corpus: lowtide.Corpus, prefetch: int) -> None:
     fresh.close()
 
 
-def test_states_of_numpy_and_of_torch_are_the_same(corpus: lowtide.Corpus) -> None:
+def test_numpy_and_torch_states_are_interchangeable(corpus: lowtide.Corpus) -> None:
     arrays = corpus.batches(4, 16, seed=2, start=9)
     with corpus.batches(4, 16, seed=2).torch() as tensors:
         tensors.load_state_dict(arrays.state_dict())
@@ -335,7 +335,7 @@ def test_states_of_numpy_and_of_torch_are_the_same(corpus: lowtide.Corpus) -> No
     arrays.close()
 
 
-def test_a_state_of_other_settings_is_refused_and_changes_nothing(corpus: lowtide.Corpus) -> None:
+def test_rejected_state_of_other_settings_changes_nothing(corpus: lowtide.Corpus) -> None:
     with corpus.batches(4, 16, seed=2).torch() as tensors:
         next(tensors)
         with pytest.raises(StateError, match="seed was 3 and is 2"):
@@ -376,14 +376,14 @@ def test_closing_dropping_and_loading_leave_no_thread(corpus: lowtide.Corpus) ->
     assert gone(before)
 
 
-def test_without_prefetch_there_is_no_thread(corpus: lowtide.Corpus) -> None:
+def test_no_thread_without_prefetch(corpus: lowtide.Corpus) -> None:
     before = len(threads())
     tensors = corpus.batches(4, 16, prefetch=0).torch()
     next(tensors)
     assert len(threads()) == before
 
 
-def test_an_error_ahead_reaches_the_caller(tmp_path: Path) -> None:
+def test_prefetch_error_reaches_caller(tmp_path: Path) -> None:
     tensors = numbered(tmp_path, 5000).batches(4, 16).torch()
     next(tensors)
     (tmp_path / "part-000.bin").write_bytes(b"")
@@ -394,7 +394,7 @@ def test_an_error_ahead_reaches_the_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["torch", "nanogpt"])
-def test_without_pytorch_the_error_says_what_to_install(module: str) -> None:
+def test_missing_pytorch_error_has_install_command(module: str) -> None:
     code = f"""
 import sys
 sys.modules["torch"] = None
@@ -406,7 +406,7 @@ except ImportError as error:
     assert output(code) == "MissingExtraError PyTorch is not installed; pip install 'lowtide[torch]'\n"
 
 
-def test_no_attribute_of_tensor_batches_can_be_assigned(tmp_path: Path) -> None:
+def test_assigning_tensor_batches_attribute_raises(tmp_path: Path) -> None:
     with extreme(tmp_path, "uint16").batches(2, 4).torch() as tensors:
         with pytest.raises(AttributeError, match=r"batch_size does not exist; .*\.torch\(\)"):
             tensors.batch_size = 8

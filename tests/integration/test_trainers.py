@@ -52,7 +52,7 @@ forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:Depreca
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["iterable", "map"])
-def test_lightning_fits_from_the_loader(corpus: lowtide.Corpus, num_workers: int, kind: str) -> None:
+def test_lightning_fits_batches_in_step_order(corpus: lowtide.Corpus, num_workers: int, kind: str) -> None:
     lightning: Any = import_module("lightning")
 
     seen: list[torch.Tensor] = []
@@ -179,7 +179,9 @@ def trained_by_hugging_face(dataset: Any, folder: Path, **settings: Any) -> tupl
 @need("transformers", "accelerate")
 @forks
 @pytest.mark.parametrize("kind", ["iterable", "map"])
-def test_hugging_face_with_workers_that_stay(corpus: lowtide.Corpus, tmp_path: Path, kind: str) -> None:
+def test_hugging_face_trains_with_persistent_workers(
+    corpus: lowtide.Corpus, tmp_path: Path, kind: str
+) -> None:
     """Inputs of the usual shape from whole batches too, and other windows in the next epoch."""
     batches = corpus.batches(8, LENGTH, seed=1)
     dataset: Any = (
@@ -222,7 +224,7 @@ def test_hugging_face_trains_a_gpt2(corpus: lowtide.Corpus, tmp_path: Path, num_
 
 
 @need("transformers", "accelerate")
-def test_hugging_face_moves_on_to_the_next_epoch(corpus: lowtide.Corpus, tmp_path: Path) -> None:
+def test_accelerate_sets_epoch_of_data_set(corpus: lowtide.Corpus, tmp_path: Path) -> None:
     """Accelerate sets the epoch of the data set, and each epoch has other windows."""
     accelerate: Any = import_module("accelerate")
 

@@ -50,7 +50,7 @@ def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
         yield opened
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_holds_only_the_package(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     info = f"lowtide-{lowtide.__version__}.dist-info/"
     package = {name for name in names if not name.startswith(info)}
@@ -60,7 +60,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert f"{info}licenses/LICENSE" in names
 
 
-def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
+def test_wheel_metadata_has_entry_points_and_extras(wheel: zipfile.ZipFile) -> None:
     info = f"lowtide-{lowtide.__version__}.dist-info/"
     entries = wheel.read(f"{info}entry_points.txt").decode()
     assert "[console_scripts]\nlowtide = lowtide.cli:main" in entries
@@ -78,7 +78,7 @@ def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
     assert named <= set(about.get_all("Provides-Extra") or ())
 
 
-def test_links_on_a_package_index_lead_to_files_that_exist(wheel: zipfile.ZipFile) -> None:
+def test_package_index_links_resolve(wheel: zipfile.ZipFile) -> None:
     about = HeaderParser().parsestr(wheel.read(f"lowtide-{lowtide.__version__}.dist-info/METADATA").decode())
     home = dict(line.split(", ") for line in about.get_all("Project-URL") or ())["Homepage"]
     links = re.findall(r"\]\(([^)]*)\)", str(about.get_payload()))
@@ -90,13 +90,13 @@ def test_links_on_a_package_index_lead_to_files_that_exist(wheel: zipfile.ZipFil
             assert (ROOT / path).exists(), link
 
 
-def test_twine_accepts_what_is_built(built: Path) -> None:
+def test_twine_accepts_distributions(built: Path) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_ci_tests_every_version_that_the_classifiers_claim() -> None:
+def test_ci_matrix_covers_classifiers() -> None:
     jobs = json.loads(subprocess.check_output([sys.executable, ROOT / ".ci" / "matrix.py"]))
     claimed = metadata.metadata("lowtide").get_all("Classifier") or []
     versions = {
@@ -108,7 +108,7 @@ def test_ci_tests_every_version_that_the_classifiers_claim() -> None:
     assert len(jobs) == len(versions) * len(systems)
 
 
-def test_the_source_distribution_has_all_of_it(built: Path) -> None:
+def test_source_distribution_is_complete(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     top = f"lowtide-{lowtide.__version__}"
     with tarfile.open(path) as opened:
@@ -169,7 +169,7 @@ def run(programs: Path, *command: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_program_runs(installed: Path, tmp_path: Path) -> None:
+def test_installed_program_runs(installed: Path, tmp_path: Path) -> None:
     code = "import lowtide, lowtide.memory; print(lowtide.__file__)"
     assert str(installed.parent) in run(installed, "python", "-c", code).stdout
     assert run(installed, "lowtide", "--version").stdout == f"lowtide {lowtide.__version__}\n"
@@ -180,13 +180,13 @@ def test_the_program_runs(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_its_help_without_extras(installed: Path, command: str) -> None:
+def test_help_of_every_command_works_without_extras(installed: Path, command: str) -> None:
     message = run(installed, "lowtide", command, "--help")
     assert (message.returncode, message.stderr) == (0, "")
     assert message.stdout.startswith(f"Usage: lowtide {command}")
 
 
-def test_what_an_extra_is_needed_for_says_how_to_install_it(installed: Path, tmp_path: Path) -> None:
+def test_missing_extra_error_has_install_command(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(bytes(4000))
     np.save(tmp_path / "a.npy", np.zeros((3, 4)))
     done = run(installed, "lowtide", "train", "--data", tmp_path / "train.bin", "--out", tmp_path / "run")

@@ -117,7 +117,7 @@ def assert_all_rows(result: dict[str, int]) -> None:
 @any_shuffle
 @pytest.mark.parametrize("rows", [200, 4096, 20_000])
 @pytest.mark.parametrize("state", ["warm", "cold"])
-def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, shuffle: Shuffle) -> None:
+def test_peak_of_pass_is_buffers_in_flight(matrix: Path, state: str, rows: int, shuffle: Shuffle) -> None:
     make(matrix, state)
     result = measure(OPEN, PASS, path=matrix, chunks={"rows": rows, "shuffle": shuffle})
     assert_all_rows(result)
@@ -126,7 +126,7 @@ def test_the_peak_is_the_buffers_in_flight(matrix: Path, state: str, rows: int, 
 
 
 @pytest.mark.parametrize("budget", [24 * 2**20, 96 * 2**20])
-def test_looking_ahead_stays_within_the_budget(matrix: Path, budget: int) -> None:
+def test_readahead_stays_within_budget(matrix: Path, budget: int) -> None:
     make(matrix, "cold")
     result = measure(OPEN, PASS, path=matrix, chunks={"rows": 1000, "shuffle": True, "budget": budget})
     assert_all_rows(result)
@@ -136,7 +136,7 @@ def test_looking_ahead_stays_within_the_budget(matrix: Path, budget: int) -> Non
 
 @any_shuffle
 @pytest.mark.parametrize("reader", ["remap", "advise"])
-def test_mapped_readers_stay_within_the_same_peak(matrix: Path, reader: str, shuffle: Shuffle) -> None:
+def test_peak_of_mapped_reader_is_buffers_in_flight(matrix: Path, reader: str, shuffle: Shuffle) -> None:
     make(matrix, "warm")
     settings = {"rows": 20_000, "shuffle": shuffle}
     result = measure(OPEN, PASS, path=matrix, open={"reader": reader}, chunks=settings)
@@ -144,7 +144,7 @@ def test_mapped_readers_stay_within_the_same_peak(matrix: Path, reader: str, shu
     assert result["peak"] <= result["in_flight"] - (0 if shuffle is True else AHEAD) + SLACK
 
 
-def test_np_memmap_and_its_well_known_fix_do_not(matrix: Path) -> None:
+def test_np_memmap_exceeds_limit_even_when_reopened(matrix: Path) -> None:
     """The contrast that shows that the tests above could fail."""
     make(matrix, "warm")
     kept = measure(
@@ -174,7 +174,7 @@ def test_np_memmap_and_its_well_known_fix_do_not(matrix: Path) -> None:
 @any_shuffle
 @pytest.mark.parametrize("budget", ["4 MiB", "40 MiB"])
 @pytest.mark.parametrize(("prefetch", "reuse"), [(3, False), (0, True)], ids=["ahead", "reuse"])
-def test_a_budget_is_the_peak(
+def test_peak_stays_within_budget(
     matrix: Path, shuffle: Shuffle, budget: str, prefetch: int, reuse: bool
 ) -> None:
     settings = {"budget": budget, "shuffle": shuffle, "prefetch": prefetch, "reuse": reuse}
@@ -184,7 +184,7 @@ def test_a_budget_is_the_peak(
 
 
 @any_shuffle
-def test_tiny_rows_cost_no_more_than_the_budget(tmp_path: Path, shuffle: Shuffle) -> None:
+def test_tiny_rows_stay_within_budget(tmp_path: Path, shuffle: Shuffle) -> None:
     """Ten million tokens as rows of two bytes: what is kept beside each row must not add up."""
     np.arange(10**7, dtype="u4").astype("u2").tofile(tmp_path / "tokens.bin")
     result = measure(
@@ -216,7 +216,7 @@ def test_fortran_order_needs_no_second_copy(tmp_path: Path, shuffle: Shuffle) ->
     assert result["peak"] <= result["in_flight"] - AHEAD + SLACK
 
 
-def test_passes_do_not_add_up(matrix: Path) -> None:
+def test_repeated_passes_do_not_accumulate_memory(matrix: Path) -> None:
     result = measure(
         "a = lowtide.open(o['path'])\nfor _ in a.chunks(4096, shuffle=True): break",
         """
@@ -241,7 +241,7 @@ def test_passes_do_not_add_up(matrix: Path) -> None:
         ("slice(50_000, 0, -1)", 2),
     ],
 )
-def test_indexing_holds_its_result(matrix: Path, index: str, results: int) -> None:
+def test_peak_of_indexing_is_size_of_result(matrix: Path, index: str, results: int) -> None:
     """A result that must be turned round is held twice, never more."""
     result = measure(
         "a = lowtide.open(o['path']); order = Shuffled(len(a))(0, 50_000); a[:10]",
@@ -251,7 +251,7 @@ def test_indexing_holds_its_result(matrix: Path, index: str, results: int) -> No
     assert result["peak"] <= results * result["nbytes"] + SLACK + MIB
 
 
-def test_a_terabyte_costs_no_more_than_a_megabyte(tmp_path: Path) -> None:
+def test_first_shuffled_chunk_of_terabyte_file_peaks_below_1_mib(tmp_path: Path) -> None:
     """The first shuffled chunk of 4 billion rows."""
     with open(tmp_path / "huge.bin", "wb") as file:
         file.truncate(2**40)
@@ -285,7 +285,9 @@ print(seen)
 
 
 @pytest.mark.parametrize(("cache", "shuffle"), [("keep", True), ("drop", True), ("keep", False)], ids=str)
-def test_4_gib_in_128(tmp_path: Path, limited: Any, cache: str, shuffle: Shuffle) -> None:
+def test_pass_over_4_gib_fits_in_128_mib_cgroup(
+    tmp_path: Path, limited: Any, cache: str, shuffle: Shuffle
+) -> None:
     with open(tmp_path / "sparse.bin", "wb") as file:
         file.truncate(4 * 2**30)  # its pages are charged to the group just as those of a full file
     with limited("128 MiB") as group:
@@ -312,7 +314,7 @@ DROPPING = [
 
 @any_shuffle
 @pytest.mark.parametrize("variant", DROPPING, ids=str)
-def test_dropping_leaves_no_page_cache(matrix: Path, variant: Variant, shuffle: Shuffle) -> None:
+def test_cache_drop_leaves_no_page_cache(matrix: Path, variant: Variant, shuffle: Shuffle) -> None:
     make(matrix, "cold")
     highest = 0
     with variant.open(matrix) as array, array.chunks(4096, shuffle=shuffle) as chunks:
@@ -328,7 +330,7 @@ def test_dropping_leaves_no_page_cache(matrix: Path, variant: Variant, shuffle: 
 
 
 @pytest.mark.parametrize("variant", DROPPING, ids=str)
-def test_dropping_row_by_row_leaves_no_page_cache(matrix: Path, variant: Variant) -> None:
+def test_cache_drop_leaves_no_page_cache_after_single_rows(matrix: Path, variant: Variant) -> None:
     make(matrix, "cold")
     with variant.open(matrix) as array:
         for row in range(0, ROWS, 97):
@@ -337,7 +339,7 @@ def test_dropping_row_by_row_leaves_no_page_cache(matrix: Path, variant: Variant
 
 
 @any_shuffle
-def test_a_pass_that_is_left_leaves_little(matrix: Path, shuffle: Shuffle) -> None:
+def test_abandoned_pass_leaves_little_page_cache(matrix: Path, shuffle: Shuffle) -> None:
     make(matrix, "cold")
     with Variant("pread", "drop").open(matrix) as array, array.chunks(4096, shuffle=shuffle) as chunks:
         for _ in range(8):
@@ -346,7 +348,7 @@ def test_a_pass_that_is_left_leaves_little(matrix: Path, shuffle: Shuffle) -> No
 
 
 @pytest.mark.parametrize("reader", ["pread", "remap", "advise"])
-def test_keeping_leaves_it_all(matrix: Path, reader: ReaderName) -> None:
+def test_cache_keep_leaves_file_in_page_cache(matrix: Path, reader: ReaderName) -> None:
     """The contrast: without ``drop`` the page cache holds the file."""
     make(matrix, "cold")
     with Variant(reader, "keep").open(matrix) as array:

@@ -38,7 +38,7 @@ async def listed(items: AsyncIterator[int]) -> list[int]:
     return [item async for item in items]
 
 
-def test_caught_exception_does_not_keep_the_memory_of_the_block() -> None:
+def test_caught_exception_does_not_retain_memory_of_block() -> None:
     def block() -> None:
         with lowtide.watch("16 MiB"):
             held = touch(48 * MIB)  # noqa: F841 - alive until this frame ends
@@ -50,19 +50,19 @@ def test_caught_exception_does_not_keep_the_memory_of_the_block() -> None:
         assert proc.status().rss < before + 24 * MIB
 
 
-def test_generator_within_its_budget_gives_its_items() -> None:
+def test_generator_within_budget_yields_its_items() -> None:
     assert list(lowtide.watch("64 MiB")(rows)(5, 1)) == [0, 1, 2, 3, 4]
     assert asyncio.run(listed(lowtide.watch("64 MiB")(async_rows)(5, 1))) == [0, 1, 2, 3, 4]
 
 
-def test_generator_over_its_budget_raises() -> None:
+def test_generator_over_budget_raises() -> None:
     with pytest.raises(MemoryBudgetExceeded, match=r"resident memory reached 6[34]"):
         list(lowtide.watch("32 MiB")(rows)(64, 1))
     with pytest.raises(MemoryBudgetExceeded, match=r"resident memory reached 6[34]"):
         asyncio.run(listed(lowtide.watch("32 MiB")(async_rows)(64, 1)))
 
 
-def test_generator_that_is_closed_early_raises() -> None:
+def test_generator_closed_early_over_budget_raises() -> None:
     items = lowtide.watch("8 MiB")(rows)(64, 1)
     for _ in range(20):
         next(items)
@@ -70,7 +70,7 @@ def test_generator_that_is_closed_early_raises() -> None:
         items.close()  # type: ignore[attr-defined]
 
 
-def test_generator_receives_what_is_sent_and_thrown() -> None:
+def test_generator_forwards_send_and_throw() -> None:
     @lowtide.watch("64 MiB")
     def echo() -> Generator[object, object, str]:
         received: object = "start"
@@ -90,7 +90,7 @@ def test_generator_receives_what_is_sent_and_thrown() -> None:
     assert stop.value.value == "result"
 
 
-def test_async_generator_receives_what_is_sent_and_thrown() -> None:
+def test_async_generator_forwards_asend_and_athrow() -> None:
     @lowtide.watch("64 MiB")
     async def echo() -> AsyncGenerator[object, object]:
         received: object = "start"
@@ -113,7 +113,7 @@ def test_async_generator_receives_what_is_sent_and_thrown() -> None:
     assert asyncio.run(use()) == ["start", 7, "thrown"]
 
 
-def test_strict_generator_raises_at_its_next_item_and_not_in_the_caller() -> None:
+def test_strict_generator_raises_at_next_item_not_in_caller() -> None:
     items = lowtide.watch("32 MiB", strict=True)(rows)(3, 1)
     next(items)
     held = touch(64 * MIB)
@@ -126,7 +126,7 @@ def test_strict_generator_raises_at_its_next_item_and_not_in_the_caller() -> Non
 
 
 @pytest.mark.parametrize("decorated", [True, False], ids=["decorator", "with"])
-def test_strict_watch_ends_the_task_and_not_the_loop(decorated: bool) -> None:
+def test_strict_watch_ends_task_not_event_loop(decorated: bool) -> None:
     """Most of the time the loop waits in its selector, where an exception would end ``asyncio.run``."""
 
     async def work() -> None:
@@ -155,7 +155,7 @@ def test_strict_watch_ends_the_task_and_not_the_loop(decorated: bool) -> None:
     assert cancelling == 0
 
 
-def test_strict_watch_leaves_other_tasks_alone() -> None:
+def test_strict_watch_does_not_interrupt_other_tasks() -> None:
     async def watched() -> str:
         try:
             with lowtide.watch("32 MiB", strict=True):
@@ -179,7 +179,7 @@ def test_strict_watch_leaves_other_tasks_alone() -> None:
     assert tuple(asyncio.run(main())) == ("over", "undisturbed")
 
 
-def test_strict_watch_interrupts_a_task_that_computes() -> None:
+def test_strict_watch_interrupts_computing_task() -> None:
     async def compute() -> None:
         with lowtide.watch("32 MiB", strict=True):
             held = touch(64 * MIB)  # noqa: F841 - held while the task computes
@@ -191,7 +191,7 @@ def test_strict_watch_interrupts_a_task_that_computes() -> None:
     assert time.monotonic() - started < 10
 
 
-def test_strict_watch_in_the_loop_of_another_thread() -> None:
+def test_strict_watch_raises_in_event_loop_of_another_thread() -> None:
     outcome: list[BaseException] = []
 
     async def work() -> None:
@@ -212,7 +212,7 @@ def test_strict_watch_in_the_loop_of_another_thread() -> None:
     assert "resident memory reached 64" in str(outcome[0])
 
 
-def test_task_that_is_cancelled_by_others_stays_cancelled() -> None:
+def test_cancelled_task_stays_cancelled_under_strict_watch() -> None:
     async def work() -> None:
         with lowtide.watch("1 GiB", strict=True):
             await asyncio.sleep(20)
@@ -234,7 +234,7 @@ def run_child() -> None:
     subprocess.run([sys.executable, "-c", CHILD], stdout=subprocess.DEVNULL, check=True)
 
 
-def test_children_are_counted_where_asked() -> None:
+def test_children_count_only_on_request() -> None:
     with lowtide.watch("64 MiB"):
         run_child()
     with pytest.raises(MemoryBudgetExceeded, match=r"resident memory reached (9|10)"):
@@ -245,7 +245,7 @@ def test_children_are_counted_where_asked() -> None:
         run_child()
 
 
-def test_pages_that_a_forked_child_shares_count_once() -> None:
+def test_pages_shared_with_forked_child_count_once() -> None:
     script = (
         "import lowtide, os, time\n"
         "block = bytearray(b'x') * (128 * 2**20)\n"
@@ -259,7 +259,7 @@ def test_pages_that_a_forked_child_shares_count_once() -> None:
     assert int(done.stdout) < 32
 
 
-def test_own_spike_counts_with_children_too() -> None:
+def test_spike_of_parent_counts_with_children() -> None:
     with pytest.raises(MemoryBudgetExceeded), lowtide.watch("32 MiB", interval=30, children=True):
         touch(64 * MIB)
 

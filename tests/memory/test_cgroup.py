@@ -21,7 +21,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return Tree(tmp_path, monkeypatch)
 
 
-def test_version_2_takes_the_smallest_limit_of_all_parents(tree: Tree) -> None:
+def test_version_2_uses_smallest_limit_of_all_parents(tree: Tree) -> None:
     tree.process("0::/pod/container\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     tree.group("", stat="anon 1")
     tree.group("pod", max=100 * MIB, current=70 * MIB)
@@ -38,7 +38,7 @@ def test_version_2_takes_the_smallest_limit_of_all_parents(tree: Tree) -> None:
     assert current.parts() == (10 * MIB, 50 * MIB)
 
 
-def test_hybrid_machine_uses_version_1(tree: Tree) -> None:
+def test_hybrid_hierarchy_uses_version_1(tree: Tree) -> None:
     mount = tree.mount / "memory"
     tree.process(
         "4:memory:/jobs/7\n0::/\n",
@@ -61,7 +61,7 @@ def test_hybrid_machine_uses_version_1(tree: Tree) -> None:
     assert current.parts() == (20 * MIB, 60 * MIB)
 
 
-def test_version_1_adds_up_kills_of_groups_below_but_not_of_the_machine(tree: Tree) -> None:
+def test_version_1_sums_kills_of_child_groups_but_not_of_root(tree: Tree) -> None:
     def control(kills: int) -> str:
         return f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}"
 
@@ -98,7 +98,7 @@ def test_path_outside_the_visible_tree_falls_back_to_the_mount(tree: Tree) -> No
     assert (current.path, current.limit()) == (path.rstrip("/"), 50 * MIB)
 
 
-def test_no_limit_is_none(tree: Tree) -> None:
+def test_missing_limit_is_none(tree: Tree) -> None:
     tree.process("0::/\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     tree.group("", stat="anon 1")
     current = cgroup.find()
@@ -109,17 +109,17 @@ def test_no_limit_is_none(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("membership", ["", "1:cpu:/\n0::/\n"], ids=["nothing", "no memory controller"])
-def test_missing_memory_controller_gives_none(tree: Tree, membership: str) -> None:
+def test_missing_memory_controller_returns_none(tree: Tree, membership: str) -> None:
     tree.process(membership, f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     assert cgroup.find() is None
 
 
-def test_missing_proc_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_proc_returns_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proc, "ROOT", str(tmp_path))
     assert cgroup.find() is None
 
 
-def test_mount_point_with_a_space(tree: Tree) -> None:
+def test_mount_point_with_space_is_unescaped(tree: Tree) -> None:
     folder = tree.group("a b", current=5, stat="inactive_file 0")
     tree.process("0::/\n", f"30 23 0:26 / {folder.replace(' ', chr(92) + '040')} rw - cgroup2 cgroup2 rw")
     current = cgroup.find()
@@ -166,7 +166,7 @@ print(first, second, available())
 """
 
 
-def test_available_falls_by_what_is_taken_and_not_by_page_cache(limited: Any, small: Path) -> None:
+def test_available_memory_falls_by_allocations_not_by_page_cache(limited: Any, small: Path) -> None:
     with limited("160 MiB") as group:
         done = group.run([sys.executable, "-c", AVAILABLE, str(small)])
         assert done.returncode == 0, done.stderr
@@ -194,7 +194,7 @@ sleep 0.3
 """
 
 
-def test_container_beside_this_one_has_its_own_limit(limited: Any) -> None:
+def test_sibling_container_has_its_own_limit(limited: Any) -> None:
     here = cgroup.find()
     if here is None or here.version != 1 or os.geteuid() != 0:
         pytest.skip("needs root and cgroups of version 1")

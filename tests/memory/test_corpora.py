@@ -26,7 +26,7 @@ from lowtide.memory import peak, reset_peak
 """
 
 
-def test_writing_a_corpus_takes_a_megabyte_per_split(tmp_path: Path) -> None:
+def test_corpus_writer_peaks_below_8_mib(tmp_path: Path) -> None:
     """96 MiB of tokens in 50,000 documents."""
     code = (
         MEASURE
@@ -45,7 +45,7 @@ print(peak() - start)
     assert int(output(code, tmp_path)) < 8 * MIB
 
 
-def test_reading_arrow_takes_its_buffers(tmp_path: Path) -> None:
+def test_reading_arrow_peaks_below_12_mib(tmp_path: Path) -> None:
     """128 MiB of int64 in 2,000 record batches, with a batch size and a length that change."""
     pytest.importorskip("pyarrow")
     write = """

@@ -81,7 +81,7 @@ BOMBS: dict[str, tuple[Callable[[], bytes], int, int, str]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_header_that_promises_much_is_refused_in_little_memory(tmp_path: Path, name: str) -> None:
+def test_header_with_oversized_claims_is_rejected_in_little_memory(tmp_path: Path, name: str) -> None:
     head, size, most, words = BOMBS[name]
     path = tmp_path / f"x.{name.partition(':')[0]}"
     with open(path, "wb") as file:

@@ -63,7 +63,7 @@ def test_each_line_has_its_growth_and_peak(small: Path) -> None:
     assert measured.lines() + "\n" == text  # type: ignore[attr-defined]
 
 
-def test_peak_of_a_line_includes_lines_of_measured_callees() -> None:
+def test_peak_of_line_includes_measured_callees() -> None:
     @profile_lines(stream=io.StringIO())
     def outer(depth: int) -> None:
         if depth:
@@ -110,7 +110,7 @@ def test_generators_coroutines_and_errors_are_measured() -> None:
     assert figures(wait.lines(), "del held") == pytest.approx([1, -8, 0, 0], abs=0.5)  # type: ignore[attr-defined]
 
 
-def test_watch_keeps_its_true_peak_beside_line_measurement() -> None:
+def test_line_profiling_does_not_reset_true_peak_of_watch() -> None:
     def spiky() -> int:
         touch(64 * MIB)
         return sum(len(touch(MIB)) for _ in range(3))
@@ -120,7 +120,7 @@ def test_watch_keeps_its_true_peak_beside_line_measurement() -> None:
     assert (w.growth or 0) > 60 * MIB
 
 
-def test_trace_function_of_others_is_restored() -> None:
+def test_existing_trace_function_is_restored() -> None:
     def trace(*_: Any) -> None:
         return None
 
@@ -134,7 +134,7 @@ def test_trace_function_of_others_is_restored() -> None:
     assert after is trace
 
 
-def test_what_is_not_a_python_function_raises() -> None:
+def test_builtin_function_raises() -> None:
     with pytest.raises(ArgumentError, match="needs a Python function"):
         profile_lines(len)
 
@@ -169,7 +169,7 @@ def profiled(*words: str, folder: Path | None = None) -> subprocess.CompletedPro
         ("@profile", ["__main__:load", "__main__:other"], {"load", "other", "marked"}),
     ],
 )
-def test_command_prints_the_chosen_functions(
+def test_command_prints_selected_functions(
     tmp_path: Path, mark: str, functions: list[str], shown: set[str]
 ) -> None:
     path = tmp_path / "script.py"
@@ -224,7 +224,7 @@ def test_table_is_printed_when_the_program_fails() -> None:
     assert "f in <string>" in done.stderr
 
 
-def test_lines_of_something_else_are_refused() -> None:
+def test_lines_of_non_python_program_exit_with_error() -> None:
     done = profiled("--", "sleep", "1")
     assert done.returncode == 2
     assert "--lines needs a Python program" in done.stderr

@@ -15,7 +15,7 @@ MIB = 2**20
 SLACK = 64 * mmap.PAGESIZE * 4
 
 
-def test_freed_peak_is_seen() -> None:
+def test_peak_includes_freed_memory() -> None:
     peak = Peak()
     touch(48 * MIB).close()
     assert peak.known
@@ -23,7 +23,7 @@ def test_freed_peak_is_seen() -> None:
     peak.close()
 
 
-def test_held_memory_is_exact_to_the_page() -> None:
+def test_held_memory_is_exact_to_one_page() -> None:
     for _ in range(2):  # the first time round may touch pages of the interpreter
         peak = Peak()
         block = touch(16 * MIB)
@@ -33,7 +33,7 @@ def test_held_memory_is_exact_to_the_page() -> None:
     assert growth == 16 * MIB
 
 
-def test_inner_peak_leaves_the_outer_one() -> None:
+def test_inner_peak_does_not_reset_outer_peak() -> None:
     outer = Peak()
     touch(64 * MIB).close()
     inner = Peak()
@@ -44,7 +44,7 @@ def test_inner_peak_leaves_the_outer_one() -> None:
     outer.close()
 
 
-def test_inner_peak_counts_for_the_outer_one() -> None:
+def test_inner_peak_counts_for_outer_peak() -> None:
     outer, inner = Peak(), Peak()
     touch(32 * MIB).close()
     inner.close()
@@ -52,7 +52,7 @@ def test_inner_peak_counts_for_the_outer_one() -> None:
     outer.close()
 
 
-def test_new_high_is_true_without_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_high_is_known_without_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     touch(32 * MIB).close()
     monkeypatch.setattr(proc, "reset_peak", lambda: False)
     peak = Peak()

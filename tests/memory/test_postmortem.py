@@ -29,7 +29,7 @@ with tempfile.TemporaryFile(dir="/dev/shm") as file:
 IDLE = [sys.executable, "-c", "import time; time.sleep(0.5)"]
 
 
-def test_killed_command_is_named_with_heap_and_limit(limited: Any, tmp_path: Path) -> None:
+def test_killed_command_is_reported_with_heap_and_limit(limited: Any, tmp_path: Path) -> None:
     script, saved, page = tmp_path / "train.py", tmp_path / "a.json", tmp_path / "a.html"
     script.write_text(LEAK)
     options = ["--save", str(saved), "--out", str(page)]
@@ -53,7 +53,7 @@ def test_killed_command_is_named_with_heap_and_limit(limited: Any, tmp_path: Pat
     assert event in page.read_text()
 
 
-def test_killed_worker_is_mentioned_though_the_command_succeeds(limited: Any) -> None:
+def test_killed_worker_is_reported_when_command_succeeds(limited: Any) -> None:
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LEAK!r}])"
     with limited("128 MiB") as group:
         done = group.run([*LOWTIDE, "profile", "--", sys.executable, "-c", script])
@@ -86,7 +86,7 @@ def inner(limited: Any) -> Iterator[tuple[LimitedGroup, str]]:
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["group stays", "another group is removed meanwhile"])
-def test_kill_in_a_group_below_is_seen(inner: tuple[LimitedGroup, str], removed: bool) -> None:
+def test_kill_in_child_group_is_reported(inner: tuple[LimitedGroup, str], removed: bool) -> None:
     group, folder = inner
     script = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {WORKER!r}, *sys.argv[1:3]])"
     if removed:  # which had a kill before the profiler started
@@ -105,14 +105,14 @@ def test_kill_in_a_group_below_is_seen(inner: tuple[LimitedGroup, str], removed:
     assert re.fullmatch(pattern, event), event
 
 
-def test_doctor_counts_kills_in_groups_below(inner: tuple[LimitedGroup, str]) -> None:
+def test_doctor_counts_kills_in_child_groups(inner: tuple[LimitedGroup, str]) -> None:
     group, folder = inner
     subprocess.run([sys.executable, "-c", WORKER, folder, LEAK], check=False)
     done = group.run([*LOWTIDE, "doctor"])
     assert re.search(r"OOM kills +\S* *1 since this container was started", done.stdout), done.stdout
 
 
-def test_unfinished_recording_finds_a_kill_in_a_group_below(
+def test_unfinished_recording_reports_kill_in_child_group(
     inner: tuple[LimitedGroup, str], tmp_path: Path
 ) -> None:
     group, folder = inner
@@ -131,7 +131,7 @@ def test_unfinished_recording_finds_a_kill_in_a_group_below(
     assert "the kernel OOM-killed processes of its container: 1" in done.stdout + done.stderr
 
 
-def test_memory_file_system_that_fills_the_limit_is_the_reason(limited: Any) -> None:
+def test_tmpfs_that_fills_limit_is_reported_as_cause_of_kill(limited: Any) -> None:
     """No process is large, and the profiler is the largest: it must outlive the command."""
     with limited("96 MiB") as group:
         done = group.run([*LOWTIDE, "profile", "--", sys.executable, "-c", TMPFS])
@@ -142,7 +142,7 @@ def test_memory_file_system_that_fills_the_limit_is_the_reason(limited: Any) -> 
     assert done.stderr.splitlines()[-1].startswith(("bounded", "grows", "unclear"))
 
 
-def test_command_is_preferred_by_the_killer() -> None:
+def test_command_has_highest_oom_score_adj() -> None:
     read = "print(open('/proc/self/oom_score_adj').read())"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {read!r}])"
     done = subprocess.run(
@@ -151,7 +151,7 @@ def test_command_is_preferred_by_the_killer() -> None:
     assert done.stdout.strip() == "1000", done.stderr
 
 
-def test_report_is_drawn_in_a_container_of_the_size_of_the_job(limited: Any, tmp_path: Path) -> None:
+def test_report_is_rendered_within_container_limit(limited: Any, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     with limited("64 MiB") as group:
         done = group.run([*LOWTIDE, "profile", "--out", str(page), "--", *IDLE])
@@ -160,7 +160,7 @@ def test_report_is_drawn_in_a_container_of_the_size_of_the_job(limited: Any, tmp
     assert "</html>" in page.read_text()
 
 
-def test_recording_outlives_the_profiler(tmp_path: Path) -> None:
+def test_recording_survives_killed_profiler(tmp_path: Path) -> None:
     saved = tmp_path / "a.json"
     command = [*LOWTIDE, "profile", "--save", str(saved), "--", sys.executable, "-c", LEAK]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
@@ -182,7 +182,7 @@ def test_recording_outlives_the_profiler(tmp_path: Path) -> None:
     assert samples[-1]["heap"] > 30 * 2**20
 
 
-def test_report_without_a_file_finds_what_a_killed_profiler_left(tmp_path: Path) -> None:
+def test_report_without_file_uses_recording_of_killed_profiler(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [*LOWTIDE, "profile", "--", "sleep", "30"]
     with subprocess.Popen(command, env=environment) as run:
@@ -205,13 +205,13 @@ def test_report_without_a_file_finds_what_a_killed_profiler_left(tmp_path: Path)
     assert "no unfinished recording" in none.stderr
 
 
-def test_nothing_is_left_among_temporary_files(tmp_path: Path) -> None:
+def test_finished_profile_leaves_no_temporary_files(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([*LOWTIDE, "profile", "--", "true"], env=environment, check=True, capture_output=True)
     assert os.listdir(tmp_path) == []
 
 
-def test_watch_of_a_cgroup_sees_all_its_processes_and_who_is_killed(limited: Any) -> None:
+def test_watch_of_cgroup_reports_all_processes_and_kills(limited: Any) -> None:
     grow = "import time; kept = [bytearray(2**20) for _ in range(40)]; time.sleep(30)"
     leak = "import time; time.sleep(1.5)\n" + LEAK
     with limited("128 MiB") as group:
@@ -240,7 +240,7 @@ def test_watch_of_a_cgroup_sees_all_its_processes_and_who_is_killed(limited: Any
     assert "time.sleep(1.5)" in event["text"]
 
 
-def test_watch_of_a_cgroup_shows_what_belongs_to_no_process(limited: Any) -> None:
+def test_watch_of_cgroup_reports_memory_outside_processes(limited: Any) -> None:
     code = TMPFS.replace("300", "40") + "    print('ready', flush=True); time.sleep(30)"
     with limited("128 MiB") as group:
         with subprocess.Popen(group.command([sys.executable, "-c", code]), stdout=-1, text=True) as job:
@@ -265,7 +265,7 @@ print(done.stdout.splitlines()[0])
 """
 
 
-def test_watch_without_a_target_is_of_this_container(limited: Any) -> None:
+def test_watch_without_target_watches_own_container(limited: Any) -> None:
     with limited("256 MiB") as group:
         done = group.run([sys.executable, "-c", WATCHED])
         first = json.loads(done.stdout)

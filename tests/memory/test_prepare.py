@@ -43,7 +43,7 @@ def peak_of_processes(group: Any, command: list[str]) -> int:
     return sum(peaks.values())
 
 
-def test_the_peak_does_not_grow_with_the_input(tmp_path: Path, limited: Any) -> None:
+def test_peak_does_not_grow_with_input_size(tmp_path: Path, limited: Any) -> None:
     source, out = tmp_path / "web.jsonl", tmp_path / "out"
     command = [sys.executable, "-m", "lowtide.cli", "prepare", str(source), "-o", str(out), "--workers=2"]
     peaks = []

@@ -34,7 +34,7 @@ def profile(body: str, path: Path) -> tuple[Recording, Verdict]:
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_walk_through_a_memmap_grows_by_the_file(gib: Path, cold: bool) -> None:
+def test_walk_through_memmap_grows_by_file_size(gib: Path, cold: bool) -> None:
     if cold:
         drop_page_cache(gib)
     _, verdict = profile(programs.WALK_MEMMAP, gib)
@@ -69,7 +69,7 @@ def test_walk_through_lowtide_is_bounded(gib: Path, cold: bool) -> None:
         assert "page cache +" in verdict.line, "it is reported, and does not count as growth"
 
 
-def test_heap_leak_of_a_tenth_of_the_reads_grows(gib: Path) -> None:
+def test_heap_leak_of_one_tenth_of_reads_grows(gib: Path) -> None:
     _, verdict = profile(programs.LEAK, gib)
     assert verdict.grows
     assert verdict.cause == "heap"
@@ -78,7 +78,7 @@ def test_heap_leak_of_a_tenth_of_the_reads_grows(gib: Path) -> None:
     assert 0.09 <= verdict.per_read <= 0.11
 
 
-def test_four_workers_on_one_map_are_not_counted_four_times(gib: Path) -> None:
+def test_mapping_shared_by_four_workers_counts_once(gib: Path) -> None:
     recording, verdict = profile(programs.FOUR_WORKERS, gib)
     assert recording.most_processes == 5
     assert 0.95 * GIB < verdict.peak < 1.25 * GIB
@@ -93,7 +93,7 @@ def test_new_map_for_each_chunk_is_bounded(gib: Path) -> None:
     assert verdict.read > 0.8 * GIB, "what was unmapped between two looks is known from the device"
 
 
-def test_file_read_in_one_call_and_kept_is_not_small(gib: Path) -> None:
+def test_file_read_in_one_call_and_kept_counts_fully(gib: Path) -> None:
     """Loaded and then level, or read to the end of the run: it depends on how fast the device is."""
     drop_page_cache(gib)
     _, verdict = profile(programs.READ_AT_ONCE, gib)
@@ -154,7 +154,7 @@ def test_reads_of_children_without_wait_count(small: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_orphan_stays_in_the_tree(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_orphan_stays_in_process_tree(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     start = commands.start
 
     def start_and_wait(*arguments: Any) -> int:
@@ -177,7 +177,7 @@ def test_processes_left_running_are_listed() -> None:
     os.waitpid(pid, 0)
 
 
-def test_peak_between_looks_comes_from_the_kernel() -> None:
+def test_peak_between_samples_comes_from_kernel() -> None:
     """In a separate process: the kernel keeps one peak for all that a process ever started."""
     printed = output("""
         import sys
@@ -193,7 +193,7 @@ def test_peak_between_looks_comes_from_the_kernel() -> None:
     assert 256 * MIB < peak < 320 * MIB
 
 
-def test_command_that_ends_at_once_has_a_verdict() -> None:
+def test_command_that_ends_immediately_is_unclear() -> None:
     recording = profiler.record(["true"])
     verdict = judge(recording)
     assert recording.status == 0
@@ -215,7 +215,7 @@ def test_growing_heap_without_reads_grows_over_time() -> None:
     assert verdict.line.endswith("MiB per second, heap")
 
 
-def test_buffers_that_are_filled_once_are_bounded(small: Path) -> None:
+def test_buffers_filled_once_are_bounded(small: Path) -> None:
     body = (
         "ring = [np.ones(1 << 23, 'u1') for _ in range(8)]\nfd = os.open(path, os.O_RDONLY)\n"
         "for turn in range(6):\n"
@@ -275,7 +275,7 @@ def test_attaching_counts_later_reads_only(small: Path) -> None:
     [(2**22 + 1, "no process"), (2, "kernel thread")],
     ids=["none", "kernel thread"],
 )
-def test_attaching_to_no_process_raises(pid: int, message: str) -> None:
+def test_attaching_to_invalid_pid_raises(pid: int, message: str) -> None:
     if pid == 2 and not os.path.exists("/proc/2"):
         pytest.skip("a container shows no kernel threads")
     with pytest.raises(ProcessError, match=message):
@@ -293,7 +293,7 @@ def test_attaching_to_a_zombie_raises() -> None:
         os.waitpid(child, 0)
 
 
-def test_process_number_that_is_given_again_is_another_process() -> None:
+def test_reused_pid_is_another_process() -> None:
     """The folder of the first one is dead, whatever has its number now."""
     with subprocess.Popen(["sleep", "60"]) as first:
         tree = Tree(first.pid, pinned=True)
@@ -319,7 +319,7 @@ def test_process_number_that_is_given_again_is_another_process() -> None:
     tree.close()
 
 
-def test_program_that_changes_its_name_is_followed() -> None:
+def test_program_that_changes_its_name_is_still_recorded() -> None:
     """Brackets, spaces and newlines in a name are not fields of its status."""
     body = (
         "import ctypes, time\nctypes.CDLL(None).prctl(15, b') R 1 (x\\n', 0, 0, 0)\nkept = []\n"
@@ -330,7 +330,7 @@ def test_program_that_changes_its_name_is_followed() -> None:
     assert recording.points[-1].minor > 1000
 
 
-def test_process_of_another_user_counts_with_all_that_it_has() -> None:
+def test_process_of_another_user_counts_with_its_full_rss() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     printed = output("""
@@ -355,7 +355,7 @@ def test_process_of_another_user_counts_with_all_that_it_has() -> None:
     )
 
 
-def test_files_of_another_namespace_and_deleted_ones_have_sizes(small: Path, tmp_path: Path) -> None:
+def test_deleted_files_and_files_of_another_namespace_have_sizes(small: Path, tmp_path: Path) -> None:
     body = (
         "import mmap, os, sys\nname = sys.argv[2] + '/deleted'\n"
         "with open(name, 'wb') as f: f.write(bytes(2**22))\n"
@@ -377,7 +377,7 @@ def test_files_of_another_namespace_and_deleted_ones_have_sizes(small: Path, tmp
     assert 100 * MIB <= detail.data_size < 101 * MIB
 
 
-def test_files_in_memory_count_mapped_or_not(tmp_path: Path) -> None:
+def test_memory_files_count_whether_mapped_or_not(tmp_path: Path) -> None:
     body = (
         "import mmap, os\nname = '/dev/shm/lowtide-test-%d' % os.getpid()\n"
         "kept = open(name, 'w+b'); kept.write(bytes(3 * 2**20)); kept.flush()\n"
@@ -407,7 +407,7 @@ def test_files_in_memory_count_mapped_or_not(tmp_path: Path) -> None:
     assert after.memory_files[name] == 3 * MIB, "it was deleted, and is open"
 
 
-def test_profiler_stays_small_over_hours() -> None:
+def test_memory_of_profiler_is_bounded_over_hours() -> None:
     """Five hours of looks in a moment: workers that come and go, files that are mapped and deleted."""
     printed = output("""
         import os, resource, sys

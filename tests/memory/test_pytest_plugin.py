@@ -71,7 +71,7 @@ def test_kind_selects_the_gauge(pytester: pytest.Pytester, kind: str, passes: bo
     run(pytester, tests).assert_outcomes(passed=2 if passes else 1, failed=0 if passes else 1)
 
 
-def test_an_isolated_test_runs_in_a_fresh_process_with_its_fixtures(pytester: pytest.Pytester) -> None:
+def test_isolated_test_runs_in_new_process_with_its_fixtures(pytester: pytest.Pytester) -> None:
     tests = (
         f"""
 import tempfile
@@ -104,14 +104,14 @@ def test_skipped(): pytest.skip("not today")
     result.stdout.fnmatch_lines(["*not today*"])
 
 
-def test_killed_isolated_test_fails_with_the_signal(pytester: pytest.Pytester) -> None:
+def test_killed_isolated_test_fails_with_signal_name(pytester: pytest.Pytester) -> None:
     tests = "@pytest.mark.max_memory(LIMIT, isolate=True)\ndef test_it(): os.kill(os.getpid(), 9)\n"
     result = run(pytester, tests)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*the process of the isolated test was ended by SIGKILL*"])
 
 
-def test_failing_test_keeps_its_failure(pytester: pytest.Pytester) -> None:
+def test_failing_test_reports_its_own_failure(pytester: pytest.Pytester) -> None:
     result = run(
         pytester, "@pytest.mark.max_memory(LIMIT)\ndef test_it():\n    take(4000)\n    assert 1 == 2\n"
     )
@@ -136,7 +136,7 @@ def test_invalid_mark_fails_with_the_reason(pytester: pytest.Pytester, arguments
     result.stdout.fnmatch_lines([message])
 
 
-def test_the_mark_is_known_and_the_plugin_is_silent(pytester: pytest.Pytester) -> None:
+def test_marks_are_registered_and_unused_plugin_prints_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import sys\ndef test_it(): assert 'lowtide._memory.watch' not in sys.modules\n")
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)

@@ -56,7 +56,7 @@ def corpus(object_server: ObjectServer) -> str:
 
 
 @pytest.mark.parametrize(("order", "steps"), [("blocks", 4000), ("shuffle", 60)])
-def test_corpus_four_times_the_limit(
+def test_remote_corpus_of_four_times_the_limit_is_read(
     order: str, steps: int, corpus: str, object_server: ObjectServer, limited: Any
 ) -> None:
     assert SHARDS * SHARD == 4 * LIMIT

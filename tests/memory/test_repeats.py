@@ -23,7 +23,7 @@ def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResul
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
 
 
-def test_marks_over_repeats_tell_leaks_from_caches(pytester: pytest.Pytester) -> None:
+def test_leak_free_and_bounded_marks_distinguish_leaks_from_caches(pytester: pytest.Pytester) -> None:
     tests = """
 cache = {}
 @pytest.mark.leak_free
@@ -55,7 +55,7 @@ async def test_async(): held.append(take(0.5))
     ])  # fmt: skip
 
 
-def test_isolated_repeats_run_in_a_fresh_process(pytester: pytest.Pytester) -> None:
+def test_isolated_repeats_run_in_new_process(pytester: pytest.Pytester) -> None:
     tests = """
 here = os.environ.setdefault("HERE", str(os.getpid()))
 @pytest.mark.leak_free(isolate=True)
@@ -73,7 +73,7 @@ def test_wrong(): pass
     ])  # fmt: skip
 
 
-def test_bounded_repeats_until_enough_is_read(pytester: pytest.Pytester) -> None:
+def test_bounded_repeats_until_requested_bytes_are_read(pytester: pytest.Pytester) -> None:
     tests = """
 calls = []
 path = __file__ + ".bin"
@@ -99,7 +99,7 @@ def test_wrong_argument(): pass
     ])  # fmt: skip
 
 
-def test_default_limit_of_the_ini_file(pytester: pytest.Pytester) -> None:
+def test_ini_file_sets_default_limit(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nmax_memory = 32 MiB\n")
     tests = """
 def test_over(): take(64)
@@ -112,7 +112,7 @@ def test_mark_is_stronger(): take(64)
     result.stdout.fnmatch_lines(["*max_memory: the test added *the limit is 32.0 MiB*"])
 
 
-def test_children_count_where_asked(pytester: pytest.Pytester) -> None:
+def test_children_count_only_on_request(pytester: pytest.Pytester) -> None:
     tests = """
 def child():
     code = "import time; block = bytearray(b'x') * (96 << 20); time.sleep(0.7)"
@@ -125,7 +125,7 @@ def test_children(): child()
     run(pytester, tests).assert_outcomes(passed=1, failed=1)
 
 
-def test_freed_memory_that_malloc_keeps_does_not_hide_growth(pytester: pytest.Pytester) -> None:
+def test_memory_retained_by_malloc_does_not_hide_growth(pytester: pytest.Pytester) -> None:
     tests = """
 def test_before():
     small = [bytes(2000) for _ in range(40_000)]
@@ -153,7 +153,7 @@ def test_isolated(): take(80)
 
 
 @pytest.mark.parametrize("options", [[], ["-n2"]], ids=["alone", "xdist"])
-def test_report_lists_the_hungriest(pytester: pytest.Pytester, options: list[str]) -> None:
+def test_report_lists_tests_that_added_most_memory(pytester: pytest.Pytester, options: list[str]) -> None:
     result = run(pytester, REPORTED, "--memory-report=4", *options)
     result.assert_outcomes(passed=6)
     result.stdout.fnmatch_lines([

@@ -23,7 +23,7 @@ from tests.support.pages import touch
 MIB = 2**20
 
 
-def test_parts_add_up() -> None:
+def test_heap_mapped_and_shared_sum_to_rss() -> None:
     now = snapshot()
     assert now.pid == os.getpid()
     assert None not in (now.rss, now.heap, now.mapped, now.shared, now.peak)
@@ -107,14 +107,14 @@ def test_kernel_without_cachestat_uses_mincore(tmp_path: Path, monkeypatch: pyte
     assert pagecache._cachestat_missing
 
 
-def test_page_cache_of_empty_and_odd_files(tmp_path: Path) -> None:
+def test_page_cache_of_empty_and_partial_page_files(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "odd").write_bytes(b"x" * 5000)
     assert pagecache.resident(tmp_path / "empty") == (0, "fstat(2)")
     assert (pagecache.resident(tmp_path / "odd") or (0,))[0] == 8192
 
 
-def test_page_cache_of_a_folder_is_none(tmp_path: Path) -> None:
+def test_page_cache_of_directory_is_none(tmp_path: Path) -> None:
     assert pagecache.resident(tmp_path) is None
     assert snapshot(files=[tmp_path]).page_cache == {str(tmp_path): None}
 
@@ -168,7 +168,7 @@ def test_missing_proc_gives_none_with_a_reason() -> None:
     assert peak() is None
 
 
-def test_process_of_another_user_gives_none_never_zero() -> None:
+def test_process_of_another_user_gives_none_not_zero() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     script = (

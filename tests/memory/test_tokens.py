@@ -93,7 +93,7 @@ def measure(setup: str, work: str, **options: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("state", ["warm", "cold"])
 @pytest.mark.parametrize("cache", ["keep", "drop"])
-def test_2000_batches_take_the_buffers_in_flight(corpus: Path, cache: str, state: str) -> None:
+def test_peak_of_2000_batches_is_buffers_in_flight(corpus: Path, cache: str, state: str) -> None:
     if state == "cold":
         drop_page_cache(corpus / "train.bin")
     else:
@@ -103,30 +103,30 @@ def test_2000_batches_take_the_buffers_in_flight(corpus: Path, cache: str, state
 
 
 @pytest.mark.parametrize("order", ["random", "sequential"])
-def test_so_they_do_in_every_order(corpus: Path, order: str) -> None:
+def test_peak_is_buffers_in_flight_in_every_order(corpus: Path, order: str) -> None:
     result = measure(BATCHES, READ, path=corpus, batches={"order": order}, steps=2000)
     assert result["peak"] <= IN_FLIGHT + SLACK
 
 
-def test_blocks_take_their_shuffle_buffer_besides(corpus: Path) -> None:
+def test_blocks_order_adds_only_its_shuffle_buffer(corpus: Path) -> None:
     result = measure(BATCHES, READ, path=corpus, batches={"order": "blocks"}, steps=2000)
     assert result["peak"] <= IN_FLIGHT + BUFFER + MIB + SLACK
 
 
-def test_arrays_take_no_more_than_tensors(corpus: Path) -> None:
+def test_peak_of_numpy_batches_is_buffers_in_flight(corpus: Path) -> None:
     result = measure(BATCHES, READ, path=corpus, torch=False, steps=2000)
     assert result["peak"] <= IN_FLIGHT + SLACK
 
 
 @pytest.mark.parametrize("order", ["random", "shuffle"])
-def test_the_get_batch_for_nanogpt_is_flat_too(corpus: Path, order: str) -> None:
+def test_peak_of_nanogpt_get_batch_is_buffers_in_flight(corpus: Path, order: str) -> None:
     setup = "get_batch = lowtide.nanogpt.get_batch_for(o['path'], 1024, 64, order=o['order'])"
     work = "for _ in range(2000): get_batch('train')"
     result = measure(setup, work, path=corpus, order=order)
     assert result["peak"] <= IN_FLIGHT + SLACK
 
 
-def test_np_memmap_kept_open_is_not(corpus: Path) -> None:
+def test_open_np_memmap_grows_beyond_buffers_in_flight(corpus: Path) -> None:
     """The contrast that shows that the tests above could fail."""
     (corpus / "train.bin").read_bytes()
     setup = """
@@ -137,7 +137,7 @@ def test_np_memmap_kept_open_is_not(corpus: Path) -> None:
     assert measure(setup, work, path=str(corpus))["grown"] > 10 * (IN_FLIGHT + SLACK)
 
 
-def test_drop_leaves_nearly_no_page_cache(corpus: Path) -> None:
+def test_cache_drop_leaves_nearly_no_page_cache(corpus: Path) -> None:
     drop_page_cache(corpus / "train.bin")
     measure(BATCHES, READ, path=corpus, corpus={"cache": "drop"}, steps=2000)
     # A page may stay where two reads that were under way at once share it.
@@ -149,7 +149,7 @@ def test_drop_leaves_nearly_no_page_cache(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("lacks", [(), ("dontcache",)], ids=["dontcache", "fadvise"])
-def test_drop_leaves_nothing_of_several_shards_either(tmp_path: Path, lacks: tuple[str, ...]) -> None:
+def test_cache_drop_of_several_shards_leaves_no_page_cache(tmp_path: Path, lacks: tuple[str, ...]) -> None:
     paths = [tmp_path / f"shard_{number}.bin" for number in range(4)]
     for path in paths:
         np.arange(4 * MIB, dtype=np.uint32).astype(np.uint16).tofile(path)
@@ -165,7 +165,7 @@ def test_drop_leaves_nothing_of_several_shards_either(tmp_path: Path, lacks: tup
 
 @pytest.mark.parametrize("cache", ["keep", "drop"])
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
-def test_batches_come_in_a_container_smaller_than_the_corpus(
+def test_batches_fit_in_container_smaller_than_corpus(
     corpus: Path, limited: Any, order: str, cache: str
 ) -> None:
     drop_page_cache(corpus / "train.bin")
@@ -178,7 +178,7 @@ def test_batches_come_in_a_container_smaller_than_the_corpus(
     assert json.loads(done.stdout)["peak"] <= buffers + SLACK
 
 
-def test_the_first_batch_of_a_terabyte(tmp_path: Path) -> None:
+def test_first_batch_of_terabyte_corpus_peaks_at_buffers_in_flight(tmp_path: Path) -> None:
     with open(tmp_path / "train.bin", "wb") as file:
         file.truncate(10**12)
     result = measure("", BATCHES + READ, path=tmp_path, steps=1)
@@ -186,7 +186,7 @@ def test_the_first_batch_of_a_terabyte(tmp_path: Path) -> None:
     assert result["files"] <= 2
 
 
-def test_the_first_batches_of_ten_thousand_shards(tmp_path: Path) -> None:
+def test_batches_of_10000_shards_bound_memory_and_open_files(tmp_path: Path) -> None:
     for number in range(10_000):
         with open(tmp_path / f"shard_{number:05}.bin", "wb") as file:
             file.truncate(200_000)

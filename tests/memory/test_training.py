@@ -14,7 +14,7 @@ STEPS, SETTLED = 400, 50
 GIB = 2**30
 
 
-def test_memory_stays_flat_on_a_corpus_larger_than_the_container(tmp_path: Path, limited: Any) -> None:
+def test_training_memory_is_flat_on_corpus_larger_than_container(tmp_path: Path, limited: Any) -> None:
     """A corpus of 2 GiB, most of it a hole, in a container of 1 GiB: windows come from all of it."""
     rng = np.random.default_rng(0)
     for name, size in (("train", 2 * GIB), ("val", 2**16)):

@@ -57,7 +57,7 @@ def child() -> Iterator[subprocess.Popen]:
         {"include_children": True},
     ],
 )
-def test_function_gives_the_same_shape_and_figures(options: dict[str, Any]) -> None:
+def test_usage_of_function_matches_memory_profiler(options: dict[str, Any]) -> None:
     call = (work, (48,), {"seconds": 0.6})
     ours, reference = (usage(call, interval=0.05, **options) for usage in (memory_usage, theirs))
     assert shape(ours) == shape(reference)
@@ -75,7 +75,7 @@ def test_function_gives_the_same_shape_and_figures(options: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("options", [{}, {"timestamps": True}, {"max_usage": True}, {"timeout": 0.2},
                                      {"include_children": True}, {"backend": "psutil_uss"}])  # fmt: skip
-def test_process_gives_the_same_shape_and_figures(child: subprocess.Popen, options: dict[str, Any]) -> None:
+def test_usage_of_process_matches_memory_profiler(child: subprocess.Popen, options: dict[str, Any]) -> None:
     for process in (child.pid, -1, os.getpid()):
         ours, reference = (usage(process, interval=0.1, **options) for usage in (memory_usage, theirs))
         assert shape(ours) == shape(reference)
@@ -95,7 +95,7 @@ def test_popen_is_sampled_until_it_ends() -> None:
     assert max(results[0])[0] == pytest.approx(max(results[1])[0], abs=8)
 
 
-def test_stream_has_the_lines_of_mprof() -> None:
+def test_stream_has_mprof_lines() -> None:
     stream = io.StringIO()
     assert memory_usage(-1, interval=0.01, timeout=0.05, stream=stream) is None
     lines = stream.getvalue().splitlines()
@@ -103,7 +103,7 @@ def test_stream_has_the_lines_of_mprof() -> None:
     assert all(len(line.split()) == 3 and line.startswith("MEM ") for line in lines)
 
 
-def test_short_function_runs_once_and_has_its_true_peak() -> None:
+def test_short_function_runs_once_and_reports_true_peak() -> None:
     calls = []
     highest = memory_usage((lambda: calls.append(len(touch(64 * MIB)))), max_usage=True)
     assert len(calls) == 1

@@ -23,7 +23,7 @@ def data(gib: Path) -> Path:
 
 
 @pytest.mark.parametrize("program", truth.chosen(quick=True), ids=lambda program: program.name)
-def test_verdict_on_a_program_whose_memory_is_known(
+def test_verdict_matches_known_memory_of_program(
     program: truth.Program, data: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if not program.available():

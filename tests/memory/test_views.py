@@ -120,9 +120,9 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("feature", LIMITS)
-def test_memory_stays_small(grown: dict[str, Any], feature: str) -> None:
+def test_memory_of_each_feature_stays_below_its_limit(grown: dict[str, Any], feature: str) -> None:
     assert grown[feature] < LIMITS[feature] * MIB
 
 
-def test_every_feature_was_measured(grown: dict[str, Any]) -> None:
+def test_every_feature_is_measured(grown: dict[str, Any]) -> None:
     assert grown.keys() == LIMITS.keys()

@@ -30,7 +30,7 @@ def block(mib: int) -> mmap.mmap:
     return touch(mib * MIB)
 
 
-def test_block_within_its_budget_passes() -> None:
+def test_block_within_budget_passes() -> None:
     with lowtide.watch(budget="64 MiB") as w:
         held = block(16)
     assert 15 * MIB < (w.growth or 0) < 32 * MIB
@@ -39,7 +39,7 @@ def test_block_within_its_budget_passes() -> None:
     del held
 
 
-def test_block_over_its_budget_raises_with_the_numbers() -> None:
+def test_block_over_budget_raises_with_figures() -> None:
     with pytest.raises(MemoryError) as caught:
         with lowtide.watch(budget="64 MiB") as w:
             held = block(80)
@@ -64,7 +64,7 @@ def test_spike_between_samples_raises() -> None:
     assert "no sample was over" in w.explain()
 
 
-def test_budget_is_for_what_the_block_adds() -> None:
+def test_budget_applies_to_memory_added_by_block() -> None:
     held = block(64)
     with lowtide.watch(budget="32 MiB"):
         pass
@@ -140,7 +140,7 @@ def test_cgroup_counts_page_cache(limited: Any, tmp_path: Path) -> None:
     assert done.stdout.endswith("True\n")
 
 
-def test_strict_raises_at_once_and_interrupts_sleep() -> None:
+def test_strict_watch_raises_immediately_and_interrupts_sleep() -> None:
     started = time.monotonic()
     with pytest.raises(MemoryBudgetExceeded) as caught, lowtide.watch(budget="32 MiB", strict=True):
         held = block(64)  # noqa: F841 - held while the block sleeps
@@ -149,7 +149,7 @@ def test_strict_raises_at_once_and_interrupts_sleep() -> None:
     assert "resident memory reached 64" in str(caught.value)
 
 
-def test_strict_reaches_another_thread() -> None:
+def test_strict_watch_raises_in_another_thread() -> None:
     outcome: list[object] = []
 
     def work() -> None:
@@ -170,7 +170,7 @@ def test_strict_reaches_another_thread() -> None:
     assert "resident memory reached 64" in str(outcome[0])
 
 
-def test_strict_exception_that_was_caught_is_raised_at_the_end() -> None:
+def test_caught_strict_exception_is_raised_again_at_end_of_block() -> None:
     with pytest.raises(MemoryBudgetExceeded), lowtide.watch(budget="32 MiB", strict=True):
         try:
             held = block(64)  # noqa: F841 - held while the block sleeps
@@ -179,7 +179,7 @@ def test_strict_exception_that_was_caught_is_raised_at_the_end() -> None:
             pass
 
 
-def test_nested_watches_have_separate_numbers() -> None:
+def test_nested_watches_have_separate_figures() -> None:
     with lowtide.watch() as outer:
         block(64)
         with lowtide.watch("48 MiB") as inner:
@@ -188,21 +188,21 @@ def test_nested_watches_have_separate_numbers() -> None:
     assert (outer.growth or 0) > 60 * MIB
 
 
-def test_outer_strict_watch_interrupts_an_inner_one() -> None:
+def test_outer_strict_watch_interrupts_inner_watch() -> None:
     outer, inner = lowtide.watch("32 MiB", strict=True), lowtide.watch("1 GiB")
     with pytest.raises(MemoryBudgetExceeded, match=r"budget is 32\.0 MiB"), outer, inner:
         held = block(64)  # noqa: F841 - held while the block sleeps
         time.sleep(20)
 
 
-def test_error_of_the_block_is_kept_with_the_numbers_as_a_note() -> None:
+def test_error_of_block_is_kept_with_figures_as_note() -> None:
     with pytest.raises(ZeroDivisionError) as caught, lowtide.watch("32 MiB"):
         block(64)
         _ = 1 / 0
     assert "resident memory reached 6" in "".join(caught.value.__notes__)
 
 
-def test_decorated_function_is_watched_at_every_call() -> None:
+def test_decorated_function_is_watched_on_every_call() -> None:
     @lowtide.watch("32 MiB")
     def take(mib: int) -> int:
         """Docs stay."""
@@ -215,7 +215,7 @@ def test_decorated_function_is_watched_at_every_call() -> None:
     assert take.__doc__ == "Docs stay."
 
 
-def test_decorated_coroutine_is_watched_to_its_end() -> None:
+def test_decorated_coroutine_is_watched_until_it_ends() -> None:
     @lowtide.watch("32 MiB")
     async def take() -> None:
         await asyncio.sleep(0)
@@ -225,7 +225,7 @@ def test_decorated_coroutine_is_watched_to_its_end() -> None:
         asyncio.run(take())
 
 
-def test_call_that_holds_the_interpreter_is_sampled() -> None:
+def test_call_that_holds_gil_is_sampled() -> None:
     """``sorted`` of one long list never releases the interpreter, and samples continue."""
     numbers = list(range(600_000))[::-1] * 4
     with lowtide.watch(interval=0.005) as w:
@@ -274,7 +274,7 @@ def test_missing_proc_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         pass
 
 
-def test_killed_sampler_leaves_the_true_peak() -> None:
+def test_true_peak_survives_killed_sampler() -> None:
     with pytest.raises(MemoryBudgetExceeded), lowtide.watch("32 MiB") as w:
         victim = helper.helper()
         os.kill(victim.pid, signal.SIGKILL)
@@ -285,7 +285,7 @@ def test_killed_sampler_leaves_the_true_peak() -> None:
     assert w.samples
 
 
-def test_forked_child_leaves_the_block_and_watches() -> None:
+def test_forked_child_can_leave_block_and_watch_again() -> None:
     script = (
         "import lowtide, os, sys, time\n"
         "with lowtide.watch('64 MiB') as w:\n"

@@ -63,10 +63,10 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return result
 
 
-def test_rows_in_a_list_are_copied_as_workers_read_them(grown: dict[str, int]) -> None:
+def test_rows_in_list_are_copied_when_workers_read_them(grown: dict[str, int]) -> None:
     # Each of the lists and of their numbers counts its references in the page that holds it.
     assert grown["list"] > ROWS * WIDTH * 24
 
 
-def test_an_array_dataset_stays_flat_in_workers(grown: dict[str, int]) -> None:
+def test_array_dataset_stays_flat_in_workers(grown: dict[str, int]) -> None:
     assert grown["array"] < 8 * MIB

@@ -67,6 +67,6 @@ def test_memory_and_unwritten_pages_stay_small(tmp_path: Path, how: str) -> None
     assert result["unwritten"] <= 32 * MIB
 
 
-def test_np_memmap_does_not(tmp_path: Path) -> None:
+def test_np_memmap_writes_exceed_limit(tmp_path: Path) -> None:
     result = _run(tmp_path / "x.npy", "memmap")
     assert result["peak"] > 0.8 * SIZE

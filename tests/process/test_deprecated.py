@@ -8,7 +8,7 @@ from lowtide import _deprecated
 from tests.support.process import output
 
 
-def test_every_old_path_gives_the_moved_module_and_a_warning() -> None:
+def test_old_paths_give_moved_module_with_warning() -> None:
     code = """
         import importlib, sys, warnings
         import lowtide
@@ -37,7 +37,7 @@ def test_every_old_path_gives_the_moved_module_and_a_warning() -> None:
         ("from lowtide.prefetch import Prefetcher", "it is not a part of the public interface"),
     ],
 )
-def test_warning_names_the_public_place(old: str, message: str) -> None:
+def test_warning_has_public_name(old: str, message: str) -> None:
     code = f"""
         import warnings
         with warnings.catch_warnings(record=True) as caught:

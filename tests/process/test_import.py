@@ -14,13 +14,13 @@ def modules_after(code: str) -> set[str]:
     return set(output(f"{code}\nimport sys; print(*sys.modules)").split())
 
 
-def test_importing_brings_nothing_heavy() -> None:
+def test_import_loads_nothing_heavy() -> None:
     loaded = modules_after("import lowtide")
     assert not loaded & HEAVY
     assert "numpy" not in loaded
 
 
-def test_opening_and_reading_bring_nothing_heavy(tmp_path: object) -> None:
+def test_opening_and_reading_load_nothing_heavy(tmp_path: object) -> None:
     code = f"""
 import numpy as np, lowtide
 np.save({str(tmp_path)!r} + "/a.npy", np.arange(10000).reshape(100, 100))

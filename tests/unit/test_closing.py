@@ -18,27 +18,27 @@ class Door(Closing):
             raise ValueError("closed")
 
 
-def test_the_end_of_the_block_closes() -> None:
+def test_end_of_block_closes() -> None:
     with Door() as door:
         assert door.is_open
     assert not door.is_open
 
 
-def test_an_error_closes_and_is_raised() -> None:
+def test_error_in_block_closes_and_is_raised() -> None:
     door = Door()
     with pytest.raises(KeyError), door:
         raise KeyError
     assert not door.is_open
 
 
-def test_a_closed_object_cannot_be_entered() -> None:
+def test_closed_object_cannot_be_entered() -> None:
     door = Door()
     door.close()
     with pytest.raises(ValueError, match="closed"), door:
         pass
 
 
-def test_an_object_without_a_check_can_be_entered_again() -> None:
+def test_object_without_check_can_be_reentered() -> None:
     class Gate(Closing):
         def close(self) -> None:
             pass

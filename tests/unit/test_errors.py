@@ -104,7 +104,7 @@ def test_member_error_shows_its_message_without_quotes() -> None:
     assert str(errors.MemberError("x.npz: no array 'y'")) == "x.npz: no array 'y'"
 
 
-def test_a_path_longer_than_any_file_has_is_cut() -> None:
+def test_overlong_path_is_shortened_in_message() -> None:
     error = errors.reading("x" * 100_000, FileNotFoundError(errno.ENOENT, ""))
     assert len(str(error)) < 400
     assert "(100000 characters)" in str(error)

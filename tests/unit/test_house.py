@@ -14,7 +14,7 @@ MOST_FRAMES = {"tokens": 15, "chunks in order": 9, "shuffled chunks": 18}
 
 
 @pytest.mark.parametrize("kind", MOST_FRAMES)
-def test_few_frames_from_next_to_the_system_call(kind: str, tmp_path: Path) -> None:
+def test_frames_from_next_to_system_call_are_bounded(kind: str, tmp_path: Path) -> None:
     call = house.frames(house.streams(tmp_path)[kind])
     assert call.name in ("preadv", "io_submit")
     assert len(call.functions) <= MOST_FRAMES[kind], " < ".join(call.functions)

@@ -13,7 +13,7 @@ MATRIX = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_every_claim_has_a_job() -> None:
+def test_every_classifier_has_a_job() -> None:
     jobs = MATRIX["matrix"](ROOT / "pyproject.toml")
     assert jobs == [
         {"runner": "ubuntu-latest", "python": "3.11"},
@@ -23,7 +23,7 @@ def test_every_claim_has_a_job() -> None:
     assert PROJECT["requires-python"] == f">={jobs[0]['python']}"
 
 
-def test_another_system_gets_jobs(tmp_path: Path) -> None:
+def test_macos_classifier_gets_a_job(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nclassifiers = ["Operating System :: MacOS", "Programming Language :: Python :: 3.14"]\n'
     )

@@ -52,13 +52,13 @@ def test_every_small_n_is_permuted(start: int) -> None:
 
 
 @pytest.mark.parametrize("n", [4095, 4096, 4097, 4098, 5000, 6561, 2**14, 99_991, 300_000])
-def test_around_the_border_between_table_and_network(n: int) -> None:
+def test_permutations_around_table_limit_are_valid(n: int) -> None:
     for seed in range(3):
         assert_permutation(Shuffled(n, seed), n)
 
 
 @given(n=st.integers(0, 9000), seed=seeds, data=st.data())
-def test_any_part_is_that_part_of_the_whole(n: int, seed: int, data: st.DataObject) -> None:
+def test_part_of_order_matches_full_order(n: int, seed: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n))
     stop = data.draw(st.integers(start, n))
     for order in (Sequential(n), Shuffled(n, seed), BlockShuffled(n, 7, 5, seed)):
@@ -72,7 +72,7 @@ def test_any_part_is_that_part_of_the_whole(n: int, seed: int, data: st.DataObje
 
 @pytest.mark.parametrize("n", LARGE)
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**64])
-def test_large_permutations_are_right_in_spots(n: int, seed: int) -> None:
+def test_large_permutations_are_valid_in_samples(n: int, seed: int) -> None:
     order = Shuffled(n, seed)
     for start in {0, n // 3, n // 2, n - 2000}:
         rows = order(start, start + 2000)
@@ -140,11 +140,11 @@ def test_golden_values_never_change() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint64])
-def test_numpy_integers_are_seeds_too(kind: type) -> None:
+def test_numpy_integer_seeds_match_python_integers(kind: type) -> None:
     assert (Shuffled(5000, kind(5))(0, 100) == Shuffled(5000, 5)(0, 100)).all()
 
 
-def test_seeds_of_any_size_and_sign_differ() -> None:
+def test_seeds_of_any_size_and_sign_give_different_orders() -> None:
     some = [0, 1, -1, 2, -2, 2**63, 2**64, 2**64 + 1, -(2**64), 2**128, 10**30, 3 * 2**64]
     for n in (100, 10**6):
         firsts = {tuple(Shuffled(n, seed)(0, 10).tolist()) for seed in some}
@@ -182,7 +182,7 @@ def positions(n: int, seed_count: int, cells: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_where_a_row_comes_does_not_depend_on_where_it_lies(n: int) -> None:
+def test_place_in_order_is_independent_of_row(n: int) -> None:
     counts = positions(n, 40, 20)
     rows = np.diff(np.ceil(np.arange(21) * n / 20))
     expected = 40 * rows[:, None] * rows[None, :] / n
@@ -193,7 +193,7 @@ def test_where_a_row_comes_does_not_depend_on_where_it_lies(n: int) -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("lag", [1, 2, 3, 64, 101])
-def test_rows_do_not_foretell_the_ones_after_them(n: int, lag: int) -> None:
+def test_rows_at_fixed_lag_are_uncorrelated(n: int, lag: int) -> None:
     correlations = []
     for seed in range(20):
         rows = shuffled(n, seed).astype(float)
@@ -203,7 +203,7 @@ def test_rows_do_not_foretell_the_ones_after_them(n: int, lag: int) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_low_and_high_digits_do_not_foretell_each_other(n: int) -> None:
+def test_low_and_high_digits_are_independent(n: int) -> None:
     """Feistel networks with too few rounds leak one half of the place into one half of the row."""
     side = math.isqrt(n - 1) + 1
     worst = 0.0
@@ -236,7 +236,7 @@ def test_differences_of_neighbours_do_not_repeat(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_fixed_points_and_kept_neighbours_are_as_rare_as_chance(n: int) -> None:
+def test_fixed_points_and_kept_neighbours_match_chance(n: int) -> None:
     fixed = kept = 0
     for seed in range(60):
         rows = Shuffled(n, seed)(0, n)
@@ -248,7 +248,7 @@ def test_fixed_points_and_kept_neighbours_are_as_rare_as_chance(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_runs_are_as_long_as_chance_makes_them(n: int) -> None:
+def test_number_of_runs_matches_chance(n: int) -> None:
     """Wald and Wolfowitz: how often the order crosses the middle of the file."""
     deviations = []
     for seed in range(20):
@@ -263,14 +263,14 @@ def test_runs_are_as_long_as_chance_makes_them(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_rows_travel_as_far_as_chance_sends_them(n: int) -> None:
+def test_row_distances_match_chance(n: int) -> None:
     distances = [np.abs(shuffled(n, seed) - np.arange(n)).mean() / n for seed in range(30)]
     # Mean 1/3; the standard deviation of the mean of one permutation is sqrt(2/45 / n).
     assert abs(np.mean(distances) - 1 / 3) < 5 * math.sqrt(2 / 45 / n / 30)
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_seeds_have_nothing_in_common(n: int) -> None:
+def test_orders_of_different_seeds_are_uncorrelated(n: int) -> None:
     some = [shuffled(n, seed) for seed in [*range(12), -1, 2**64, 2**64 + 1]]
     agree = sum(int((a == b).sum()) for i, a in enumerate(some) for b in some[:i])
     pairs = len(some) * (len(some) - 1) // 2
@@ -280,12 +280,12 @@ def test_seeds_have_nothing_in_common(n: int) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_poor_permutation_would_be_noticed(rounds: int) -> None:
+def test_statistical_tests_detect_too_few_rounds(rounds: int) -> None:
     noticed = []
     with mock.patch.object(orders, "_ROUNDS", rounds):
         for test in (
-            test_where_a_row_comes_does_not_depend_on_where_it_lies,
-            test_low_and_high_digits_do_not_foretell_each_other,
+            test_place_in_order_is_independent_of_row,
+            test_low_and_high_digits_are_independent,
             test_differences_of_neighbours_do_not_repeat,
         ):
             try:
@@ -304,14 +304,14 @@ def test_blocks_give_every_row_once(n: int, block: int, window: int, seed: int) 
 
 
 @given(n=st.integers(1, 9000), block=st.integers(1, 200), window=st.integers(1, 20), seed=seeds)
-def test_rows_at_some_places_are_those_in_order(n: int, block: int, window: int, seed: int) -> None:
+def test_at_matches_full_order(n: int, block: int, window: int, seed: int) -> None:
     places = np.random.default_rng(n).integers(0, n, 50)
     for order in (Shuffled(n, seed), BlockShuffled(n, block, window, seed)):
         assert (order.at(places) == order(0, n)[places]).all()
 
 
 @given(n=st.integers(1, 3000), block=st.integers(1, 200), window=st.integers(1, 20), seed=seeds)
-def test_a_window_is_what_its_runs_say(n: int, block: int, window: int, seed: int) -> None:
+def test_window_runs_cover_rows_of_window(n: int, block: int, window: int, seed: int) -> None:
     order = BlockShuffled(n, block, window, seed)
     place = number = 0
     while place < n:
@@ -326,7 +326,7 @@ def test_a_window_is_what_its_runs_say(n: int, block: int, window: int, seed: in
         place, number = last, number + 1
 
 
-def test_blocks_are_mixed_within_their_window_and_across_the_file() -> None:
+def test_blocks_are_mixed_within_windows_and_across_file() -> None:
     n, block, window = 100_000, 100, 16
     order = BlockShuffled(n, block, window, 1)
     rows = order(0, n)
@@ -343,7 +343,7 @@ def test_blocks_are_mixed_within_their_window_and_across_the_file() -> None:
     block=st.integers(1, 300),
     places=st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 500)), max_size=8),
 )
-def test_kept_order_is_the_order(n: int, block: int, places: list[tuple[int, int]]) -> None:
+def test_kept_order_matches_order(n: int, block: int, places: list[tuple[int, int]]) -> None:
     order = Shuffled(n, 3)
     kept = Kept(order, block)
     for start, count in places:
@@ -361,5 +361,5 @@ def test_kept_order_is_computed_once_for_many_small_parts() -> None:
 
 
 @given(st.integers(0, 2**66))
-def test_one_integer_is_mixed_as_an_array_of_them(value: int) -> None:
+def test_mix_one_matches_mix_of_array(value: int) -> None:
     assert orders.mix_one(value) == int(orders.mix(np.array([value % 2**64], np.uint64))[0])

@@ -69,7 +69,7 @@ def test_no_rank_under_a_launcher_warns(tmp_path: Path) -> None:
         pytest.param({}, (2, 2), "rank must be below world_size, got rank 2 of 2", id="too large"),
     ],
 )
-def test_ranks_that_make_no_sense(
+def test_invalid_ranks_raise(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], arguments: Any, message: str
 ) -> None:
     for name in ("RANK", "WORLD_SIZE"):

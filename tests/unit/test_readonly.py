@@ -53,7 +53,7 @@ def test_no_public_name_can_be_assigned_or_deleted(things: dict[str, Any], kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_name_that_does_not_exist_is_refused(things: dict[str, Any], kind: str) -> None:
+def test_assigning_unknown_attribute_raises(things: dict[str, Any], kind: str) -> None:
     with pytest.raises(AttributeError, match="shpae does not exist"):
         things[kind].shpae = 5
 
@@ -72,12 +72,14 @@ def test_a_name_that_does_not_exist_is_refused(things: dict[str, Any], kind: str
         ("writer", "rows", "other arguments"),
     ],
 )
-def test_the_error_says_what_to_do(things: dict[str, Any], kind: str, name: str, remedy: str) -> None:
+def test_read_only_attribute_error_has_remedy(
+    things: dict[str, Any], kind: str, name: str, remedy: str
+) -> None:
     with pytest.raises(AttributeError, match=remedy):
         setattr(things[kind], name, 5)
 
 
-def test_rows_are_right_after_a_refused_assignment(things: dict[str, Any]) -> None:
+def test_failed_assignment_does_not_change_rows(things: dict[str, Any]) -> None:
     array = things["array"]
     with pytest.raises(AttributeError):
         array.shape = (3, 4)
@@ -86,7 +88,7 @@ def test_rows_are_right_after_a_refused_assignment(things: dict[str, Any]) -> No
     assert array[1].tolist() == [3, 4, 5]
 
 
-def test_weights_that_were_given_out_do_not_change_the_mixture(things: dict[str, Any]) -> None:
+def test_modifying_returned_weights_does_not_change_mixture(things: dict[str, Any]) -> None:
     mixture = things["mixture"]
     mixture.weights[0]["a"] = mixture.weights[0]["b"] = 5
     assert mixture.weights == {0: {"a": 1}}

@@ -38,13 +38,13 @@ def test_size_with_a_unit_is_parsed(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "MiB", "1 PiB", "-1", "1e3", "1,5 k", "64 Mi B", "0x10", "1.2.3 k", "."]
 )
-def test_what_is_not_understood_is_named(text: str) -> None:
+def test_invalid_size_error_quotes_text(text: str) -> None:
     with pytest.raises(ArgumentError, match="is not understood") as caught:
         parse_size(text)
     assert repr(text) in str(caught.value)
 
 
-def test_a_negative_size_is_refused() -> None:
+def test_negative_size_raises() -> None:
     with pytest.raises(ArgumentError, match="-5"):
         parse_size(-5)
 
@@ -56,15 +56,15 @@ def test_whole_bytes_are_exact(size: int) -> None:
 
 
 @given(st.integers(0, 2**50))
-def test_what_is_shown_can_be_read_back(size: int) -> None:
+def test_formatted_size_can_be_parsed(size: int) -> None:
     assert abs(parse_size(format_size(size)) - size) <= max(1, size) * 0.051
 
 
 @pytest.mark.parametrize("value", [True, False, np.True_, 1.0, "1", None])
-def test_other_values_than_integers_are_refused(value: object) -> None:
+def test_non_integer_values_raise(value: object) -> None:
     with pytest.raises(ArgumentError, match="rows must be an integer, got"):
         whole("rows", value)
 
 
-def test_integers_of_numpy_become_pythons() -> None:
+def test_numpy_integers_become_python_integers() -> None:
     assert type(whole("rows", np.uint16(5), least=1)) is int

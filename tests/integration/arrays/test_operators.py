@@ -17,7 +17,7 @@ from lowtide.errors import BudgetError
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_torch_loads_an_array_in_one_go(tmp_path: Path, order: Any) -> None:
+def test_torch_tensor_loads_array_in_few_reads(tmp_path: Path, order: Any) -> None:
     expected = np.asarray(np.random.default_rng(0).random((500, 20), np.float32), order=order)
     np.save(tmp_path / "a.npy", expected)
     with lowtide.open(tmp_path / "a.npy") as array:
@@ -36,7 +36,7 @@ def test_torch_loads_an_array_in_one_go(tmp_path: Path, order: Any) -> None:
                 torch.tensor(array)
 
 
-def test_a_loader_reads_a_batch_at_once(tmp_path: Path) -> None:
+def test_data_loader_batch_is_one_read(tmp_path: Path) -> None:
     expected = np.arange(60, dtype=np.float32).reshape(20, 3)
     np.save(tmp_path / "a.npy", expected)
     with lowtide.open(tmp_path / "a.npy") as array:

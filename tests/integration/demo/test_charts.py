@@ -23,7 +23,7 @@ def lines(draw: charts.Draw) -> dict[str, list[tuple[float, float]]]:
     return {line.get_label(): [(x, y) for x, y in line.get_xydata()] for line in axes.get_lines()}
 
 
-def test_two_curves_have_every_sample_in_their_unit() -> None:
+def test_two_curves_plot_every_sample_in_mib() -> None:
     walks = story().walks
     curves = lines(charts.two_curves(walks, 512 * MIB))
     assert list(curves) == [
@@ -36,7 +36,7 @@ def test_two_curves_have_every_sample_in_their_unit() -> None:
         assert points == [(x / MIB, y / MIB) for x, y in walk.figures["samples"]]
 
 
-def test_long_runs_have_few_points_with_the_first_and_last() -> None:
+def test_long_runs_are_thinned_keeping_first_and_last_point() -> None:
     steps = metrics(10_001)
     points = lines(charts.loss(steps))["training"]
     assert len(points) <= 250
@@ -47,7 +47,7 @@ def test_long_runs_have_few_points_with_the_first_and_last() -> None:
 
 
 @pytest.mark.parametrize("standalone", [True, False])
-def test_svg_fetches_nothing_and_has_no_fixed_colours(standalone: bool) -> None:
+def test_svg_has_no_external_references_or_fixed_colours(standalone: bool) -> None:
     text = charts.svg(charts.two_curves(story().walks, 512 * MIB), 720, 380, standalone=standalone)
     root = ElementTree.fromstring(text)
     assert root.attrib["aria-label"] == "Memory of a pass over 512.0 MiB"
@@ -60,7 +60,7 @@ def test_svg_fetches_nothing_and_has_no_fixed_colours(standalone: bool) -> None:
     assert {"MiB read", "MiB resident"} <= texts, "text stays text"
 
 
-def test_picture_of_the_readme_is_such_a_chart() -> None:
+def test_readme_image_is_two_curves_chart() -> None:
     path = Path(__file__).parents[3] / "docs" / "images" / "two-curves.svg"
     root = ElementTree.fromstring(path.read_text())
     assert root.attrib["aria-label"] == "Memory of a pass over 1.0 GiB"

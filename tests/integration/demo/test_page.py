@@ -28,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_page_is_small_runs_nothing_and_fetches_nothing(report: Path) -> None:
+def test_page_is_small_without_scripts_or_external_references(report: Path) -> None:
     text = report.read_text()
     assert report.stat().st_size < 300_000
     assert "default-src 'none'" in text
@@ -68,7 +68,7 @@ def test_page_has_the_figures(trained: Path) -> None:
         assert part in text, part
 
 
-def test_without_training_the_page_says_what_to_install(tmp_path: Path) -> None:
+def test_page_without_training_has_install_command(tmp_path: Path) -> None:
     page.save(str(tmp_path / "quick.html"), story(trained=False))
     text = (tmp_path / "quick.html").read_text()
     assert "pip install 'lowtide[gpt]'" in text
@@ -82,7 +82,7 @@ def test_incomplete_walk_is_marked(tmp_path: Path) -> None:
     assert "0.67 (stopped)" in (tmp_path / "x.html").read_text()
 
 
-def test_figures_as_json(tmp_path: Path) -> None:
+def test_figures_are_json_serialisable(tmp_path: Path) -> None:
     figures = json.loads(json.dumps(story().to_json()))
     assert [(walk["reader"], walk["shuffled"], walk["peak"]) for walk in figures["walks"]][1] == (
         "lowtide", False, 4 * 2**20,
@@ -112,7 +112,7 @@ _HEIGHTS = (
 
 
 @pytest.mark.parametrize(("width", "shown", "hidden"), [(360, "narrow", "wide"), (1100, "wide", "narrow")])
-def test_page_in_a_browser(report: Path, width: int, shown: str, hidden: str) -> None:
+def test_page_renders_in_browser_without_errors(report: Path, width: int, shown: str, hidden: str) -> None:
     with Browser(width, 900) as browser:
         for theme in ("light", "dark"):
             browser.open(report.as_uri(), theme)
@@ -142,7 +142,7 @@ def test_both_themes_have_different_colours(trained: Path) -> None:
     assert len(set(seen[0])) == len(set(seen[1])) == 4
 
 
-def test_without_matplotlib_the_curves_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_are_text_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "available", lambda: False)
     page.save(str(tmp_path / "x.html"), story())
     text = (tmp_path / "x.html").read_text()

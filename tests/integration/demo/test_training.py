@@ -12,7 +12,7 @@ from lowtide.errors import MissingExtraError
 
 
 @pytest.mark.parametrize("name", ["torch", "tokenizers"])
-def test_missing_package_is_reported_with_both_remedies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_has_both_remedies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training.require()
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=rf"{name}.*pip install 'lowtide\[gpt\]'.*--quick"):
@@ -22,7 +22,7 @@ def test_missing_package_is_reported_with_both_remedies(name: str, monkeypatch: 
 @pytest.mark.parametrize(
     ("speed", "n_layer", "batch_size"), [(1.0, 4, 8), (2.0, 4, 4), (3.5, 3, 4), (1e9, 2, 4)]
 )
-def test_model_is_as_large_as_the_machine_allows(speed: float, n_layer: int, batch_size: int) -> None:
+def test_model_size_fits_machine_speed(speed: float, n_layer: int, batch_size: int) -> None:
     """On a machine on which a step of the largest model takes ``speed`` times the limit of 69 ms."""
 
     def step_seconds(settings: Settings) -> float:
@@ -39,13 +39,13 @@ def test_step_time_is_measured() -> None:
     assert 0 < training._step_seconds(resolve({"data": "-", "device": "cpu", **tiny})) < 1
 
 
-def test_the_settings_are_complete_and_agree() -> None:
+def test_demo_settings_are_valid() -> None:
     settings = resolve({"data": "corpus", "device": "cpu", **training.SETTINGS})
     assert settings.max_minutes == 1.0
     assert settings.preset == "modern"
 
 
-def test_a_run_that_was_asked_to_end_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signalled_training_interrupts_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     from lowtide import gpt
 
     outcome = gpt.Outcome(3, "signal", None, None, None, 2)

@@ -36,7 +36,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def test_reads_what_torch_load_reads(path: str) -> None:
+def test_load_matches_torch_load(path: str) -> None:
     shared = torch.arange(10.0)
     content = {
         "plain": [1, -1, 2**40, 2**70, 1.5, "ü", None, True, False, (), (1,), (1, 2, 3, 4), {}],
@@ -79,13 +79,13 @@ def with_pickle(path: str, data: bytes, **members: bytes) -> str:
     [os.mkdir, bytearray(3), {1, 2}, b"bytes", 1j, torch.device("cpu"), torch.float32],
     ids=lambda value: type(value).__name__,
 )
-def test_other_objects_are_refused(value: Any, path: str) -> None:
+def test_unsupported_objects_raise(value: Any, path: str) -> None:
     torch.save({"value": value}, path)
     with pytest.raises(FormatError, match="something other than tensors and plain values"):
         archive.load(path)
 
 
-def test_huge_allocation_is_refused(path: str) -> None:
+def test_huge_bytearray_in_pickle_raises(path: str) -> None:
     # torch.load(weights_only=True) makes it: bytearray is one of the functions that it trusts.
     with_pickle(path, b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (2**34).to_bytes(5, "little") + b"\x85R.")
     with pytest.raises(FormatError, match=re.escape("(GLOBAL 'builtins bytearray' at byte 2)")):
@@ -170,7 +170,7 @@ def test_huge_zip_directory_raises_without_allocating(path: str) -> None:
     peak.close()
 
 
-def test_other_files_raise(path: str, tmp_path: Path) -> None:
+def test_foreign_zip_and_folder_raise(path: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as zip_file:
         zip_file.writestr("x.npy", b"")
     with pytest.raises(FormatError, match=r"is a zip, but not a file that torch\.save wrote"):

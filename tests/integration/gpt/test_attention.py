@@ -42,7 +42,7 @@ def documents(kind: type[Documents], marks: Any) -> Documents:
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=7, max_size=7), min_size=1, max_size=4), st.data())
-def test_document_by_document_equals_the_mask(marks: list[list[int]], data: st.DataObject) -> None:
+def test_split_attention_matches_masked_attention(marks: list[list[int]], data: st.DataObject) -> None:
     shape = (len(marks), 2, 7, 4)
     torch.manual_seed(data.draw(st.integers(0, 99)))
     results = []
@@ -58,7 +58,7 @@ def test_document_by_document_equals_the_mask(marks: list[list[int]], data: st.D
 
 @pytest.mark.parametrize("variant", ["modern", "nanogpt"])
 @pytest.mark.parametrize("kind", [Documents, Split])
-def test_each_document_is_as_if_alone(variant: str, kind: type[Documents]) -> None:
+def test_document_logits_match_document_alone(variant: str, kind: type[Documents]) -> None:
     gpt, x = model(variant), tokens(2, 12)
     marks = np.zeros((2, 12), np.int32)
     marks[0, 5] = marks[0, 9] = marks[1, 1] = 1
@@ -68,7 +68,7 @@ def test_each_document_is_as_if_alone(variant: str, kind: type[Documents]) -> No
         torch.testing.assert_close(logits[row : row + 1, start:stop], alone, atol=2e-5, rtol=1e-4)
 
 
-def test_the_kernel_gets_the_borders_and_half_precision() -> None:
+def test_varlen_kernel_gets_borders_and_half_precision() -> None:
     marks = np.zeros((3, 8), np.int32)
     marks[0, 3] = marks[2, 7] = 1
     q, k, v = (torch.randn(3, 2, 8, 4) for _ in range(3))
@@ -86,7 +86,7 @@ def test_the_kernel_gets_the_borders_and_half_precision() -> None:
         assert torch.equal(documents(Varlen, marks).attend(some[0], some[1], some[2], dropout), expected)
 
 
-def test_the_way_depends_on_device_and_length() -> None:
+def test_implementation_depends_on_length_and_compile() -> None:
     def kind(length: int, compiled: bool = False) -> type:
         ids = torch.zeros(2, length, dtype=torch.int32)
         borders = np.arange(3, dtype=np.int32) * length
@@ -97,12 +97,12 @@ def test_the_way_depends_on_device_and_length() -> None:
     assert kind(256, compiled=True) is Documents
 
 
-def test_a_device_without_the_kernel_uses_masks() -> None:
+def test_varlen_kernel_is_unavailable_on_cpu() -> None:
     has_varlen.cache_clear()
     assert not has_varlen(torch.device("cpu"))
 
 
-def test_a_kernel_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_kernel_with_wrong_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for kernel, agrees in ((reference_kernel, True), (lambda q, *_, **__: q, False)):
         monkeypatch.setattr(attention.Varlen, "kernel", staticmethod(kernel))
         has_varlen.cache_clear()
@@ -111,5 +111,5 @@ def test_a_kernel_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_kernel_of_the_gpu_equals_the_mask() -> None:
+def test_gpu_kernel_matches_mask() -> None:
     assert has_varlen(torch.device("cuda", 0))

@@ -38,7 +38,7 @@ def tiktoken() -> Any:
     "make", [lambda: tokenizers.make("byte"), lambda: CharTokenizer(set(TEXT)), bpe, tiktoken],
     ids=["byte", "char", "bpe", "tiktoken"],
 )  # fmt: skip
-def test_tokens_have_as_many_bytes_as_their_text(make: Any) -> None:
+def test_token_bytes_sum_to_text_length(make: Any) -> None:
     tokenizer = make()
     lengths = token_bytes(tokenizer.to_json().encode())
     assert lengths is not None
@@ -80,7 +80,7 @@ def test_sentencepiece_tokens_count_spaces_and_bytes() -> None:
         b"[" * 10_000,
     ],
 )
-def test_a_file_that_says_nothing_of_bytes_has_none(content: bytes) -> None:
+def test_unsupported_tokenizer_file_has_no_token_bytes(content: bytes) -> None:
     assert token_bytes(content) is None
 
 
@@ -96,7 +96,7 @@ def test_special_and_ignored_targets_do_not_count() -> None:
     assert count == 7
 
 
-def test_runs_on_the_same_text_can_be_compared(tmp_path: Path) -> None:
+def test_val_bpb_is_loss_per_byte_for_any_tokenizer(tmp_path: Path) -> None:
     """Of an untrained model every tokenizer costs the logarithm of its vocabulary per token."""
     (tmp_path / "text.txt").write_text(TEXT * 40)
     for name in ("byte", "bpe:300"):
@@ -115,7 +115,7 @@ def test_runs_on_the_same_text_can_be_compared(tmp_path: Path) -> None:
         assert outcome.val_bpb == pytest.approx(expected, rel=0.02)
 
 
-def test_without_a_tokenizer_there_are_no_bytes(tmp_path: Path) -> None:
+def test_val_bpb_is_none_without_tokenizer(tmp_path: Path) -> None:
     np.arange(500, dtype=np.uint16).tofile(tmp_path / "train.bin")
     np.arange(100, dtype=np.uint16).tofile(tmp_path / "val.bin")
     outcome = train(tmp_path / "run", data=str(tmp_path), vocab_size=500, **{**TINY, "max_iters": 1})

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint.pt")
 
 
-def test_saved_checkpoint_loads_the_same(path: str) -> None:
+def test_checkpoint_round_trip(path: str) -> None:
     saved = example()
     saved.save(path)
     loaded = checkpoint.load(path)
@@ -76,7 +76,7 @@ def test_code_in_checkpoint_is_not_run(path: str, tmp_path: Path) -> None:
     assert not (tmp_path / "attacked").exists()
 
 
-def test_other_pytorch_files_raise(path: str) -> None:
+def test_invalid_or_missing_checkpoint_raises(path: str) -> None:
     torch.save({"model": {}}, path)
     with pytest.raises(FormatError, match="is a PyTorch file, but not a checkpoint of lowtide train"):
         checkpoint.load(path)
@@ -168,7 +168,7 @@ def _saved_deep(content: dict[str, Any], path: str) -> bytes:
     return buffer.getvalue()
 
 
-def test_weights_that_share_bytes_raise(path: str) -> None:
+def test_weights_sharing_storage_raise(path: str) -> None:
     example(n_layer=4, n_embd=64).save(path)
     content = torch.load(path, weights_only=True)
     whole = content["model"]["blocks.0.feed_forward.up.weight"].flatten()

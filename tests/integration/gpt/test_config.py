@@ -19,7 +19,7 @@ from lowtide.errors import ArgumentError, FormatError, NotFoundError
 GIVEN = {"data": "corpus", "device": "cpu"}
 
 
-def test_names_of_nanogpt() -> None:
+def test_settings_include_nanogpt_names() -> None:
     names = (
         "n_layer n_head n_embd length batch_size max_iters learning_rate warmup_iters lr_decay_iters "
         "min_lr beta1 beta2 weight_decay grad_clip gradient_accumulation_steps eval_interval eval_iters "
@@ -107,7 +107,7 @@ def test_invalid_values_raise(given: dict[str, Any], message: str) -> None:
         resolve({**GIVEN, **given})
 
 
-def test_errors_contain_the_file(tmp_path: Path) -> None:
+def test_config_file_errors_contain_path(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     for text, message in (
         ("n_embed = 3", r"no setting 'n_embed' in .*run\.toml; did you mean n_embd"),
@@ -141,7 +141,7 @@ def test_block_size_is_a_deprecated_alias(tmp_path: Path) -> None:
         assert settings.block_size == 32  # type: ignore[attr-defined]
 
 
-def test_muon_dtype_is_measured_given_or_that_of_version_0_1() -> None:
+def test_muon_dtype_default_override_and_upgrade() -> None:
     settings = resolve({**GIVEN, "preset": "modern"})
     assert settings.muon_dtype == fastest_dtype("cpu")
     assert resolve({**GIVEN, "muon_dtype": "bfloat16"}).muon_dtype == "bfloat16"
@@ -158,12 +158,12 @@ class TestResuming:
         assert resolve({}, base=self.base) == self.base
         assert resolve({"n_layer": 2}, base=self.base) == self.base
 
-    def test_changeable_settings(self) -> None:
+    def test_changeable_settings_are_applied(self) -> None:
         settings = resolve({"max_iters": 9000, "data": "elsewhere"}, base=self.base)
         assert (settings.max_iters, settings.data) == (9000, "elsewhere")
         assert settings.lr_decay_iters == self.base.lr_decay_iters == 2000
 
-    def test_other_changes_raise(self, tmp_path: Path) -> None:
+    def test_unchangeable_settings_raise(self, tmp_path: Path) -> None:
         (tmp_path / "run.toml").write_text("learning_rate = 0.5")
         with pytest.raises(ArgumentError) as caught:
             resolve({"n_layer": 3}, str(tmp_path / "run.toml"), base=self.base)
@@ -180,7 +180,7 @@ class TestResuming:
         }  # fmt: skip
 
 
-def test_initial_weights_decide_the_sizes() -> None:
+def test_sizes_come_from_initial_weights() -> None:
     weights = {"n_layer": 7, "n_head": 2, "n_embd": 32}
     assert resolve(GIVEN, weights=weights).n_layer == 7
     with pytest.raises(ArgumentError, match="n_layer is 3, but the weights of --init have 7"):

@@ -53,7 +53,7 @@ def loaded(transformers: Any, folder: Path) -> Any:
         ("nanogpt", {"qk_norm": True, "activation": "gelu"}),
     ],
 )
-def test_logits_are_those_of_lowtide(
+def test_exported_logits_match_lowtide(
     variant: str, changes: dict[str, Any], tmp_path: Path, transformers: Any
 ) -> None:
     gpt = model(variant, vocab_size=257, **changes)
@@ -69,7 +69,7 @@ def test_logits_are_those_of_lowtide(
     assert sum(one.numel() for one in theirs.parameters()) >= sum(one.numel() for one in gpt.parameters())
 
 
-def test_positions_that_restart_separate_documents(tmp_path: Path, transformers: Any) -> None:
+def test_restarting_position_ids_separate_documents(tmp_path: Path, transformers: Any) -> None:
     gpt = model(vocab_size=257)
     export(run_of(tmp_path / "run", gpt), tmp_path / "out")
     theirs, x = loaded(transformers, tmp_path / "out"), ids(2, 16)
@@ -82,7 +82,7 @@ def test_positions_that_restart_separate_documents(tmp_path: Path, transformers:
             torch.testing.assert_close(logits[row, start:stop], alone, atol=2e-5, rtol=1e-4)
 
 
-def test_generation_with_and_without_a_cache_and_with_padding(tmp_path: Path, transformers: Any) -> None:
+def test_generation_matches_with_cache_and_padding(tmp_path: Path, transformers: Any) -> None:
     gpt = model(vocab_size=257)
     export(run_of(tmp_path / "run", gpt), tmp_path / "out")
     theirs = loaded(transformers, tmp_path / "out")
@@ -106,7 +106,7 @@ def test_generation_with_and_without_a_cache_and_with_padding(tmp_path: Path, tr
     assert texts[1, 4:].tolist() == list(generate(gpt, short[0].tolist(), max_new_tokens=8, temperature=0))
 
 
-def test_loss_and_a_step_of_fine_tuning(tmp_path: Path, transformers: Any) -> None:
+def test_exported_model_can_be_fine_tuned(tmp_path: Path, transformers: Any) -> None:
     gpt = model(vocab_size=257)
     export(run_of(tmp_path / "run", gpt), tmp_path / "out")
     theirs = loaded(transformers, tmp_path / "out").train()
@@ -124,7 +124,7 @@ def test_loss_and_a_step_of_fine_tuning(tmp_path: Path, transformers: Any) -> No
     assert torch.equal(again.head.weight, theirs.head.weight)
 
 
-def test_tokenizer_and_end_of_text_go_along(tmp_path: Path, transformers: Any) -> None:
+def test_export_includes_tokenizer_and_eos(tmp_path: Path, transformers: Any) -> None:
     for variant in ("modern", "nanogpt"):
         out = tmp_path / f"out-{variant}"
         export(run_of(tmp_path / variant, model(variant, vocab_size=257)), out)
@@ -134,13 +134,13 @@ def test_tokenizer_and_end_of_text_go_along(tmp_path: Path, transformers: Any) -
     assert json.loads((tmp_path / "out-nanogpt" / "config.json").read_text())["model_type"] == "gpt2"
 
 
-def test_nothing_of_lowtide_is_needed_to_load(tmp_path: Path) -> None:
+def test_exported_code_does_not_import_lowtide(tmp_path: Path) -> None:
     export(run_of(tmp_path / "run", model(vocab_size=257)), tmp_path / "out")
     code = (tmp_path / "out" / "modeling_lowtide.py").read_text()
     assert not [line for line in code.splitlines() if "import" in line.split() and "lowtide" in line]
 
 
-def test_folder_with_files_is_refused(tmp_path: Path) -> None:
+def test_export_to_non_empty_folder_raises(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", model(vocab_size=257))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()

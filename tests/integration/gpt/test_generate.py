@@ -51,7 +51,7 @@ def test_same_seed_gives_the_same_text() -> None:
     assert tokens_of(gpt, [1], seed=1, max_new_tokens=20) != tokens_of(gpt, [1], seed=2, max_new_tokens=20)
 
 
-def test_stops_before_the_stop_token() -> None:
+def test_generation_stops_before_stop_token() -> None:
     gpt = model()
     tokens = tokens_of(gpt, [1], max_new_tokens=30)
     end = tokens[12]
@@ -59,7 +59,7 @@ def test_stops_before_the_stop_token() -> None:
     assert tokens_of(gpt, [1], max_new_tokens=0) == []
 
 
-def test_tokens_are_lazy() -> None:
+def test_tokens_are_generated_lazily() -> None:
     tokens = generate(model(), [1], max_new_tokens=10**9)
     assert all(0 <= next(tokens) < 50 for _ in range(3))
 
@@ -74,7 +74,7 @@ def test_tokens_follow_their_probabilities() -> None:
     torch.testing.assert_close(torch.bincount(drawn, minlength=50) / 600, probabilities, atol=0.08, rtol=0)
 
 
-def test_top_k_and_top_p() -> None:
+def test_top_k_and_top_p_restrict_tokens() -> None:
     scores = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
     kept = [
         (None, None, [0, 1, 2, 3]),
@@ -94,7 +94,7 @@ def test_top_k_and_top_p() -> None:
         assert torch.equal(restricted[expected], scores[expected])
 
 
-def test_top_k_with_equal_scores() -> None:
+def test_top_k_keeps_k_of_equal_scores() -> None:
     assert restrict(torch.zeros(10), 4, None).isfinite().sum() == 4
 
 

@@ -44,7 +44,7 @@ def scores(theirs: Any, tokens: torch.Tensor) -> torch.Tensor:
     [{}, {"activation_function": "gelu"}, {"tie_word_embeddings": False}, {"n_inner": 96}],
     ids=lambda changed: next(iter(changed), "as it is"),
 )
-def test_loads_what_transformers_saved(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_saved_transformers_model_loads(changed: dict[str, Any], tmp_path: Path) -> None:
     theirs = small_gpt2(**changed)
     theirs.save_pretrained(tmp_path / "gpt2")
     ours = from_gpt2(tmp_path / "gpt2")
@@ -55,7 +55,7 @@ def test_loads_what_transformers_saved(changed: dict[str, Any], tmp_path: Path) 
     assert from_gpt2(tmp_path / "gpt2", dropout=0.1).config.dropout == 0.1
 
 
-def test_sharded_weights(tmp_path: Path) -> None:
+def test_sharded_weights_load(tmp_path: Path) -> None:
     theirs = small_gpt2()
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
@@ -157,7 +157,7 @@ def test_killed_export_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_models_raise(name: str, value: Any, message: str, tmp_path: Path) -> None:
+def test_unsupported_model_config_raises(name: str, value: Any, message: str, tmp_path: Path) -> None:
     small_gpt2().save_pretrained(tmp_path)
     record = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**record, name: value}))
@@ -239,7 +239,7 @@ def test_invalid_index_raises(index: str, tmp_path: Path) -> None:
         from_gpt2(tmp_path)
 
 
-def test_name_is_looked_up_in_the_cache_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_name_is_looked_up_in_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the Hub's client lays its cache out, with no network."""
     from huggingface_hub import constants
 

@@ -37,7 +37,7 @@ def tuned(base: Path, out: Path, **changes: Any) -> checkpoint.Checkpoint:
     return checkpoint.load(str(out / checkpoint.LAST))
 
 
-def test_weights_are_those_of_the_run(base: Path, tmp_path: Path) -> None:
+def test_init_loads_weights_of_run(base: Path, tmp_path: Path) -> None:
     saved = tuned(base, tmp_path / "fine", learning_rate=0.0, min_lr=0.0)
     expected = load_model(base / "run").state_dict()
     assert all(torch.equal(saved.model[name], expected[name]) for name in expected)
@@ -46,14 +46,14 @@ def test_weights_are_those_of_the_run(base: Path, tmp_path: Path) -> None:
     assert saved.settings.init == str(base / "run")
 
 
-def test_loss_starts_where_the_run_ended(base: Path, tmp_path: Path) -> None:
+def test_initial_loss_is_below_fresh_run(base: Path, tmp_path: Path) -> None:
     tuned(base, tmp_path / "fine", data=str(base / "corpus"))
     fresh = tmp_path / "fresh"
     train(fresh, data=str(base / "corpus"), **{**TINY, "max_iters": 1, "eval_interval": 0})
     assert losses(tmp_path / "fine")[0] < losses(fresh)[0] - 0.01
 
 
-def test_last_checkpoint_and_other_settings(base: Path, tmp_path: Path) -> None:
+def test_init_from_checkpoint_with_changed_settings(base: Path, tmp_path: Path) -> None:
     """Rotary positions are computed: the windows of the new run may be longer."""
     last = base / "run" / "checkpoint.pt"
     saved = tuned(base, tmp_path / "fine", init=str(last), length=16, dropout=0.25, optimiser="adamw")
@@ -63,7 +63,7 @@ def test_last_checkpoint_and_other_settings(base: Path, tmp_path: Path) -> None:
     assert "".join(sample(tmp_path / "fine", "the", max_new_tokens=4)).startswith("the")
 
 
-def test_preset_is_that_of_the_run(base: Path, tmp_path: Path) -> None:
+def test_init_inherits_preset_of_run(base: Path, tmp_path: Path) -> None:
     train(tmp_path / "old", data=str(base / "corpus"), **{**TINY, "preset": "nanogpt", "eval_interval": 0})
     settings = tuned(base, tmp_path / "fine", init=str(tmp_path / "old")).settings
     assert (settings.preset, settings.optimiser, settings.positions) == ("nanogpt", "adamw", "learned")
@@ -71,13 +71,13 @@ def test_preset_is_that_of_the_run(base: Path, tmp_path: Path) -> None:
         tuned(base, tmp_path / "long", init=str(tmp_path / "old"), length=16)
 
 
-def test_same_command_line_resumes(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_with_auto_resume_continues(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(base)
     tuned(base, tmp_path / "fine", init="run", resume="auto")
     assert tuned(base, tmp_path / "fine", init="run", resume="auto", max_iters=3).step == 3
 
 
-def test_tokens_without_a_tokenizer_keep_that_of_the_run(base: Path, tmp_path: Path) -> None:
+def test_data_without_tokenizer_keeps_tokenizer_of_run(base: Path, tmp_path: Path) -> None:
     np.zeros(500, np.uint16).tofile(tmp_path / "train.bin")
     np.zeros(100, np.uint16).tofile(tmp_path / "val.bin")
     outcome = train(
@@ -90,7 +90,7 @@ def test_tokens_without_a_tokenizer_keep_that_of_the_run(base: Path, tmp_path: P
     )
 
 
-def test_another_tokenizer_is_refused_with_the_remedy(base: Path, tmp_path: Path) -> None:
+def test_tokenizer_mismatch_error_has_remedy(base: Path, tmp_path: Path) -> None:
     lowtide.prepare(base / "text.txt", tmp_path / "bytes", tokenizer="byte", val_fraction=0.2)
     with pytest.raises(ArgumentError, match=r"more ids than the weights of --init know .* of .*run"):
         tuned(base, tmp_path / "fine", data=str(tmp_path / "bytes"))
@@ -101,7 +101,7 @@ def test_another_tokenizer_is_refused_with_the_remedy(base: Path, tmp_path: Path
     assert not (tmp_path / "fine").exists()
 
 
-def test_other_sources_are_refused(base: Path, tmp_path: Path) -> None:
+def test_missing_or_mismatched_init_raises(base: Path, tmp_path: Path) -> None:
     with pytest.raises(LowtideError, match="pass that of a run, one that save_pretrained"):
         tuned(base, tmp_path / "fine", init="./nowhere")
     with pytest.raises(ArgumentError, match="n_layer is 7, but the weights of --init have 1"):

@@ -37,7 +37,7 @@ def resumed(out: Path, **changes: Any) -> Outcome:
     return train(resolve(changes, base=saved.settings), str(out), saved=saved)
 
 
-def test_run_learns_and_writes_its_folder(data: Path, tmp_path: Path) -> None:
+def test_run_reduces_loss_and_writes_folder(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     outcome = train(tiny(data, max_iters=60, eval_interval=20), str(out))
     assert sorted(os.listdir(out)) == [
@@ -95,7 +95,7 @@ def test_accumulation_equals_one_batch(data: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "together"), rel=1e-4)
 
 
-def test_losses_depend_on_the_seed_alone(data: Path, tmp_path: Path) -> None:
+def test_losses_depend_only_on_seed(data: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train(tiny(data, seed=seed, max_iters=3), str(tmp_path / name))
     assert losses(tmp_path / "a") == losses(tmp_path / "b") != losses(tmp_path / "c")
@@ -170,7 +170,7 @@ class TestEnds:
             train(tiny(data, memory_budget=budget), str(tmp_path / "run"))
         assert checkpoint.load(str(tmp_path / "run" / "checkpoint.pt")).step == 1
 
-    def test_the_memory_budget_as_a_warning(
+    def test_exceeded_memory_budget_can_warn(
         self, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         budget = str(proc.status().rss // 2)
@@ -249,7 +249,7 @@ class TestBadInput:
         assert not (tmp_path / "run" / "best.pt").exists()
         assert len(losses(tmp_path / "run")) == 12
 
-    def test_single_file_has_no_validation_split(self, data: Path, tmp_path: Path) -> None:
+    def test_single_file_without_validation_split_raises(self, data: Path, tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match=r"has a single split.*--eval-interval 0"):
             self.run(tiny(data / "train.bin"), tmp_path)
 
@@ -287,7 +287,7 @@ class TestBadInput:
 
 
 class TestCompile:
-    def test_failure_falls_back_with_a_message(
+    def test_compile_failure_falls_back_with_message(
         self,
         data: Path,
         tmp_path: Path,
@@ -306,7 +306,7 @@ class TestCompile:
         assert message in capsys.readouterr().out
         assert len(losses(tmp_path / "run")) == 2
 
-    def test_checkpoints_are_of_the_bare_model(
+    def test_checkpoints_hold_uncompiled_model(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         used = []
@@ -340,7 +340,7 @@ def test_bfloat16_trains(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
-def test_memory_that_a_step_frees_is_kept_for_the_next() -> None:
+def test_freed_memory_is_reused_by_next_step() -> None:
     keep_heap()
 
     def page_faults() -> int:
@@ -366,7 +366,7 @@ class TestTargetsThatCount:
         return folder
 
     @pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential", "documents", "packed"])
-    def test_mask_is_read_at_the_places_of_the_tokens(self, data: Path, tmp_path: Path, order: str) -> None:
+    def test_loss_mask_is_aligned_with_tokens(self, data: Path, tmp_path: Path, order: str) -> None:
         """Of a mask that says which ids count, exactly the targets with these ids do."""
         for name in ("train", "val"):
             (tmp_path / f"{name}.bin").write_bytes((np.fromfile(data / f"{name}.bin", "u2") % 2).tobytes())
@@ -388,7 +388,7 @@ class TestTargetsThatCount:
             assert all(torch.equal(one.y, y) for one, y in zip(source.next(), expected, strict=True))
             source.close()
 
-    def test_loss_is_the_mean_over_what_counts(self, data: Path, tmp_path: Path) -> None:
+    def test_loss_is_mean_over_unmasked_targets(self, data: Path, tmp_path: Path) -> None:
         """However micro-batches share the targets; a mask of ones is none."""
         ones = self.masks(tmp_path / "ones", data, [1])
         some = self.masks(tmp_path / "some", data, [1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0])
@@ -407,13 +407,13 @@ class TestTargetsThatCount:
         val = {name: lines(tmp_path / f"run-{name}")[-1]["val_loss"] for name in runs}
         assert val["ones"] == val["plain"] != val["some"]
 
-    def test_a_step_without_any_target_changes_no_gradient(self, data: Path, tmp_path: Path) -> None:
+    def test_step_without_targets_has_zero_loss(self, data: Path, tmp_path: Path) -> None:
         zeros = self.masks(tmp_path / "zeros", data, [0])
         settings = tiny(data, max_iters=2, eval_interval=0, weight_decay=0.0, loss_mask=str(zeros))
         train(settings, str(tmp_path / "run"))
         assert losses(tmp_path / "run") == [0.0, 0.0]
 
-    def test_borders_do_not_count(self, data: Path) -> None:
+    def test_border_targets_are_ignored(self, data: Path) -> None:
         """The token that follows an end of text is not predicted, with and without a mask of documents."""
         for document_mask in (False, True):
             with Ranks("cpu") as ranks:
@@ -426,7 +426,7 @@ class TestTargetsThatCount:
                     assert (micro.documents is not None) == document_mask
                 source.close()
 
-    def test_wrong_masks_are_refused(self, data: Path, tmp_path: Path) -> None:
+    def test_invalid_loss_mask_raises(self, data: Path, tmp_path: Path) -> None:
         twos = self.masks(tmp_path / "twos", data, [2])
         np.ones(7, np.uint8).tofile(tmp_path / "short.bin")
         for path, problem in (
@@ -438,7 +438,7 @@ class TestTargetsThatCount:
                 Data(settings, ranks)
 
 
-def test_documents_of_micro_batches(data: Path) -> None:
+def test_micro_batches_have_documents_of_their_rows(data: Path) -> None:
     """Each micro-batch has the documents of its rows."""
     settings = tiny(data, eos=0, document_mask=True, length=200, batch_size=2, gradient_accumulation_steps=2)
     with Ranks("cpu") as ranks:
@@ -455,7 +455,7 @@ def test_documents_of_micro_batches(data: Path) -> None:
         source.close()
 
 
-def test_training_by_documents_is_training_with_a_mask(
+def test_split_attention_trains_like_masked_attention(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With learned positions, dropout off, several documents in each window; the evaluation too."""

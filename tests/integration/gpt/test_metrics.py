@@ -32,7 +32,7 @@ def steps(path: Path) -> list[int]:
     return [line["step"] for line in metrics.read(path)]
 
 
-def test_line_has_all_fields_and_digits(tmp_path: Path) -> None:
+def test_line_has_all_fields_at_full_precision(tmp_path: Path) -> None:
     written(tmp_path / "metrics.jsonl", 1)
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert set(line) >= {
@@ -114,7 +114,7 @@ def test_new_run_starts_an_empty_file(tmp_path: Path) -> None:
 
 
 class TestPicture:
-    def test_is_a_png(self, tmp_path: Path) -> None:
+    def test_plot_is_png(self, tmp_path: Path) -> None:
         written(tmp_path / "metrics.jsonl", 30)
         plot.draw(str(tmp_path / "metrics.jsonl"), str(tmp_path / "training.png"), budget=2**30)
         assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")

@@ -37,7 +37,7 @@ def test_attention_reaches_earlier_tokens(variant: str) -> None:
 
 
 @variants
-def test_documents_are_separate(variant: str) -> None:
+def test_attention_does_not_cross_documents(variant: str) -> None:
     gpt, tokens = model(variant), ids(2, 9)
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 9])
     masked = gpt(tokens, documents=documents)[0]
@@ -75,7 +75,7 @@ def test_cache_gives_the_same_logits(variant: str) -> None:
         gpt(tokens[:, :1], cache=cache)
 
 
-def test_documents_and_a_cache_exclude_each_other() -> None:
+def test_documents_with_cache_raise() -> None:
     gpt, tokens = model(), ids(1, 4)
     cache = Cache(gpt)
     gpt(tokens, cache=cache)
@@ -118,7 +118,7 @@ def test_zero_init_makes_blocks_the_identity() -> None:
         ("relu2", lambda x: x.clamp(min=0) ** 2),
     ],
 )
-def test_activation_is_the_function_it_names(activation: str, expected: Any) -> None:
+def test_activation_matches_reference(activation: str, expected: Any) -> None:
     part: Any = model("nanogpt", activation=activation).blocks[0].feed_forward
     x = torch.randn(3, 16)
     torch.testing.assert_close(part(x), expected(x @ part.up.weight.T) @ part.down.weight.T)
@@ -146,7 +146,7 @@ def test_qk_norm_ignores_the_scale_of_queries_and_keys(variant: str) -> None:
     torch.testing.assert_close(gpt(tokens)[0], before, atol=1e-3, rtol=1e-3)
 
 
-def test_dropout_is_for_training_only() -> None:
+def test_dropout_applies_only_in_training() -> None:
     gpt, tokens = model(dropout=0.5), ids(2, 8)
     assert torch.equal(gpt(tokens)[0], gpt(tokens)[0])
     gpt.train()

@@ -46,7 +46,7 @@ def test_adamw_decays_matrices_only() -> None:
     assert all(group["lr"] == 1e-2 for group in adamw.param_groups)
 
 
-def test_muon_takes_the_matrices_of_the_blocks() -> None:
+def test_muon_optimises_block_matrices_only() -> None:
     gpt = model("modern")
     adamw, muon = optimiser(gpt, "muon").parts
     matrices = set().union(*(names(gpt, group) for group in muon.param_groups))
@@ -65,7 +65,7 @@ def orthogonal(stacks: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Ten
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_factors_bring_all_singular_values_near_one(dtype: torch.dtype) -> None:
+def test_orthogonal_gives_singular_values_near_one(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     shapes = (3, 24, 24), (3, 24, 60), (3, 60, 24)
     values = torch.logspace(0, -2, 24) * torch.tensor([1e-6, 1.0, 1e4])[:, None]
@@ -103,7 +103,7 @@ def test_muon_agrees_with_torch() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_loss_falls(name: str, tied: bool) -> None:
+def test_optimiser_reduces_loss(name: str, tied: bool) -> None:
     gpt = model("modern", tied=tied)
     tokens = ids(2, 8)
     instance = optimiser(gpt, name, 2e-3)
@@ -151,7 +151,7 @@ def test_learning_rate_is_scaled_per_group() -> None:
         lambda part: part.update(state=[]),
     ],
 )
-def test_other_state_raises(name: str, damage: Any) -> None:
+def test_damaged_state_raises(name: str, damage: Any) -> None:
     gpt = model("modern")
     instance = optimiser(gpt, name)
     train(gpt, instance, range(2))

@@ -29,7 +29,9 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int, metrics: Metrics, budget:
 
 @pytest.mark.parametrize("budget", [None, 2 * 2**30])
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-def test_bar_keeps_the_step_and_fits(monkeypatch: pytest.MonkeyPatch, width: int, budget: int | None) -> None:
+def test_progress_bar_fits_width_and_shows_step(
+    monkeypatch: pytest.MonkeyPatch, width: int, budget: int | None
+) -> None:
     (line, *_) = shown(monkeypatch, width, STEP, budget)
     assert line.startswith(" 426/2000 ")
     assert "loss 5.0196" in line
@@ -43,7 +45,7 @@ def test_bar_keeps_the_step_and_fits(monkeypatch: pytest.MonkeyPatch, width: int
 
 
 @pytest.mark.parametrize("width", [50, 80, 200])
-def test_line_of_an_evaluation_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_evaluation_line_fits_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     metrics = Metrics(2000, 1.5, 1.6, 1e-3, 10**6, 25_025.0, 0.2, 76.8, 334.7, val_bpb=2.308)
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, color_system=None, legacy_windows=False)
@@ -55,5 +57,5 @@ def test_line_of_an_evaluation_fits(monkeypatch: pytest.MonkeyPatch, width: int)
 
 
 @pytest.mark.parametrize("seconds", [(3725.0, "1:02:05"), (59.4, "0:59")])
-def test_format_of_the_time_left(seconds: tuple[float, str]) -> None:
+def test_remaining_time_format(seconds: tuple[float, str]) -> None:
     assert _clock(seconds[0]) == seconds[1]

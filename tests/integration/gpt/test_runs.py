@@ -75,7 +75,7 @@ def test_killed_and_resumed_run_is_exact(data: Path, whole: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_saves_first_and_shows_how_to_resume(
+def test_signal_saves_checkpoint_and_prints_resume_command(
     data: Path, tmp_path: Path, number: int, status: int
 ) -> None:
     out = tmp_path / "run"
@@ -112,7 +112,7 @@ def test_full_disk_keeps_the_last_checkpoint(data: Path, tmp_path: Path) -> None
     assert not [name for name in os.listdir(out) if "partial" in name]
 
 
-def test_two_ranks_give_the_losses_of_one(data: Path, tmp_path: Path) -> None:
+def test_two_ranks_match_losses_of_one(data: Path, tmp_path: Path) -> None:
     alone, two = tmp_path / "alone", tmp_path / "two"
     options = {**OPTIONS, "dropout": 0.0, "gradient_accumulation_steps": 2, "max_iters": 15}
     assert run(alone, data=data, **options).returncode == 0
@@ -123,7 +123,7 @@ def test_two_ranks_give_the_losses_of_one(data: Path, tmp_path: Path) -> None:
     assert [line["tokens"] for line in lines(two)] == [line["tokens"] for line in lines(alone)]
 
 
-def test_resume_on_another_number_of_ranks(data: Path, tmp_path: Path) -> None:
+def test_resume_with_different_rank_count_matches(data: Path, tmp_path: Path) -> None:
     """One micro-batch of five windows, on one rank, then on two, with three and two of them."""
     alone, parts = tmp_path / "alone", tmp_path / "parts"
     options = {**OPTIONS, "dropout": 0.0, "batch_size": 5, "eval_interval": 0, "lr_decay_iters": 14}

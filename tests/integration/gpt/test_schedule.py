@@ -18,7 +18,7 @@ def settings_for(schedule: str) -> Settings:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-def test_linear_warmup_and_constant_end(schedule: str) -> None:
+def test_schedule_has_linear_warmup_and_constant_end(schedule: str) -> None:
     settings = settings_for(schedule)
     assert [learning_rate(settings, step) for step in range(10)] == pytest.approx(
         [(step + 1) / 11 for step in range(10)]
@@ -40,6 +40,6 @@ def test_wsd_is_flat_and_then_decays() -> None:
     assert learning_rate(settings, 109) == pytest.approx(0.145)
 
 
-def test_without_warmup_starts_at_the_top() -> None:
+def test_learning_rate_without_warmup_starts_at_peak() -> None:
     settings = resolve({"data": "c", "device": "cpu", "warmup_iters": 0, "learning_rate": 1.0})
     assert learning_rate(settings, 0) == 1.0

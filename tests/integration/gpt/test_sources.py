@@ -41,19 +41,19 @@ def test_several_plain_paths_are_one_corpus() -> None:
 
 
 @pytest.mark.parametrize("data", [["web:0.7=a", "b"], ["web:0.7=a", "web:0.3=b"]])
-def test_unclear_mixtures_are_refused(data: list[str]) -> None:
+def test_ambiguous_mixture_raises(data: list[str]) -> None:
     with pytest.raises(ArgumentError, match="data: "):
         parse(data)
 
 
-def test_corpora_of_different_tokenizers_are_not_mixed(tmp_path: Path) -> None:
+def test_mixing_different_tokenizers_raises(tmp_path: Path) -> None:
     web = corpus(tmp_path / "web", "the low tide ", tokenizer="char")
     code = corpus(tmp_path / "code", "print(1) ", tokenizer="char")
     with pytest.raises(ArgumentError, match="different tokenizers"):
         train(tmp_path / "run", data=[f"web:1={web}", f"code:1={code}"], **TINY)
 
 
-def test_separate_validation_data(tmp_path: Path) -> None:
+def test_separate_validation_data_is_evaluated(tmp_path: Path) -> None:
     np.arange(1000, dtype="<u4").tofile(tmp_path / "a.bin")
     np.arange(100, dtype="<u4").tofile(tmp_path / "b.bin")
     paths: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_run_is_resumed_from_another_folder(tmp_path: Path, monkeypatch: pytest.
     assert train(tmp_path / "run", resume=True, max_iters=3).step == 3
 
 
-def test_paths_of_a_file_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_file_paths_resolve_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One command line, with relative paths in its file, starts the run and continues it elsewhere."""
     corpus(tmp_path / "data", "the low tide ")
     (tmp_path / "run.toml").write_text('data = "data"\n')
@@ -88,7 +88,7 @@ def test_paths_of_a_file_are_found_from_any_folder(tmp_path: Path, monkeypatch: 
         assert folder.read_settings(tmp_path / "run").data == str(tmp_path / "data")
 
 
-def test_settings_of_a_run_start_another(tmp_path: Path) -> None:
+def test_settings_file_starts_identical_run(tmp_path: Path) -> None:
     corpus(tmp_path / "data", "the low tide ")
     train(tmp_path / "run", data=str(tmp_path / "data"), **TINY)
     train(tmp_path / "again", config=tmp_path / "run" / "settings.json")
@@ -98,7 +98,7 @@ def test_settings_of_a_run_start_another(tmp_path: Path) -> None:
         train(tmp_path / "other", config=tmp_path / "list.json")
 
 
-def test_absolute_paths_keep_names_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anchoring_paths_keeps_mixture_names_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     given = {"data": ["web:0.7=a", "code:0.3=b"], "loss_mask": "m", "init": "gpt2", "val_data": None}
     expected = {"data": ("web:0.7=/a", "code:0.3=/b"), "loss_mask": "/m", "init": "gpt2"}

@@ -11,7 +11,7 @@ SHAPE = (512, 1024)  # 4 MiB
 F8 = np.dtype("float64")
 
 
-def test_memory_of_a_tensor_is_not_used_again() -> None:
+def test_memory_held_by_tensor_is_not_reused() -> None:
     buffers = Buffers(4 * 2**20, most=2)
     array = buffers.empty(SHAPE, F8)
     array[:] = 1.0

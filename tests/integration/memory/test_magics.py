@@ -45,7 +45,7 @@ def check(output: str) -> None:
     assert "two  spacesand  more 0 1" in output
 
 
-def test_magics_in_plain_ipython(tmp_path: Path) -> None:
+def test_magics_run_in_plain_ipython(tmp_path: Path) -> None:
     pytest.importorskip("IPython")
     script = tmp_path / "session.ipy"
     head = "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
@@ -59,7 +59,7 @@ def test_magics_in_plain_ipython(tmp_path: Path) -> None:
     check(done.stdout)
 
 
-def test_magics_in_a_notebook(tmp_path: Path) -> None:
+def test_magics_run_in_notebook(tmp_path: Path) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])

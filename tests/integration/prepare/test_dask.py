@@ -81,9 +81,7 @@ def assert_same_as_here(process: subprocess.Popen[str], source: Path, out: Path)
     assert content(out) == content(out.parent / "here")
 
 
-def test_a_worker_killed_in_the_middle_changes_nothing(
-    tmp_path: Path, source: Path, cluster: Cluster
-) -> None:
+def test_killed_worker_does_not_change_output(tmp_path: Path, source: Path, cluster: Cluster) -> None:
     first = cluster.worker()
     second = cluster.worker()
     process = start(source, tmp_path / "out", cluster.address)
@@ -94,7 +92,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     assert second.poll() is None
 
 
-def test_a_killed_run_for_a_bucket_is_resumed(
+def test_killed_run_to_bucket_is_resumed(
     tmp_path: Path,
     source: Path,
     cluster: Cluster,
@@ -128,7 +126,7 @@ def test_a_killed_run_for_a_bucket_is_resumed(
     assert content(tmp_path / "out") == content(tmp_path / "here")
 
 
-def test_a_wrong_address_ends_within_seconds(tmp_path: Path, source: Path) -> None:
+def test_unreachable_scheduler_raises_within_seconds(tmp_path: Path, source: Path) -> None:
     before = time.monotonic()
     with refused(ClusterError, "tcp://127.0.0.1:9", "dask scheduler"):
         lowtide.prepare(source, tmp_path / "out", dask="tcp://127.0.0.1:9")
@@ -138,7 +136,7 @@ def test_a_wrong_address_ends_within_seconds(tmp_path: Path, source: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_a_scheduler_without_workers_says_so(
+def test_scheduler_without_workers_raises(
     tmp_path: Path, source: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lowtide._prepare.executors._JOIN", 1)
@@ -183,7 +181,7 @@ def machine(number: int) -> Iterator[list[str]]:
                 subprocess.run(command.split(), capture_output=True, check=False)
 
 
-def test_workers_on_other_machines(tmp_path: Path, source: Path) -> None:
+def test_workers_on_other_machines_give_same_bytes(tmp_path: Path, source: Path) -> None:
     with machine(1) as one, machine(2) as two:
         cluster = Cluster(tmp_path, host="10.213.1.1")
         try:

@@ -33,7 +33,7 @@ def test_saved_data_set_is_prepared(tmp_path: Path) -> None:
     ]
 
 
-def test_a_shuffled_data_set_is_read_in_its_new_order(tmp_path: Path) -> None:
+def test_shuffled_data_set_is_read_in_shuffled_order(tmp_path: Path) -> None:
     dataset = datasets.Dataset.from_dict({"text": TEXTS}).shuffle(seed=1)
     dataset.save_to_disk(tmp_path / "saved")
     result = [text for _, text in documents(pieces_of(tmp_path / "saved", ReadOptions()))]
@@ -41,7 +41,7 @@ def test_a_shuffled_data_set_is_read_in_its_new_order(tmp_path: Path) -> None:
     assert result != TEXTS
 
 
-def test_splits_are_not_guessed(tmp_path: Path) -> None:
+def test_ambiguous_split_raises(tmp_path: Path) -> None:
     part = datasets.Dataset.from_dict({"text": TEXTS[:5]})
     datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "two")
     with refused(ArgumentError, tmp_path / "two", "'train', 'test'", tmp_path / "two" / "train"):
@@ -51,7 +51,7 @@ def test_splits_are_not_guessed(tmp_path: Path) -> None:
     assert len(pieces_of(tmp_path / "one", ReadOptions())) == 5
 
 
-def test_an_order_kept_apart_is_refused(tmp_path: Path) -> None:
+def test_separate_indices_file_raises(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": TEXTS[:5]}).save_to_disk(tmp_path / "saved")
     state = tmp_path / "saved" / "state.json"
     content = json.loads(state.read_text())
@@ -77,7 +77,7 @@ def test_data_set_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         find([f"hf:{folder}:train[:5]"])
 
 
-def test_a_name_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_unknown_hub_name_raises(tmp_path: Path) -> None:
     program = "from lowtide._prepare.inputs import find; find(['hf:nobody/nothing'])"
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
@@ -105,7 +105,7 @@ def test_data_set_object_is_prepared(tmp_path: Path) -> None:
         lowtide.prepare(dataset, tmp_path / "body", text_field="body")
 
 
-def test_tokenizer_of_transformers_is_adopted(tmp_path: Path) -> None:
+def test_transformers_tokenizer_is_accepted(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
     backend = tokenizers.Tokenizer(

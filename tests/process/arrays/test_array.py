@@ -30,7 +30,7 @@ def _check(array: lowtide.Array) -> bool:
 
 @any_reader
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_read_the_same(path: Path, reader: Any, method: str) -> None:
+def test_other_processes_read_same_rows(path: Path, reader: Any, method: str) -> None:
     with lowtide.open(path, reader=reader) as array:
         assert _check(array)
         with multiprocessing.get_context(method).Pool(2) as pool:
@@ -38,7 +38,7 @@ def test_other_processes_read_the_same(path: Path, reader: Any, method: str) -> 
 
 
 @any_reader
-def test_a_forked_child_reads_on_without_pickling(path: Path, reader: Any) -> None:
+def test_forked_child_reads_without_pickling(path: Path, reader: Any) -> None:
     with lowtide.open(path, reader=reader) as array:
         assert _check(array)  # helpers and contexts exist in the parent
         assert in_child(lambda: _check(array) and array.close() is None)  # type: ignore[func-returns-value]

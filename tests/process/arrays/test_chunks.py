@@ -30,7 +30,7 @@ def _are_the_rest(chunks: Any, expected: list[np.ndarray]) -> bool:
 
 @pytest.mark.parametrize("shuffle", [False, True, "blocks"], ids=["in_order", "shuffled", "blocks"])
 @pytest.mark.parametrize("reuse", [False, True])
-def test_after_a_fork_both_processes_continue(tmp_path: Path, shuffle: Any, reuse: bool) -> None:
+def test_parent_and_child_continue_after_fork(tmp_path: Path, shuffle: Any, reuse: bool) -> None:
     save(tmp_path / "a.npy", 60_000)
     with lowtide.open(tmp_path / "a.npy") as array:
         options: dict[str, Any] = {"shuffle": shuffle, "budget": "2 MiB", "reuse": reuse, "prefetch": 2}
@@ -44,7 +44,7 @@ def test_after_a_fork_both_processes_continue(tmp_path: Path, shuffle: Any, reus
         assert all(map(np.array_equal, got, want))
 
 
-def test_a_child_does_not_write_into_its_parents_window(array: lowtide.Array) -> None:
+def test_child_does_not_write_into_parents_window(array: lowtide.Array) -> None:
     chunks = array.chunks(10, shuffle="blocks", prefetch=0)
     next(chunks)
     order = chunks._plan._order

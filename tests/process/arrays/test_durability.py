@@ -46,7 +46,7 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_flush_returned_for_survives_a_loss_of_power(image: Path, tmp_path: Path) -> None:
+def test_flushed_data_survives_power_loss(image: Path, tmp_path: Path) -> None:
     before, after = tmp_path / "before.img", tmp_path / "after.img"
     with mounted(image) as folder:
         with lowtide.create(folder / "old.npy", "i4", shape=(300, 256)) as old:
@@ -78,7 +78,7 @@ def test_what_flush_returned_for_survives_a_loss_of_power(image: Path, tmp_path:
         assert (np.load(folder / "new.npy") == 3).all()
 
 
-def test_files_on_a_read_only_file_system_are_refused(image: Path) -> None:
+def test_writing_to_read_only_file_system_raises(image: Path) -> None:
     """Not even root may write there."""
     with mounted(image) as folder:
         np.save(folder / "x.npy", np.arange(3))

@@ -67,7 +67,7 @@ def _traced(frame: Any, event: str, arg: Any) -> Any:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-def test_a_held_chunk_is_not_overwritten_under_a_tracer(big: Path, prefetch: int) -> None:
+def test_held_chunk_is_not_overwritten_under_tracer(big: Path, prefetch: int) -> None:
     before = sys.gettrace()
     with lowtide.open(big) as array, array.chunks(512, prefetch=prefetch) as chunks:
         sys.settrace(_traced)
@@ -83,7 +83,7 @@ def test_a_held_chunk_is_not_overwritten_under_a_tracer(big: Path, prefetch: int
             assert [int(chunk[0, 0]) for chunk in held] == [0, 512 * 1024]
 
 
-def test_a_held_chunk_is_not_overwritten_while_a_thread_lists_all_objects(big: Path) -> None:
+def test_held_chunk_is_not_overwritten_during_gc_get_objects(big: Path) -> None:
     stop = threading.Event()
 
     def hunt() -> None:
@@ -111,7 +111,7 @@ def test_a_held_chunk_is_not_overwritten_while_a_thread_lists_all_objects(big: P
         sys.setswitchinterval(interval)
 
 
-def test_the_owner_of_a_chunk_keeps_its_memory(big: Path) -> None:
+def test_base_of_chunk_keeps_its_memory(big: Path) -> None:
     """Code that looks for the owner of the memory, ``x.base.base`` and so on, may keep that alone."""
     with lowtide.open(big) as array, array.chunks(512, prefetch=0) as chunks:
         owner: Any = next(chunks)
@@ -127,7 +127,7 @@ def test_the_owner_of_a_chunk_keeps_its_memory(big: Path) -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True, "blocks"])
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_threads_that_share_a_pass_get_every_row_once(path: Path, shuffle: Any, prefetch: int) -> None:
+def test_threads_sharing_chunks_get_every_row_once(path: Path, shuffle: Any, prefetch: int) -> None:
     with lowtide.open(path) as array:
         chunks, rows = array.chunks(64, shuffle=shuffle, prefetch=prefetch), []
 
@@ -140,7 +140,7 @@ def test_threads_that_share_a_pass_get_every_row_once(path: Path, shuffle: Any, 
         assert sorted(rows) == list(range(0, 20_000, 2))
 
 
-def test_threads_that_share_batches_get_every_step_once(tmp_path: Path) -> None:
+def test_threads_sharing_batches_get_every_step_once(tmp_path: Path) -> None:
     np.arange(60_000, dtype="<u2").tofile(tmp_path / "train.bin")
     with lowtide.corpus(tmp_path) as corpus:
         for order in ("shuffle", "random", "blocks", "sequential"):
@@ -160,7 +160,7 @@ def test_threads_that_share_batches_get_every_step_once(tmp_path: Path) -> None:
             shared.close()
 
 
-def test_closing_a_pass_while_another_thread_waits_for_a_chunk_hangs_nobody(path: Path) -> None:
+def test_close_while_thread_waits_for_chunk_does_not_hang(path: Path) -> None:
     with lowtide.open(path) as array:
         for _ in range(20):
             chunks = array.chunks(10, shuffle=True, prefetch=2)
@@ -181,7 +181,7 @@ def test_closing_a_pass_while_another_thread_waits_for_a_chunk_hangs_nobody(path
             assert in_threads(3, lambda turns=turns: turns.pop()()) == []  # type: ignore[misc]
 
 
-def test_a_fork_while_a_thread_is_inside_next_leaves_the_child_free(path: Path) -> None:
+def test_fork_during_next_does_not_deadlock_child(path: Path) -> None:
     with lowtide.open(path) as array:
         chunks, stop = array.chunks(10, shuffle="blocks"), threading.Event()
 
@@ -205,7 +205,7 @@ def test_a_fork_while_a_thread_is_inside_next_leaves_the_child_free(path: Path) 
 # Reads inside reads
 
 
-def test_a_signal_handler_may_read_while_a_read_is_under_way(big: Path) -> None:
+def test_signal_handler_can_read_during_read(big: Path) -> None:
     code = """
         import faulthandler, os, signal, sys
         faulthandler.dump_traceback_later(100, exit=True)
@@ -234,7 +234,7 @@ def test_a_signal_handler_may_read_while_a_read_is_under_way(big: Path) -> None:
     assert output(code, big, timeout=120) == "0\n"
 
 
-def test_a_finalizer_may_read_while_a_read_is_under_way(big: Path) -> None:
+def test_finalizer_can_read_during_read(big: Path) -> None:
     with lowtide.open(big) as array:
         ran = 0
 
@@ -261,7 +261,7 @@ def test_a_finalizer_may_read_while_a_read_is_under_way(big: Path) -> None:
         assert ran == 300
 
 
-def test_a_pass_asked_for_a_chunk_from_within_itself_says_so(path: Path) -> None:
+def test_reentrant_next_raises_busy_error(path: Path) -> None:
     with lowtide.open(path) as array, array.chunks(10, prefetch=0) as chunks:
         read = StoredArray._submit_rows
         raised: list[BaseException] = []
@@ -280,7 +280,7 @@ def test_a_pass_asked_for_a_chunk_from_within_itself_says_so(path: Path) -> None
         assert next(chunks)[:, 0].tolist() == list(range(20, 40, 2))
 
 
-def test_batches_of_blocks_read_within_a_read_of_blocks_are_right(tmp_path: Path) -> None:
+def test_reentrant_block_reads_give_correct_batches(tmp_path: Path) -> None:
     np.arange(60_000, dtype="<u2").tofile(tmp_path / "train.bin")
     with lowtide.corpus(tmp_path) as corpus:
         alone = corpus.batches(4, 16, order="blocks", prefetch=0)

@@ -15,7 +15,7 @@ import lowtide
 from lowtide._permutation import Shuffled
 
 
-def test_a_killed_run_leaves_the_old_file_and_starts_afresh(tmp_path: Path) -> None:
+def test_killed_shuffle_keeps_old_file_and_can_be_repeated(tmp_path: Path) -> None:
     """SIGKILL in the middle of the second pass, found by its own progress."""
     np.save(tmp_path / "in.npy", np.arange(300_000))
     np.save(tmp_path / "out.npy", np.arange(3))

@@ -47,7 +47,7 @@ def test_processes_write_their_own_rows(tmp_path: Path, start: str, new: bool) -
     assert os.listdir(tmp_path) == ["x.npy"]
 
 
-def test_a_forked_child_neither_publishes_nor_discards(tmp_path: Path) -> None:
+def test_forked_child_neither_publishes_nor_discards(tmp_path: Path) -> None:
     out = lowtide.create(tmp_path / "x.npy", "i4", shape=3)
 
     def in_the_child() -> bool:
@@ -61,7 +61,7 @@ def test_a_forked_child_neither_publishes_nor_discards(tmp_path: Path) -> None:
     assert np.load(tmp_path / "x.npy").tolist() == [4, 5, 0]
 
 
-def test_a_fork_in_the_middle_of_a_write_leaves_the_child_free(tmp_path: Path) -> None:
+def test_fork_during_write_does_not_deadlock_child(tmp_path: Path) -> None:
     with lowtide.create(tmp_path / "x.npy", "i4", shape=(4,)) as out:
         with out._pace._lock:  # as if another thread were inside
             child = os.fork()
@@ -75,7 +75,7 @@ def test_a_fork_in_the_middle_of_a_write_leaves_the_child_free(tmp_path: Path) -
         out[0] = 1
 
 
-def test_a_killed_process_leaves_nothing_under_the_name_of_a_new_file(tmp_path: Path) -> None:
+def test_killed_process_does_not_publish_new_file(tmp_path: Path) -> None:
     ended = _python(
         """
         out = lowtide.create(sys.argv[1], "f8", shape=100_000)
@@ -93,7 +93,7 @@ def test_a_killed_process_leaves_nothing_under_the_name_of_a_new_file(tmp_path: 
     assert os.listdir(tmp_path) == ["x.npy"]
 
 
-def test_a_killed_process_leaves_whole_rows_of_a_file_in_place(tmp_path: Path) -> None:
+def test_killed_in_place_write_leaves_whole_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2000, 16)))  # rows of 128 bytes, each within a page
     ended = _python(
         """
@@ -111,7 +111,7 @@ def test_a_killed_process_leaves_whole_rows_of_a_file_in_place(tmp_path: Path) -
     assert len(np.unique(rows[::2])) <= 2
 
 
-def test_an_array_that_is_open_at_exit_is_reported(tmp_path: Path) -> None:
+def test_array_open_at_exit_is_reported(tmp_path: Path) -> None:
     ended = _python("out = lowtide.create(sys.argv[1], 'f8', shape=9)", tmp_path / "x.npy")
     assert "the array of shape (9,) was not published" in ended.stderr
     assert os.listdir(tmp_path) == []

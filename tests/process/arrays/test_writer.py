@@ -26,7 +26,7 @@ def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     assert np.load(path).tolist() == [1.0]
 
 
-def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
+def test_leftovers_of_killed_writer_are_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     code = """
         import lowtide, numpy as np, os, signal, sys
@@ -45,9 +45,7 @@ def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
 class TestAppend:
-    def test_a_kill_leaves_the_old_rows_readable_and_the_next_append_continues(
-        self, tmp_path: Path, name: str
-    ) -> None:
+    def test_killed_append_keeps_old_rows_and_can_be_repeated(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         write(path, [[1, 2]])
         code = """
@@ -64,7 +62,7 @@ class TestAppend:
         assert read(path) == [[1, 2], [3, 4]]
         assert os.listdir(tmp_path) == [name]
 
-    def test_two_appends_at_once_are_refused(self, tmp_path: Path, name: str) -> None:
+    def test_concurrent_append_raises(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         write(path, [[1, 2]])
         with lowtide.create(path, "i4", 2, append=True):
@@ -73,7 +71,7 @@ class TestAppend:
         assert read(path) == [[1, 2]]
 
 
-def test_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_raises_and_leaves_no_files(tmp_path: Path) -> None:
     """A real file size limit: the kernel refuses the write as it does when the disk is full."""
     code = """
         import resource, signal, sys
@@ -97,7 +95,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None
 
 
 class TestUnclosed:
-    def test_exit_without_close_says_what_was_lost(self, tmp_path: Path) -> None:
+    def test_exit_without_close_reports_lost_rows(self, tmp_path: Path) -> None:
         """ResourceWarning is hidden by default: the line on standard error is not."""
         for code in (
             "out = lowtide.create(sys.argv[1], 'f4', 3); out.append(np.zeros((1000, 3)))",
@@ -123,7 +121,7 @@ class TestUnclosed:
 
 @pytest.mark.parametrize("append", [False, True])
 class TestFork:
-    def test_a_child_that_exits_leaves_its_parents_file_alone(self, tmp_path: Path, append: bool) -> None:
+    def test_exiting_child_does_not_change_parents_file(self, tmp_path: Path, append: bool) -> None:
         code = """
             with lowtide.create(sys.argv[1], "i4", 2, append=%r) as out:
                 out.append([[3, 4]])
@@ -139,7 +137,7 @@ class TestFork:
         assert read(path) == [[1, 2], [3, 4], [5, 6]][not append :]
         assert os.listdir(tmp_path) == ["out.npy"]
 
-    def test_a_child_cannot_write_its_parents_file(self, tmp_path: Path, append: bool) -> None:
+    def test_child_cannot_write_parents_file(self, tmp_path: Path, append: bool) -> None:
         code = """
             out = lowtide.create(sys.argv[1], "i4", 2, append=%r)
             if os.fork() == 0:
@@ -161,7 +159,7 @@ class TestFork:
         assert (ended.stdout, ended.stderr) == ("True True\n" * 2, "")
         assert read(path)[-1] == [5, 6]
 
-    def test_a_child_that_outlives_its_parent_keeps_no_lock(self, tmp_path: Path, append: bool) -> None:
+    def test_child_outliving_parent_holds_no_lock(self, tmp_path: Path, append: bool) -> None:
         code = """
             import time
             out = lowtide.create(sys.argv[1], "i4", 2, append=%r)
@@ -189,9 +187,7 @@ class TestFork:
 
 class TestAfterAFailure:
     @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
-    def test_a_new_file_over_one_with_a_killed_append_has_all_its_rows(
-        self, tmp_path: Path, name: str
-    ) -> None:
+    def test_new_file_replaces_file_with_killed_append(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         write(path, [[1, 2]])
         code = """

@@ -34,7 +34,7 @@ def output(server: ObjectServer, *words: object) -> str:
     return done.stdout
 
 
-def test_info(object_server: ObjectServer, prefix: str) -> None:
+def test_info_accepts_addresses(object_server: ObjectServer, prefix: str) -> None:
     array = json.loads(output(object_server, "info", f"{prefix}/x.npy", "--json"))
     assert (array["path"], array["arrays"][0]["shape"]) == (f"{prefix}/x.npy", [20_000, 32])
     text = output(object_server, "info", f"{prefix}/corpus", f"{prefix}/x.npy")
@@ -51,7 +51,7 @@ def test_error_is_one_line_with_the_address(object_server: ObjectServer, prefix:
     assert "check the credentials" in line
 
 
-def test_compare(object_server: ObjectServer, prefix: str, tmp_path: Path) -> None:
+def test_compare_accepts_address(object_server: ObjectServer, prefix: str, tmp_path: Path) -> None:
     words = ("--seconds", 1, "--out", "", "--save", tmp_path / "x.json")
     text = output(object_server, "compare", f"{prefix}/x.npy", *words)
     assert "times as fast as obstore.get_ranges" in text
@@ -61,7 +61,7 @@ def test_compare(object_server: ObjectServer, prefix: str, tmp_path: Path) -> No
     assert {one["figures"]["bytes_read"] for one in runs} == {ROWS.nbytes}
 
 
-def test_shuffle_to_a_bucket(object_server: ObjectServer, prefix: str) -> None:
+def test_shuffle_writes_to_bucket(object_server: ObjectServer, prefix: str) -> None:
     output(object_server, "shuffle", f"{prefix}/x.npy", f"{prefix}/shuffled.npy", "--seed", 4)
     source, result = (
         lowtide.open(f"{prefix}/{name}.npy", storage_options=object_server.options)
@@ -71,7 +71,7 @@ def test_shuffle_to_a_bucket(object_server: ObjectServer, prefix: str) -> None:
     np.testing.assert_array_equal(result[:], expected)
 
 
-def test_shuffle_to_a_file(object_server: ObjectServer, prefix: str, tmp_path: Path) -> None:
+def test_shuffle_from_bucket_to_file(object_server: ObjectServer, prefix: str, tmp_path: Path) -> None:
     output(object_server, "shuffle", f"{prefix}/x.npy", tmp_path / "out.npy", "--seed", 4)
     array = lowtide.open(f"{prefix}/x.npy", storage_options=object_server.options)
     expected = np.concatenate(list(array.chunks(1000, shuffle=True, seed=4)))

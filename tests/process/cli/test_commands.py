@@ -18,7 +18,7 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=check)
 
 
-def test_info_says_what_a_file_is(tmp_path: Path) -> None:
+def test_info_shows_format_shape_and_dtype(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 4), "f4"))
     result = run("info", tmp_path / "x.npy").stdout
     for part in ("npy", "(3, 4)", "float32", "128", "48 B"):
@@ -28,7 +28,7 @@ def test_info_says_what_a_file_is(tmp_path: Path) -> None:
     assert exact["arrays"] == [{**array, "bytes": 48}]
 
 
-def test_info_lists_members_and_says_why_one_cannot_be_read(tmp_path: Path) -> None:
+def test_info_lists_members_with_reason_if_unreadable(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.ones((2, 2), "u1"))
     result = run("info", tmp_path / "x.npz").stdout
     assert "(2, 2)" in result
@@ -39,7 +39,7 @@ def test_info_lists_members_and_says_why_one_cannot_be_read(tmp_path: Path) -> N
     assert "np.savez" in result
 
 
-def test_info_of_a_raw_file(tmp_path: Path) -> None:
+def test_info_of_raw_file_needs_dtype(tmp_path: Path) -> None:
     (tmp_path / "data.raw").write_bytes(bytes(64))
     result = json.loads(run("info", "--json", "--dtype", "uint16", tmp_path / "data.raw").stdout)
     assert result["arrays"][0]["shape"] == [32]
@@ -87,7 +87,7 @@ def test_shuffle_refuses_to_overwrite_its_input(tmp_path: Path) -> None:
     assert not (tmp_path / "out.h5").exists()
 
 
-def test_info_names_what_killed_writers_left(tmp_path: Path) -> None:
+def test_info_lists_leftovers_of_killed_writers(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(3))
     left = tmp_path / ".x.npy.partial"
     left.write_bytes(bytes(2048))
@@ -102,7 +102,7 @@ def test_info_names_what_killed_writers_left(tmp_path: Path) -> None:
     assert run("info", tmp_path / "x.npy").stderr == ""
 
 
-def test_info_of_a_token_corpus(tmp_path: Path) -> None:
+def test_info_shows_tokens_and_documents_of_corpus(tmp_path: Path) -> None:
     np.array([5, 6, 0, 7, 0, 300, 0] * 100, "<u2").tofile(tmp_path / "train.bin")
     np.array([5, 0], "<u2").tofile(tmp_path / "val.bin")
     result = run("info", tmp_path, "--eos", 0).stdout
@@ -118,7 +118,7 @@ def test_info_of_a_token_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("info", ""), ("shuffle", "", "x.npy"), ("report", "")], ids=" ".join)
-def test_empty_path_is_named_as_such(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_empty_path_is_reported(tmp_path: Path, words: tuple[str, ...]) -> None:
     ended = run(*words, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith("lowtide: '': the path is empty; pass the path of a file or folder")

@@ -32,20 +32,20 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return shared(tmp_path_factory, "compare", make)
 
 
-def test_the_table_has_a_row_for_each_reader_and_the_summary(compared: tuple[Path, str]) -> None:
+def test_table_has_row_per_reader_and_summary(compared: tuple[Path, str]) -> None:
     result = compared[1]
     for method in METHODS:
         assert method in result
     assert "times as fast as np.memmap" in result
 
 
-def test_every_method_walked_in_both_orders_warm_and_cold(compared: tuple[Path, str]) -> None:
+def test_every_method_runs_in_both_orders_warm_and_cold(compared: tuple[Path, str]) -> None:
     result = json.loads((compared[0] / "x.json").read_text())
     walked = {(run["method"], run["shuffled"], run["cold"]) for run in result["runs"]}
     assert walked == {(m, s, c) for m in METHODS for s in (False, True) for c in (False, True)}
 
 
-def test_the_meter_tells_the_leak_from_the_flat_line(compared: tuple[Path, str]) -> None:
+def test_memmap_peak_exceeds_pread_peak(compared: tuple[Path, str]) -> None:
     """np.memmap ends with the whole file resident, pread with a few chunks."""
     result = json.loads((compared[0] / "x.json").read_text())
     peaks = {(run["method"], run["shuffled"], run["cold"]): run["figures"]["peak"] for run in result["runs"]}
@@ -60,7 +60,7 @@ def test_the_meter_tells_the_leak_from_the_flat_line(compared: tuple[Path, str])
     assert left["np.memmap"] > 30 * MIB
 
 
-def test_the_plot_is_a_picture_with_something_on_it(compared: tuple[Path, str]) -> None:
+def test_plot_is_not_blank(compared: tuple[Path, str]) -> None:
     with Image.open(compared[0] / "plots" / "x.png") as image:
         assert image.width > 1000
         assert len(image.convert("RGB").getcolors(2**24) or []) > 50
@@ -86,14 +86,14 @@ def test_walks_are_warm_where_the_file_fits_the_container(
     assert {is_cold for _, _, is_cold in plan} == cold
 
 
-def test_a_file_with_no_rows_is_refused(tmp_path: Path) -> None:
+def test_file_without_rows_exits_with_a_message(tmp_path: Path) -> None:
     np.save(tmp_path / "empty.npy", np.zeros((0, 3)))
     ended = run("compare", tmp_path / "empty.npy", check=False)
     assert ended.returncode == 1
     assert "has no rows (shape " in ended.stderr
 
 
-def test_a_walk_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_without_proc_has_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1000, 10)))
     monkeypatch.setattr(proc, "ROOT", str(tmp_path / "no proc"))
     result = walk(Walk(inspect(tmp_path / "x.npy"), "np.memmap", True, 100, 1000, 60))

@@ -90,7 +90,7 @@ def bash(tmp_path: Path) -> Iterator[Terminal]:
         ("lowtide --ver\t", "--version"),
     ],
 )
-def test_tab_in_bash(bash: Terminal, typed: str, called: str) -> None:
+def test_tab_completes_in_bash(bash: Terminal, typed: str, called: str) -> None:
     bash.type(typed + "\n")
     bash.wait_for("called: ")
     assert bash.wait_for(";").rstrip() == called
@@ -110,7 +110,7 @@ def completions(shell: str, words: str, current: str, *options: str) -> subproce
     )  # fmt: skip
 
 
-def test_other_shells_get_what_the_commands_do_too() -> None:
+def test_zsh_and_fish_completions_have_descriptions() -> None:
     result = completions("zsh", "lowtide pre", "1").stdout
     assert result.splitlines() == ["plain", "prepare", COMMANDS["prepare"]]
     result = completions("fish", "lowtide pre", "pre").stdout
@@ -119,7 +119,7 @@ def test_other_shells_get_what_the_commands_do_too() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_for_the_shell(shell: str) -> None:
+def test_completion_script_matches_shell(shell: str) -> None:
     script = subprocess.run(
         [sys.executable, "-m", "lowtide.cli", "completion", shell], capture_output=True, text=True, check=True
     ).stdout
@@ -128,7 +128,7 @@ def test_the_script_is_for_the_shell(shell: str) -> None:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_completing_a_command_imports_none() -> None:
+def test_completing_command_imports_nothing_heavy() -> None:
     """Else every TAB would take as long as NumPy takes."""
     imported = completions("bash", "lowtide ", "1", "-X", "importtime").stderr
     assert "lowtide.cli" in imported

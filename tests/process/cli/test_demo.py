@@ -44,7 +44,7 @@ def test_missing_pytorch_is_reported_at_the_start(tmp_path: Path) -> None:
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     done = CliRunner().invoke(cli, ["demo", "--quick", "--out", str(tmp_path)])
     assert done.exit_code == 1
@@ -66,7 +66,7 @@ def test_full_disk_is_reported_at_once(quick: bool, tmp_path: Path, monkeypatch:
     assert done.stdout == ""
 
 
-def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_exits_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

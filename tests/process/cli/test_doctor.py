@@ -25,7 +25,7 @@ def test_each_finding_has_a_line(tmp_path: Path) -> None:
         assert f" {name} " in done.output
 
 
-def test_the_same_as_json(tmp_path: Path) -> None:
+def test_json_output_lists_findings(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["doctor", "--json", str(tmp_path)])
     findings = json.loads(done.output)
     assert {"name", "value", "fine", "advice"} == set(findings[0])

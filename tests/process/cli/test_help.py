@@ -37,11 +37,11 @@ def command(name: str) -> click.Command:
     return command
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     assert run("--version") == f"lowtide {lowtide.__version__}\n"
 
 
-def test_the_first_help_lists_every_command_in_one_line() -> None:
+def test_top_level_help_lists_every_command() -> None:
     result = run("--help")
     assert result == run("-h") == run("--help", columns=80)
     for name, output in COMMANDS.items():
@@ -52,14 +52,14 @@ def test_the_first_help_lists_every_command_in_one_line() -> None:
         assert word in COMMANDS
 
 
-def test_without_a_command_the_help_is_shown() -> None:
+def test_missing_command_shows_help() -> None:
     done = subprocess.run([sys.executable, "-m", "lowtide.cli"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert all(name in done.stdout + done.stderr for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_reads_well(name: str) -> None:
+def test_help_has_usage_description_and_options(name: str) -> None:
     result = run(name, "--help")
     assert result.startswith(f"Usage: lowtide {name} ")
     assert max(map(len, result.splitlines())) <= 100
@@ -70,7 +70,7 @@ def test_help_reads_well(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_says_what_it_is(name: str) -> None:
+def test_every_option_has_help(name: str) -> None:
     for parameter in command(name).params:
         if not isinstance(parameter, click.Option) or parameter.hidden:
             continue
@@ -90,7 +90,7 @@ def test_every_option_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_examples_are_calls_that_it_takes(name: str) -> None:
+def test_help_examples_are_valid_calls(name: str) -> None:
     examples = re.findall(r"^ {6}(\S.*)$", run(name, "--help"), re.MULTILINE)
     assert examples
     for line in examples:

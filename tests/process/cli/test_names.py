@@ -59,7 +59,7 @@ def test_file_names_are_shown_escaped(stream: str, tmp_path: Path, monkeypatch: 
         assert f"{escaped}.gone: no " in done.stderr
 
 
-def test_file_names_in_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_shows_file_names_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     raw, escaped = "".join(NAMES), "".join(NAMES.values())
     np.save(f"{raw}.npy", np.arange(6).reshape(3, 2))
@@ -103,7 +103,7 @@ def test_names_of_members_are_shown_escaped(tmp_path: Path) -> None:
         assert f"holds {len(names)} arrays" in shown(lowtide("shuffle", path, tmp_path / "out"))
 
 
-def test_text_of_a_model_does_not_command_a_terminal(tmp_path: Path) -> None:
+def test_sampled_control_characters_are_escaped_in_terminal(tmp_path: Path) -> None:
     alphabet = "\x1b\x9b[a\n"
     run = make_run(tmp_path / "run", model(vocab_size=len(alphabet)), CharTokenizer(alphabet))
     words = ["sample", str(run), "--prompt", "\x1b[a", "--max-new-tokens", "40"]

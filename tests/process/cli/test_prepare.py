@@ -18,7 +18,7 @@ from tests.process.cli.test_commands import run
 from tests.support.preparing import as_bytes, content, documents, jsonl
 
 
-def test_every_option_is_the_functions(tmp_path: Path) -> None:
+def test_options_match_function_arguments(tmp_path: Path) -> None:
     text = "low tide||high tide||" * 50
     (tmp_path / "sea.txt").write_text(text)
     result = run(
@@ -38,7 +38,7 @@ def test_every_option_is_the_functions(tmp_path: Path) -> None:
         assert part in result.stdout
 
 
-def test_standard_input_and_a_newline_between_documents(tmp_path: Path) -> None:
+def test_standard_input_is_split_on_escaped_newlines(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lowtide.cli", "prepare", "-", "-o", str(tmp_path / "out")]
     command += ["--split-on", "\\n\\n", "--val-fraction", "0"]
     subprocess.run(command, input=b"low\n\ntide", check=True, capture_output=True)
@@ -67,7 +67,7 @@ def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
     assert "no such file" in run("info", "--verify", out, check=False).stderr
 
 
-def test_errors_are_messages(tmp_path: Path) -> None:
+def test_errors_have_message_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text":\n')
     ended = run("prepare", tmp_path / "bad.jsonl", "-o", tmp_path / "out", check=False)
     assert ended.returncode == 1
@@ -79,7 +79,7 @@ def test_errors_are_messages(tmp_path: Path) -> None:
     assert "'many' is not understood" in ended.stderr
 
 
-def test_a_line_every_few_seconds(
+def test_progress_lines_are_printed_at_interval(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -110,7 +110,7 @@ def test_speed_is_that_of_the_stage(
     assert last == "tokens 50 %, 10 B of 20 B, 5 documents, 5,000 tokens, 500 tokens/s, 0:00:10 left"
 
 
-def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+def test_terminal_shows_progress_bar(tmp_path: Path) -> None:
     jsonl(tmp_path / "web.jsonl", 50)
     code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
     command = [sys.executable, "-m", "lowtide.cli", "prepare", str(tmp_path / "web.jsonl"), "-o"]

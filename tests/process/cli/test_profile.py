@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_memmap_walk_with_every_output_file(data: Path, tmp_path: Path) -> None:
+def test_memmap_walk_writes_every_output_file(data: Path, tmp_path: Path) -> None:
     files = {"--save": tmp_path / "a.json", "--dat": tmp_path / "a.dat", "--out": tmp_path / "a.html"}
     options = [str(word) for pair in files.items() for word in pair]
     done = profile("--budget", "64MiB", *options, "--", *programs.program(programs.WALK_MEMMAP, str(data)))
@@ -56,7 +56,7 @@ def test_memmap_walk_with_every_output_file(data: Path, tmp_path: Path) -> None:
     assert files["--out"].stat().st_size < 2_000_000
 
 
-def test_status_of_the_command_is_kept_within_the_budget(data: Path) -> None:
+def test_command_status_is_kept_within_budget(data: Path) -> None:
     done = profile(
         "--budget", "1GiB", "--", *programs.program(programs.WALK_PREADV + "sys.exit(7)", str(data))
     )
@@ -79,7 +79,7 @@ LEAK = "import time\nkept = []\nfor _ in range(85): kept.append(b'x' * 2**21); t
     ],
     ids=["grows", "not asked", "bounded", "over budget", "failed", "failed over budget"],
 )
-def test_exit_status_of_growth(options: list[str], code: str, status: int) -> None:
+def test_fail_on_growth_sets_exit_status(options: list[str], code: str, status: int) -> None:
     done = profile(*options, "--", sys.executable, "-c", code)
     assert done.returncode == status, done.stderr
     assert done.stderr.splitlines()[-1].startswith("grows: " if code.startswith(LEAK) else "bounded: ")
@@ -96,7 +96,7 @@ def test_exit_status_of_growth(options: list[str], code: str, status: int) -> No
         (["--fail-on-growth"], 3, 3),
     ],
 )
-def test_status_of_profile_is_never_that_of_the_command(options: list[str], own: int, status: int) -> None:
+def test_command_status_never_collides_with_profile_status(options: list[str], own: int, status: int) -> None:
     done = profile(*options, "--", "sh", "-c", f"exit {own}")
     assert done.returncode == status
     reported = f"the command ended with status {own}; the status is 1, since {own} has a meaning here"
@@ -152,7 +152,7 @@ def test_unwritable_file_exits_before_the_command_runs(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_json_with_a_file_still_works_with_a_warning(tmp_path: Path) -> None:
+def test_json_with_file_warns_of_deprecation(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     done = profile("--json", str(out), "--", "true")
     assert done.returncode == 0
@@ -177,7 +177,7 @@ def test_killed_command_has_a_report(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["status"] == -9
 
 
-def test_bus_error_has_its_usual_reasons(tmp_path: Path) -> None:
+def test_bus_error_message_lists_usual_causes(tmp_path: Path) -> None:
     script = (
         "import mmap\nwith open('short', 'wb+') as file:\n"
         "    file.truncate(8192); m = mmap.mmap(file.fileno(), 8192); file.truncate(0); m[5000]"
@@ -234,7 +234,7 @@ def test_missing_proc_exits_with_a_message(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_profiler_is_small_when_the_command_starts() -> None:
+def test_profiler_does_not_import_numpy() -> None:
     """The kernel's peak of the command starts with the memory of the profiler: NumPy comes after it."""
     code = "import sys, lowtide.cli.profile, lowtide._memory.profile.profiler; print('numpy' in sys.modules)"
     assert output(code) == "False\n"

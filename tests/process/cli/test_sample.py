@@ -50,7 +50,7 @@ def output_of(command: Any, *arguments: object) -> str:
     return ended.output
 
 
-def test_prompt_and_continuation(run: Path) -> None:
+def test_sample_continues_prompt_reproducibly(run: Path) -> None:
     text = output_of(sample, run, "--prompt", "low tide", "--max-new-tokens", 30)
     assert text.startswith("low tide")
     assert len(text) == len("low tide") + 30 + 1
@@ -81,7 +81,7 @@ def test_run_folder_is_enough(run: Path) -> None:
     assert process.stderr == ""
 
 
-def test_what_cannot_be_sampled_raises_with_the_reason(run: Path, tmp_path: Path) -> None:
+def test_invalid_sample_arguments_raise(run: Path, tmp_path: Path) -> None:
     def refused(*arguments: object) -> str:
         with pytest.raises(LowtideError) as caught:
             output_of(sample, *arguments)
@@ -96,7 +96,7 @@ def test_what_cannot_be_sampled_raises_with_the_reason(run: Path, tmp_path: Path
     assert "no tokenizer 'klingon'" in refused(run, "--tokenizer", "klingon")
 
 
-def test_tokenizer_by_name(tmp_path: Path) -> None:
+def test_tokenizer_option_accepts_name(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model(vocab_size=257), None)
     assert output_of(sample, run, "--tokenizer", "byte", "--prompt", "x", "--max-new-tokens", 3).startswith(
         "x"
@@ -118,19 +118,19 @@ def test_transformers_loads_an_export(tmp_path: Path) -> None:
         output_of(export, run, tmp_path / "out")
 
 
-def test_a_modern_run_is_exported_with_its_code(run: Path, tmp_path: Path) -> None:
+def test_modern_run_is_exported_with_its_code(run: Path, tmp_path: Path) -> None:
     text = output_of(export, run, tmp_path / "out", "--checkpoint", "last")
     assert text.endswith("tokenizer.json, tokenizer_config.json; load it with trust_remote_code=True\n")
     assert (tmp_path / "out" / "modeling_lowtide.py").exists()
 
 
-def test_several_samples_have_the_seeds_that_follow(run: Path) -> None:
+def test_multiple_samples_use_consecutive_seeds(run: Path) -> None:
     options = ("--prompt", "sea", "--max-new-tokens", 5)
     texts = output_of(sample, run, *options, "-n", 3, "--seed", 4).split("-" * 15 + "\n")
     assert texts == [output_of(sample, run, *options, "--seed", seed) for seed in (4, 5, 6)]
 
 
-def test_checkpoint_is_the_best_or_the_last(run: Path) -> None:
+def test_checkpoint_option_selects_best_or_last(run: Path) -> None:
     def text(where: Path, *more: str) -> str:
         return output_of(sample, where, "--prompt", "sea", "--max-new-tokens", 9, "--temperature", 0, *more)
 

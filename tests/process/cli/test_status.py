@@ -127,7 +127,7 @@ def test_info_shows_the_good_files_beside_a_damaged_one(tmp_path: Path) -> None:
     assert "empty or not yet written" in second["problem"]
 
 
-def test_info_of_a_damaged_member(tmp_path: Path) -> None:
+def test_info_reports_damaged_member(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", good=np.zeros(3), bad=np.ones(5))
     data = (tmp_path / "x.npz").read_bytes()
     (tmp_path / "x.npz").write_bytes(data.replace(b"'shape': (5,)", b"'shape': (9,)"))
@@ -139,7 +139,7 @@ def test_info_of_a_damaged_member(tmp_path: Path) -> None:
     assert lowtide("info", tmp_path / "y.npz").returncode == 0, "a compressed file is not a damaged one"
 
 
-def test_info_of_a_checkpoint_says_what_it_is(tmp_path: Path) -> None:
+def test_info_recognises_checkpoint(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model(vocab_size=28), None)
     done = lowtide("info", run / "checkpoint.pt")
     assert done.returncode == 0
@@ -160,7 +160,7 @@ setattr(import_module(module), name, interrupt)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_ctrl_c_before_a_command_starts(name: str) -> None:
+def test_ctrl_c_before_command_exits_with_130(name: str) -> None:
     done = lowtide("lowtide.cli:import_module", name, before=INTERRUPT)
     assert (done.returncode, done.stderr) == (130, "lowtide: interrupted\n")
 
@@ -181,7 +181,9 @@ def test_ctrl_c_before_a_command_starts(name: str) -> None:
         ("lowtide._memory.profile.profiler:attach", "watch 1"),
     ],
 )
-def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_ctrl_c_during_command_exits_with_130(
+    where: str, line: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.zeros((3, 4)))
     (tmp_path / "books").mkdir()
@@ -194,7 +196,7 @@ def test_ctrl_c_while_a_command_runs(where: str, line: str, tmp_path: Path, monk
     assert done.stderr.count("\n") == 1
 
 
-def test_interrupted_prepare_says_how_to_resume(tmp_path: Path) -> None:
+def test_interrupted_prepare_prints_how_to_resume(tmp_path: Path) -> None:
     done = lowtide("lowtide:prepare", "prepare", tmp_path, "-o", "corpus", before=INTERRUPT)
     assert done.stderr == "lowtide: interrupted; run the same command again to resume in corpus\n"
 
@@ -204,14 +206,14 @@ UNREAD = "import os; end, start = os.pipe(); os.close(end); os.dup2(start, 1)"
 
 
 @pytest.mark.parametrize("line", ["info a.npy", "info --json a.npy", "doctor", "completion bash"])
-def test_reader_that_leaves_early_sees_no_traceback(line: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_closed_pipe_exits_without_traceback(line: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.zeros(3))
     done = lowtide(*shlex.split(line), before=UNREAD)
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_full_disk_under_standard_output_is_one_line(tmp_path: Path) -> None:
+def test_full_disk_on_standard_output_is_one_line_error(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     script = f"{LOWTIDE} info a.npy > /dev/full"
     done = subprocess.run(
@@ -220,7 +222,7 @@ def test_full_disk_under_standard_output_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "lowtide: No space left on device\n")
 
 
-def test_exit_statuses_are_those_of_the_guide(files: Path) -> None:
+def test_exit_statuses_match_guide(files: Path) -> None:
     """Each number in the table of the commands' page, by a command that ends with it."""
     page = (guide.ROOT / "docs" / "commands" / "index.md").read_text()
     table = page.partition("| exit status | meaning |")[2].partition("\n\n")[0]
@@ -244,14 +246,14 @@ def test_exit_statuses_are_those_of_the_guide(files: Path) -> None:
     assert lowtide("doctor", before=UNREAD).returncode == status.UNREAD
 
 
-def test_misspelt_command_is_recognised() -> None:
+def test_misspelt_command_suggests_correction() -> None:
     done = lowtide("shufle")
     assert done.returncode == 2
     assert "Did you mean 'shuffle'?" in done.stderr
     assert "Did you mean" not in lowtide("nonsense").stderr
 
 
-def test_errors_of_the_system_start_with_the_path() -> None:
+def test_os_errors_start_with_path() -> None:
     error = NotFoundError(2, "no such file", "a.npy")
     assert str(error) == "a.npy: no such file"
     assert (error.errno, error.filename) == (2, "a.npy")
@@ -280,7 +282,7 @@ def test_errors_of_the_system_start_with_the_path() -> None:
         ("x=1, reader='remap'", "x=1, reader='remap'"),
     ],
 )
-def test_settings_are_named_as_options(output: str, shown: str) -> None:
+def test_messages_replace_arguments_with_options(output: str, shown: str) -> None:
     flags = ["--dtype", "--shape", "--offset", "--val-fraction", "--overwrite"]
     options = [click.Option([flag]) for flag in flags]
     options += [click.Option(["--name", "member"])]
@@ -291,7 +293,7 @@ def test_settings_are_named_as_options(output: str, shown: str) -> None:
     )
 
 
-def test_errors_speak_of_options(tmp_path: Path) -> None:
+def test_errors_suggest_command_line_options(tmp_path: Path) -> None:
     (tmp_path / "a.raw").write_bytes(bytes(64))
     assert "--dtype uint16" in refusal("info", tmp_path / "a.raw")
     np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(3))

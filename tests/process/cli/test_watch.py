@@ -161,7 +161,7 @@ def test_process_is_watched_by_its_name(tmp_path: Path) -> None:
     assert f"{other.pid} (" in done.stderr
 
 
-def test_program_that_changes_its_name_is_watched_to_the_end(tmp_path: Path) -> None:
+def test_process_that_calls_exec_is_watched_to_the_end(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", "sleep 0.7; exec sleep 1.2"]) as child:
         done = watch(str(child.pid), "--every", "0.2")
     assert done.returncode == 0
@@ -182,7 +182,7 @@ def test_json_lines_have_the_gauges_and_end_with_the_verdict(busy: subprocess.Po
     assert last["events"] == []
 
 
-def test_metrics_are_served_on_this_machine_alone(busy: subprocess.Popen[str]) -> None:
+def test_metrics_are_served_on_localhost_only(busy: subprocess.Popen[str]) -> None:
     command = [*LOWTIDE, "watch", str(busy.pid), "--every", "0.1", "--openmetrics", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=-1, text=True) as run:
         assert run.stderr
@@ -210,7 +210,7 @@ def test_metrics_are_served_on_this_machine_alone(busy: subprocess.Popen[str]) -
     assert taken.stderr.startswith(f"lowtide: 127.0.0.1:{match[2]}: address already in use; pass another")
 
 
-def test_metrics_in_a_file_are_always_complete(busy: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_metrics_file_is_complete(busy: subprocess.Popen[str], tmp_path: Path) -> None:
     path = tmp_path / "lowtide.prom"
     done = watch(str(busy.pid), "--every", "0.1", "--for", "0.6", "--openmetrics", str(path))
     assert done.returncode == 0, done.stderr
@@ -232,7 +232,7 @@ def test_closed_pipe_ends_the_watch(busy: subprocess.Popen[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_picture_fits_narrow_terminals(busy: subprocess.Popen[str]) -> None:
+def test_live_picture_renders_at_any_width(busy: subprocess.Popen[str]) -> None:
     watched = profiler.attach(busy.pid)
     watched.look()
     for width in (20, 44, 80, 200):

@@ -12,7 +12,7 @@ from lowtide.errors import ArgumentError, WriteError
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_new_or_empty_folder_is_taken_and_marked(tmp_path: Path, there: bool) -> None:
+def test_new_or_empty_folder_is_marked(tmp_path: Path, there: bool) -> None:
     path = tmp_path / "some" / "demo"
     if there:
         path.mkdir(parents=True)
@@ -20,7 +20,7 @@ def test_a_new_or_empty_folder_is_taken_and_marked(tmp_path: Path, there: bool) 
     assert [one.name for one in path.iterdir()] == ["demo.json"]
 
 
-def test_what_an_earlier_demo_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:
+def test_only_files_of_earlier_demo_are_removed(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "demo"))
     folder.prepare()
     folder.keep({"tokens": 5})
@@ -41,7 +41,7 @@ def test_what_an_earlier_demo_left_is_taken_away_and_nothing_else(tmp_path: Path
 
 
 @pytest.mark.parametrize("mark", [None, "{}", "[1]", "no json"])
-def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path, mark: str | None) -> None:
+def test_folder_with_other_files_is_refused_and_unchanged(tmp_path: Path, mark: str | None) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "thesis.txt").write_text("years of work")
     if mark is not None:
@@ -51,13 +51,13 @@ def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path: Path, mar
     assert (tmp_path / "text" / "thesis.txt").read_text() == "years of work"
 
 
-def test_a_file_is_refused(tmp_path: Path) -> None:
+def test_file_as_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("a file")
     with pytest.raises(ArgumentError, match="is a file, not a folder"):
         Folder(str(tmp_path / "demo")).prepare()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):
         Folder(str(tmp_path / "file" / "demo")).prepare()

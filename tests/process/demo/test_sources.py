@@ -41,17 +41,17 @@ def test_sources_are_copied_as_utf8_without_tests_and_packages(library: Path, tm
     assert (result.files, result.size) == (2, sum(len(text.encode()) for text in matches.values()))
 
 
-def test_it_stops_when_there_is_enough(library: Path, tmp_path: Path) -> None:
+def test_copy_stops_at_requested_size(library: Path, tmp_path: Path) -> None:
     assert sources.copy(str(tmp_path / "text"), 1, library=str(library)).files == 1
 
 
-def test_a_library_without_sources_is_named(tmp_path: Path) -> None:
+def test_library_without_sources_raises(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     with pytest.raises(NotFoundError, match="bare: has no Python sources"):
         sources.copy(str(tmp_path / "text"), 100, library=str(tmp_path / "bare"))
 
 
-def test_the_interpreter_has_enough_of_them(tmp_path: Path) -> None:
+def test_standard_library_has_enough_sources(tmp_path: Path) -> None:
     result = sources.copy(str(tmp_path), 2**20)
     assert 2**20 <= result.size < 2 * 2**20
     ast.parse((tmp_path / "abc.py").read_text(encoding="utf-8"))

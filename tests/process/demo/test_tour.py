@@ -86,7 +86,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return shared(tmp_path_factory, "full", lambda folder: (folder / "demo", ran(FULL, folder / "demo")))
 
 
-def test_quick_needs_no_extra_and_tells_each_step(quick: tuple[Path, str]) -> None:
+def test_quick_demo_runs_without_extras(quick: tuple[Path, str]) -> None:
     folder, output = quick
     for title in ("1 of 4 · Text", "2 of 4 · Prepare", "3 of 4 · Two curves", "4 of 4 · Report"):
         assert title in output
@@ -97,14 +97,14 @@ def test_quick_needs_no_extra_and_tells_each_step(quick: tuple[Path, str]) -> No
     assert "<pre>np.memmap, in order" in (folder / "report.html").read_text(), "without matplotlib"
 
 
-def test_the_corpus_is_one(quick: tuple[Path, str]) -> None:
+def test_demo_corpus_matches_reported_tokens(quick: tuple[Path, str]) -> None:
     result = json.loads((quick[0] / "demo.json").read_text())
     both = [lowtide.corpus(quick[0] / "corpus", split=split) for split in ("train", "val")]
     assert sum(map(len, both)) == result["tokens"] > 2_000_000
     assert f"{result['documents']} documents, {result['tokens']:,} tokens" in quick[1]
 
 
-def test_full_trains_and_samples(full: tuple[Path, str]) -> None:
+def test_full_demo_trains_and_samples(full: tuple[Path, str]) -> None:
     folder, output = full
     for title in ("4 of 6 · Train", "5 of 6 · Sample", "6 of 6 · Report"):
         assert title in output
@@ -120,7 +120,7 @@ def test_full_trains_and_samples(full: tuple[Path, str]) -> None:
     assert not (folder / "scratch").exists()
 
 
-def test_every_command_that_is_shown_is_one(quick: tuple[Path, str], full: tuple[Path, str]) -> None:
+def test_shown_commands_are_valid(quick: tuple[Path, str], full: tuple[Path, str]) -> None:
     for folder, output in (quick, full):
         result = json.loads((folder / "demo.json").read_text())["commands"]
         assert len(result) == (2 if folder == quick[0] else 4)
@@ -134,7 +134,7 @@ def test_every_command_that_is_shown_is_one(quick: tuple[Path, str], full: tuple
             assert name == "compare" or f"$ {line}" in output
 
 
-def test_sample_repeats_by_its_command(full: tuple[Path, str]) -> None:
+def test_shown_sample_command_reproduces_sample(full: tuple[Path, str]) -> None:
     result = json.loads((full[0] / "demo.json").read_text())
     line = next(line for line in result["commands"] if line.startswith("lowtide sample"))
     again = subprocess.run(
@@ -153,7 +153,7 @@ def test_second_demo_replaces_the_first(full: tuple[Path, str], tmp_path: Path) 
     assert "What it writes" not in (folder / "report.html").read_text()
 
 
-def test_an_interrupt_leaves_no_array(tmp_path: Path) -> None:
+def test_interrupt_leaves_no_array(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     process = subprocess.Popen(
         command(QUICK, folder, 256), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True

@@ -29,7 +29,7 @@ def test_both_readers_read_everything_in_both_orders(runs: list[Run]) -> None:
     assert all(walk.figures["bytes_read"] == 32 * MIB for walk in runs)
 
 
-def test_memmap_holds_the_file_and_lowtide_its_buffers(runs: list[Run]) -> None:
+def test_memmap_peak_is_file_size_and_lowtide_peak_is_small(runs: list[Run]) -> None:
     for walk in runs:
         if walks.name(walk) == "np.memmap":
             assert 31 * MIB < walks.peak(walk) < 48 * MIB
@@ -37,7 +37,7 @@ def test_memmap_holds_the_file_and_lowtide_its_buffers(runs: list[Run]) -> None:
             assert walks.peak(walk) < 8 * MIB
 
 
-def test_memmap_curve_is_the_diagonal_or_steeper(runs: list[Run]) -> None:
+def test_memmap_memory_grows_with_bytes_read(runs: list[Run]) -> None:
     theirs = {walk.shuffled: walk.figures["samples"] for walk in runs if walks.name(walk) == "np.memmap"}
     for read, resident in theirs[False]:
         assert abs(resident - read) < 8 * MIB
@@ -45,7 +45,7 @@ def test_memmap_curve_is_the_diagonal_or_steeper(runs: list[Run]) -> None:
     assert max(early) > 12 * MIB
 
 
-def test_peak_is_the_highest_sample_where_none_is_recorded(runs: list[Run]) -> None:
+def test_peak_defaults_to_highest_sample(runs: list[Run]) -> None:
     figures = runs[0].figures.copy()
     figures["peak"] = None
     without = Run("np.memmap", False, False, figures, None)

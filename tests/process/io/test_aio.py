@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_forked_child_makes_its_own_and_leaves_the_parents_alone(fd: int) -> None:
+def test_forked_child_creates_its_own_context(fd: int) -> None:
     own = context()
 
     def reads() -> bool:
@@ -34,7 +34,7 @@ def test_a_forked_child_makes_its_own_and_leaves_the_parents_alone(fd: int) -> N
     assert own.read(fd, extents([4], [10]), aio.address_of(out), 0).tolist() == [10]
 
 
-def test_the_interpreter_ends_in_silence(tmp_path: Path) -> None:
+def test_reads_at_exit_print_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((5000, 16)))
     code = """
         import atexit, sys, threading, lowtide

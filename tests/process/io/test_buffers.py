@@ -8,7 +8,7 @@ from lowtide._io.buffers import Buffers
 from tests.support.process import in_child
 
 
-def test_a_forked_child_has_its_own() -> None:
+def test_forked_child_has_its_own_buffers() -> None:
     array = Buffers(4 * 2**20, most=2).empty((512, 1024), np.dtype("float64"))
     array[:] = 1.0
 

@@ -46,7 +46,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("environment")
-def test_folder_there_and_back(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:
+def test_folder_round_trip(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:
     done: list[tuple[int, int]] = []
     address = f"s3://{BUCKET}/copies/{tmp_path.name}"
     copied = lowtide.copy(folder, address, progress=lambda *now: done.append(now))
@@ -60,7 +60,7 @@ def test_folder_there_and_back(folder: Path, tmp_path: Path, object_server: Obje
 
 
 @pytest.mark.usefixtures("environment")
-def test_copy_is_resumed_and_the_index_comes_last(
+def test_copy_is_resumed_and_index_is_copied_last(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"s3://{BUCKET}/resumed/{tmp_path.name}"
@@ -85,7 +85,7 @@ def test_copy_is_resumed_and_the_index_comes_last(
 
 
 @pytest.mark.usefixtures("environment")
-def test_single_files(folder: Path, tmp_path: Path) -> None:
+def test_single_files_are_copied(folder: Path, tmp_path: Path) -> None:
     address = f"s3://{BUCKET}/single/{tmp_path.name}"
     source = folder / "below" / "small.bin"
     lowtide.copy(source, f"{address}/")
@@ -95,7 +95,7 @@ def test_single_files(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_what_is_written_is_compared(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_copy_raises(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"s3://{BUCKET}/damaged/{tmp_path.name}"
     write = sinks.FileSink.write
 
@@ -110,7 +110,7 @@ def test_what_is_written_is_compared(folder: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("environment")
-def test_errors(folder: Path, tmp_path: Path) -> None:
+def test_invalid_copies_raise(folder: Path, tmp_path: Path) -> None:
     with refused(NotFoundError, f"s3://{BUCKET}/no-such-prefix"):
         lowtide.copy(f"s3://{BUCKET}/no-such-prefix", tmp_path / "x")
     with refused(ArgumentError, "is inside"):
@@ -123,7 +123,7 @@ KILLED = "import sys, lowtide; lowtide.copy(*sys.argv[1:])"
 
 
 @pytest.mark.parametrize("change", ["none", "damaged", "replaced"])
-def test_killed_copy_of_an_object_continues_inside_of_it(
+def test_killed_copy_resumes_within_object(
     folder: Path,
     tmp_path: Path,
     object_server: ObjectServer,
@@ -175,7 +175,7 @@ def test_killed_copy_of_an_object_continues_inside_of_it(
 
 
 @pytest.mark.usefixtures("environment")
-def test_failed_copy_of_an_object_is_continued(
+def test_failed_copy_resumes_within_object(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, target = f"s3://{BUCKET}/failed/{tmp_path.name}.bin", tmp_path / "large.bin"
@@ -194,7 +194,7 @@ def test_failed_copy_of_an_object_is_continued(
     assert seen[1] == 20 * 2**20 + 5  # the third piece
 
 
-def test_command(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:
+def test_copy_command_uploads_folder(folder: Path, tmp_path: Path, object_server: ObjectServer) -> None:
     address = f"s3://{BUCKET}/command/{tmp_path.name}"
     done = run("copy", folder, address, **object_server.environment())
     assert done.returncode == 0, done.stderr

@@ -33,13 +33,13 @@ THOUSANDS = """
 
 
 @pytest.mark.parametrize("reader", ["pread", "memmap"])
-def test_thousands_of_arrays_with_256_descriptors(tmp_path: Path, reader: str) -> None:
+def test_thousands_of_arrays_open_with_256_descriptors(tmp_path: Path, reader: str) -> None:
     most, left = map(int, output(THOUSANDS, tmp_path, reader).split())
     assert most < 200
     assert left < 20
 
 
-def test_a_fork_in_the_middle_of_a_read(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_child_forked_during_read_can_use_pool(tmp_path: Path, pool: DescriptorPool) -> None:
     """Another thread of the parent holds a descriptor: that may not matter to the child."""
     files = some(tmp_path, 2)
 

@@ -33,7 +33,7 @@ def _by_rename(path: Path) -> None:
     os.replace(path.with_name("new.npy"), path)
 
 
-def test_a_spawned_worker_refuses_a_file_that_is_no_longer_the_one_it_was_given(path: Path) -> None:
+def test_spawned_worker_detects_replaced_file(path: Path) -> None:
     code = """
         import pickle, sys, lowtide
         from lowtide.errors import FileChangedError
@@ -48,7 +48,7 @@ def test_a_spawned_worker_refuses_a_file_that_is_no_longer_the_one_it_was_given(
     assert output(code, data, path) == "refused True\n"
 
 
-def test_a_forked_worker_notices_a_rewrite(path: Path) -> None:
+def test_forked_worker_detects_rewritten_file(path: Path) -> None:
     def work(queue: Any) -> None:
         try:
             array[3]

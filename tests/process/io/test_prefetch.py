@@ -19,7 +19,7 @@ def later(make: Callable[[int], Any]) -> Callable[[int], Pending[Any]]:
 
 
 @pytest.mark.parametrize("dropped", ["", "del items"])
-def test_a_program_that_ends_in_the_middle_ends(dropped: str) -> None:
+def test_program_can_exit_during_prefetch(dropped: str) -> None:
     program = """
 import threading, time
 from lowtide._io.pending import Pending
@@ -42,7 +42,7 @@ started.wait()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_a_forked_child_continues_where_the_parent_was(depth: int) -> None:
+def test_forked_child_continues_where_parent_was(depth: int) -> None:
     items = Prefetcher(later(lambda i: (i, os.getpid())), 0, 10, depth)
     items.next()
     items.next()
@@ -51,7 +51,7 @@ def test_a_forked_child_continues_where_the_parent_was(depth: int) -> None:
     items.close()
 
 
-def test_a_forked_child_may_close_what_it_never_used() -> None:
+def test_forked_child_can_close_unused_prefetcher() -> None:
     items = Prefetcher(later(lambda i: i), 0, 10, 3)
     items.next()
     assert in_child(lambda: not items.close())  # type: ignore[func-returns-value]

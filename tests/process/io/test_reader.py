@@ -23,7 +23,7 @@ CUT = """
 """
 
 
-def test_a_truncated_file_raises_where_memmap_dies(tmp_path: Path) -> None:
+def test_truncated_file_raises_where_memmap_gets_sigbus(tmp_path: Path) -> None:
     for how in ("lowtide", "memmap"):
         np.save(tmp_path / "a.npy", np.ones((1000, 100)))
         done = python(CUT, tmp_path / "a.npy", how)

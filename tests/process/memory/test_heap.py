@@ -39,7 +39,7 @@ thread = threading.Thread(target=work)  # which has its own arena
 
 
 @pytest.mark.parametrize("run", ["work()", "thread.start(); thread.join()"], ids=["main", "arena"])
-def test_what_malloc_keeps_is_not_live_and_comes_back(run: str) -> None:
+def test_memory_kept_by_malloc_is_not_live_and_is_trimmed(run: str) -> None:
     full, freed, back, fell, after, live = map(int, output(FREED % run).split())
     size = 1500 * 60_000
     assert full < 8 * MIB
@@ -77,14 +77,14 @@ print(freed.allocators[0], freed.kept, back, full - heap().resident)
 
 
 @pytest.mark.parametrize("allocator", ["jemalloc", "mimalloc"])
-def test_other_allocators_are_named_and_trimmed(allocator: str) -> None:
+def test_other_allocators_are_identified_and_trimmed(allocator: str) -> None:
     name, kept, _, fell = preloaded(allocator, PRELOADED)
     assert name == allocator
     assert int(fell) > 50 * MIB, "freed, by itself or by trim"
     assert (kept == "None") == (allocator == "mimalloc")
 
 
-def test_profile_names_the_allocator_of_the_command(tmp_path: Path) -> None:
+def test_profile_reports_allocator_of_command(tmp_path: Path) -> None:
     library = ctypes.util.find_library("jemalloc")
     if library is None:
         missing("no jemalloc: apt-get install libjemalloc2")
@@ -102,7 +102,7 @@ def test_profile_names_the_allocator_of_the_command(tmp_path: Path) -> None:
     assert "freed and is kept by jemalloc" in json.loads((tmp_path / "a.json").read_text())["not_seen"][-1]
 
 
-def test_loaded_allocator_that_does_not_serve_malloc_comes_second() -> None:
+def test_allocator_not_serving_malloc_is_listed_second() -> None:
     library = ctypes.util.find_library("mimalloc")
     if library is None:
         missing("no mimalloc: apt-get install libmimalloc2.0")
@@ -142,7 +142,7 @@ def test_stacks_shared_memory_and_arrow_are_separate() -> None:
     assert source.startswith("pyarrow.default_memory_pool() (")
 
 
-def test_pinned_memory_is_asked_of_pytorch_only_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_memory_is_queried_only_if_cuda_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine of ours has a GPU: this is PyTorch's interface, not PyTorch."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert module._pinned() == (None, "PyTorch is not imported")

@@ -27,14 +27,14 @@ def test_killed_writer_leaves_nothing_under_the_final_name(tmp_path: Path) -> No
     assert lowtide.corpus(tmp_path / "corpus")[:].tolist() == [7]
 
 
-def test_writer_that_is_open_at_exit_says_so(tmp_path: Path) -> None:
+def test_writer_open_at_exit_is_reported(tmp_path: Path) -> None:
     code = "import sys, lowtide; out = lowtide.create_corpus(sys.argv[1]); out.append([1])"
     ended = python(code, tmp_path / "corpus")
     assert "1 documents were not published" in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_forked_child_has_no_part_in_it(tmp_path: Path) -> None:
+def test_forked_child_cannot_append(tmp_path: Path) -> None:
     out = lowtide.create_corpus(tmp_path / "corpus")
     out.append([1])
 

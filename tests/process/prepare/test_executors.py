@@ -23,7 +23,7 @@ def workers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 
-def test_an_interrupt_does_not_reach_a_worker_that_is_starting(pool: Processes) -> None:
+def test_interrupt_does_not_reach_starting_worker(pool: Processes) -> None:
     futures = []
     for count in (1, 2):
         futures.append(pool.submit(os.getpid))
@@ -34,7 +34,7 @@ def test_an_interrupt_does_not_reach_a_worker_that_is_starting(pool: Processes) 
     assert {future.result(60) for future in futures} <= {worker.pid for worker in started}
 
 
-def test_an_interrupt_that_comes_while_a_worker_is_started_reaches_this_process(
+def test_interrupt_during_worker_start_reaches_parent(
     pool: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = pool._pool.submit
@@ -49,7 +49,7 @@ def test_an_interrupt_that_comes_while_a_worker_is_started_reaches_this_process(
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_interrupts_of_workers_are_ignored_and_not_blocked(pool: Processes) -> None:
+def test_workers_ignore_interrupts_without_blocking_them(pool: Processes) -> None:
     blocked = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result(60)
     assert signal.SIGINT not in blocked
     assert pool.submit(signal.getsignal, signal.SIGINT).result(60) == signal.SIG_IGN

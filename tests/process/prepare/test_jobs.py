@@ -21,7 +21,7 @@ def dies_of_the_fifth(task: Task) -> int:
     return task.index
 
 
-def test_the_task_that_kills_its_process_is_named_and_no_other() -> None:
+def test_only_task_that_kills_its_process_is_reported() -> None:
     pool = Processes(2)
     done: list[int] = []
     try:

@@ -14,9 +14,7 @@ from tests.support.process import output
 
 @pytest.mark.parametrize("holdout", ["documents", "contiguous"])
 @pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe:300"])
-def test_the_same_bytes_whatever_the_workers_and_the_units(
-    tmp_path: Path, tokenizer: str, holdout: Any
-) -> None:
+def test_output_does_not_depend_on_workers_and_units(tmp_path: Path, tokenizer: str, holdout: Any) -> None:
     jsonl(tmp_path / "web.jsonl", 200)
     (tmp_path / "sea.txt").write_text("low tide " * 1000)
     names = [tmp_path / "sea.txt", tmp_path / "web.jsonl"]
@@ -35,7 +33,7 @@ def test_the_same_bytes_whatever_the_workers_and_the_units(
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
-def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
+def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     jsonl(tmp_path / "web.jsonl", 100)
     script = tmp_path / "script.py"
     script.write_text(
@@ -48,7 +46,7 @@ def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
     assert output(code, script, root, tmp_path / "web.jsonl", tmp_path / "out") == "100\n"
 
 
-def test_function_that_can_be_imported_runs_in_workers(tmp_path: Path) -> None:
+def test_importable_function_runs_in_workers(tmp_path: Path) -> None:
     jsonl(tmp_path / "web.jsonl", 100)
     code = """
         import os, sys
@@ -64,7 +62,7 @@ def test_function_that_can_be_imported_runs_in_workers(tmp_path: Path) -> None:
     assert output(code, root, tmp_path / "web.jsonl", tmp_path / "out") == "True False\n"
 
 
-def test_parquet_and_data_sets_of_token_ids(tmp_path: Path) -> None:
+def test_parquet_token_ids_are_prepared(tmp_path: Path) -> None:
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [[n, n + 1, 7] for n in range(300)]
     kinds = (pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint16(), 3))

@@ -37,7 +37,7 @@ def text(tmp_path: Path) -> Path:
     return folder
 
 
-def test_bucket_has_the_corpus_of_a_folder(text: Path, tmp_path: Path) -> None:
+def test_bucket_corpus_matches_folder(text: Path, tmp_path: Path) -> None:
     address = f"s3://{BUCKET}/prepared/{tmp_path.name}"
     summary = lowtide.prepare(text, address, workers=1, shard_tokens=2000)
     lowtide.prepare(text, tmp_path / "corpus", workers=1, shard_tokens=2000)
@@ -57,7 +57,7 @@ def test_bucket_has_the_corpus_of_a_folder(text: Path, tmp_path: Path) -> None:
     }
 
 
-def test_run_that_ends_while_it_copies_is_resumed(
+def test_run_interrupted_during_copy_is_resumed(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"s3://{BUCKET}/interrupted/{tmp_path.name}"
@@ -90,7 +90,7 @@ def downloaded(address: str, folder: Path) -> dict[str, str]:
     return content(folder)
 
 
-def test_shards_leave_the_disk_as_they_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completed_shards_are_removed_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address, work = f"s3://{BUCKET}/moved/{tmp_path.name}", tmp_path / "work"
     jsonl(tmp_path / "web.jsonl", 1000)
     sizes: list[int] = []
@@ -114,7 +114,7 @@ def test_shards_leave_the_disk_as_they_are_completed(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("change", ["none", "replaced", "deleted"])
-def test_run_that_ends_between_shards_is_resumed(
+def test_run_interrupted_between_shards_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     address = f"s3://{BUCKET}/killed-{change}/{tmp_path.name}"
@@ -143,7 +143,7 @@ def test_run_that_ends_between_shards_is_resumed(
     assert ("damaged (out/train-00000.bin)" in "".join(summary.notes)) == (change != "none")
 
 
-def test_corpus_that_is_replaced_stays_until_the_new_one_is_ready(tmp_path: Path) -> None:
+def test_replaced_corpus_stays_until_new_one_is_ready(tmp_path: Path) -> None:
     address = f"s3://{BUCKET}/replaced/{tmp_path.name}"
     jsonl(tmp_path / "web.jsonl", 100)
     lowtide.prepare(tmp_path / "web.jsonl", address, workers=1, shard_tokens=2000)
@@ -156,6 +156,6 @@ def test_corpus_that_is_replaced_stays_until_the_new_one_is_ready(tmp_path: Path
     assert downloaded(address, tmp_path / "copy") == corpus_of(tmp_path / "web.jsonl", tmp_path / "here")
 
 
-def test_work_is_for_addresses(text: Path, tmp_path: Path) -> None:
+def test_work_folder_for_local_output_raises(text: Path, tmp_path: Path) -> None:
     with refused(ArgumentError, "work is for an address"):
         lowtide.prepare(text, tmp_path / "corpus", work=tmp_path / "work")

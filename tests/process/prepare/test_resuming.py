@@ -99,7 +99,7 @@ STEPS = [
 
 @pytest.mark.parametrize("layout", ["shards", "llmc"])
 @pytest.mark.parametrize("where", STEPS, ids=lambda where: f"{where[0].__name__}.{where[1]}")
-def test_stopped_at_every_call_of_a_step(
+def test_run_stopped_at_every_step_call_is_resumed(
     tmp_path: Path, source: Path, whole: Any, where: tuple[Any, str], layout: Any
 ) -> None:
     """Wherever a run is stopped between two steps, the next one makes it whole."""
@@ -159,7 +159,7 @@ def long_source(tmp_path: Path) -> Iterator[Path]:
     path.unlink()
 
 
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, long_source: Path) -> None:
+def test_workers_end_with_killed_parent(tmp_path: Path, long_source: Path) -> None:
     process = start(sources=long_source, out=tmp_path / "out", workers=2, unit=2**17)
     wait_for(lambda: tasks_done(tmp_path / "out") >= 3)
     workers = workers_of(process.pid)
@@ -174,7 +174,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, long_source: P
     assert content(tmp_path / "out" / ".prepare") == before
 
 
-def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, long_source: Path) -> None:
+def test_killed_worker_is_replaced(tmp_path: Path, long_source: Path) -> None:
     process = start(sources=long_source, out=tmp_path / "out", workers=2, unit=2**17)
     for point in (3, 20):
         wait_for(lambda: tasks_done(tmp_path / "out") >= point and len(workers_of(process.pid)) == 2)  # noqa: B023
@@ -222,7 +222,7 @@ with small(2**17):
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
-def test_what_tasks_left_before_the_machine_went_down_is_made_again(
+def test_task_results_before_reboot_are_recomputed(
     tmp_path: Path, source: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: dict[str, Any] = {
@@ -261,7 +261,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_loses_nothing(
+def test_run_resumes_after_full_disk(
     tmp_path: Path, source: Path, whole: Any, full_disk: Path, workers: int
 ) -> None:
     out = full_disk / "out"
@@ -300,7 +300,7 @@ def always(task: Any, job: Any) -> Any:
     raise OSError(5, "Input/output error")
 
 
-def test_failed_task_is_tried_again(tmp_path: Path, source: Path, whole: Any) -> None:
+def test_failed_task_is_retried(tmp_path: Path, source: Path, whole: Any) -> None:
     process = start(FLAKY, sources=source, out=tmp_path / "out", workers=2, unit=50_000, **OPTIONS)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

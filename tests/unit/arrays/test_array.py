@@ -49,7 +49,7 @@ def array(path: Path) -> Iterator[lowtide.Array]:
 # What it is
 
 
-def test_it_looks_like_what_np_load_gives(path: Path) -> None:
+def test_attributes_match_ndarray(path: Path) -> None:
     for shape in [(), (0,), (5,), (2, 0, 3), (4, 3, 2)]:
         expected = np.zeros(shape, ">f4")
         np.save(path, expected)
@@ -64,7 +64,7 @@ def test_it_looks_like_what_np_load_gives(path: Path) -> None:
                     len(array)
 
 
-def test_its_repr_says_path_shape_dtype_and_reader(path: Path) -> None:
+def test_repr_shows_path_shape_dtype_and_reader(path: Path) -> None:
     with lowtide.open(path) as array:
         text = repr(array)
         assert repr(str(path)) in text
@@ -77,7 +77,7 @@ def test_its_repr_says_path_shape_dtype_and_reader(path: Path) -> None:
         assert "order='F', reader=remap (map per piece, drop behind)" in repr(array)
 
 
-def test_opening_reads_nothing_but_the_header(tmp_path: Path) -> None:
+def test_open_reads_only_the_header(tmp_path: Path) -> None:
     with open(tmp_path / "x.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<f4", "fortran_order": False, "shape": (10**9, 250)}
@@ -89,7 +89,7 @@ def test_opening_reads_nothing_but_the_header(tmp_path: Path) -> None:
         assert len(next(array.chunks(10, shuffle=True))) == 10
 
 
-def test_a_relative_path_means_the_folder_of_its_opening(
+def test_relative_path_is_resolved_at_open(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.chdir(path.parent)
@@ -101,7 +101,7 @@ def test_a_relative_path_means_the_folder_of_its_opening(
 
 
 @any_reader
-def test_an_empty_file_is_an_empty_array(tmp_path: Path, reader: Any) -> None:
+def test_empty_file_is_an_empty_array(tmp_path: Path, reader: Any) -> None:
     (tmp_path / "x").write_bytes(b"")
     with lowtide.open(tmp_path / "x", dtype="u2", shape=(0,), reader=reader) as array:
         assert array.shape == (0,)
@@ -121,7 +121,7 @@ def test_an_empty_file_is_an_empty_array(tmp_path: Path, reader: Any) -> None:
     given_out=st.booleans(),
     small=st.booleans(),
 )
-def test_take_is_indexing_by_rows(
+def test_take_matches_indexing_by_rows(
     tmp_path_factory: pytest.TempPathFactory,
     variant: Variant,
     rows: list[int],
@@ -140,7 +140,7 @@ def test_take_is_indexing_by_rows(
     assert (got.shape, got.dtype) == ((len(rows), 4), EXPECTED.dtype)
 
 
-def test_take_keeps_the_shape_of_what_it_is_given(array: lowtide.Array) -> None:
+def test_take_keeps_shape_of_row_numbers(array: lowtide.Array) -> None:
     rows = np.arange(12).reshape(3, 4)[:, ::-1]
     assert (array.take(rows) == EXPECTED[rows]).all()
     assert array.take(7).shape == (4,)
@@ -148,27 +148,27 @@ def test_take_keeps_the_shape_of_what_it_is_given(array: lowtide.Array) -> None:
     assert array.take(np.empty((0, 3), int)).shape == (0, 3, 4)
 
 
-def test_take_does_not_change_the_rows_it_was_given(array: lowtide.Array) -> None:
+def test_take_does_not_modify_row_numbers(array: lowtide.Array) -> None:
     rows = np.array([5, -1, 3])
     array.take(rows)
     assert rows.tolist() == [5, -1, 3]
 
 
 @pytest.mark.parametrize("axis", [0, -2, np.int64(0)])
-def test_take_accepts_the_axis_of_rows(array: lowtide.Array, axis: Any) -> None:
+def test_take_accepts_row_axis(array: lowtide.Array, axis: Any) -> None:
     out = np.empty((2, 4), "i4")
     for got in (array.take([3, 1], axis=axis), array.take([3, 1], axis), array.take([3, 1], axis, out)):
         assert (got == EXPECTED.take([3, 1], axis=0)).all()
 
 
 @pytest.mark.parametrize("axis", [1, -1, 2, None, "rows"])
-def test_take_refuses_other_axes_with_a_remedy(array: lowtide.Array, axis: Any) -> None:
+def test_take_along_other_axis_raises(array: lowtide.Array, axis: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=r"a\.npy: axis of take must be 0, .*array\[:, \[2, 1\]\]"):
         array.take([0], axis=axis)
 
 
 @pytest.mark.parametrize("axis", [0, -1, None])
-def test_every_axis_of_one_dimension_is_the_rows(tmp_path: Path, axis: int | None) -> None:
+def test_take_from_1d_array_accepts_any_axis(tmp_path: Path, axis: int | None) -> None:
     np.save(tmp_path / "b.npy", np.arange(5) ** 2)
     with lowtide.open(tmp_path / "b.npy") as array:
         assert array.take([3, -1], axis=axis).tolist() == [9, 16]
@@ -179,7 +179,7 @@ def test_every_axis_of_one_dimension_is_the_rows(tmp_path: Path, axis: int | Non
 
 @every_variant
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_single_rows_and_elements(path: Path, variant: Variant, order: Any) -> None:
+def test_single_rows_and_elements_match_numpy(path: Path, variant: Variant, order: Any) -> None:
     np.save(path, np.asarray(EXPECTED, order=order))
     with variant.open(path) as array:
         for row in (0, 299, -300, np.int8(5), np.uint64(7)):
@@ -189,7 +189,7 @@ def test_single_rows_and_elements(path: Path, variant: Variant, order: Any) -> N
             assert array[row, -1] == EXPECTED[row, -1]
 
 
-def test_single_rows_are_one_plain_read(array: lowtide.Array) -> None:
+def test_single_row_takes_one_plain_read(array: lowtide.Array) -> None:
     with mock.patch.object(stored, "Selection", side_effect=AssertionError("not needed")):
         with mock.patch.object(array, "_reader", wraps=array._reader) as reader:
             assert array[7].tolist() == EXPECTED[7].tolist()
@@ -208,7 +208,7 @@ def test_single_rows_are_one_plain_read(array: lowtide.Array) -> None:
         ([2**63], "index 9223372036854775808 is out of bounds"),
     ],
 )
-def test_rows_that_are_not_there(array: lowtide.Array, rows: Any, words: str) -> None:
+def test_take_of_invalid_rows_raises(array: lowtide.Array, rows: Any, words: str) -> None:
     with pytest.raises(errors.IndexingError, match=words) as caught:
         array.take(rows)
     assert array.path in str(caught.value)
@@ -231,16 +231,14 @@ def read_only() -> np.ndarray:
     ids=["shape", "dtype", "byte order", "gaps", "Fortran", "read-only"],
 )
 @pytest.mark.parametrize("rows", [[0, 1]])
-def test_an_out_that_does_not_fit_is_left_alone(
-    array: lowtide.Array, rows: list[int], out: np.ndarray
-) -> None:
+def test_take_into_unsuitable_out_raises(array: lowtide.Array, rows: list[int], out: np.ndarray) -> None:
     before = out.copy()
     with pytest.raises(errors.ArgumentError, match="out must be a writable C-contiguous array of shape"):
         array.take(rows, out=out)
     assert (out == before).all()
 
 
-def test_an_immutable_buffer_is_never_written_to(tmp_path: Path) -> None:
+def test_take_never_writes_to_immutable_buffer(tmp_path: Path) -> None:
     """The kernel does not know NumPy's flags."""
     np.save(tmp_path / "b.npy", np.ones((5000, 4), "i4"))
     immutable = bytes(5000 * 16)
@@ -251,7 +249,7 @@ def test_an_immutable_buffer_is_never_written_to(tmp_path: Path) -> None:
     assert immutable == bytes(5000 * 16)
 
 
-def test_an_unaligned_out_is_as_good(array: lowtide.Array) -> None:
+def test_take_into_unaligned_out_works(array: lowtide.Array) -> None:
     out = np.zeros(33, np.uint8)[1:].view("i4").reshape(2, 4)
     assert not out.flags.aligned
     array.take([3, 1], out=out)
@@ -261,7 +259,7 @@ def test_an_unaligned_out_is_as_good(array: lowtide.Array) -> None:
 # Becoming an ndarray
 
 
-def test_numpy_functions_load_it(array: lowtide.Array) -> None:
+def test_numpy_functions_load_array(array: lowtide.Array) -> None:
     assert (np.asarray(array) == EXPECTED).all()
     assert np.asarray(array, "f8").dtype == np.float64
     assert np.array(array, copy=True).flags.writeable
@@ -269,12 +267,12 @@ def test_numpy_functions_load_it(array: lowtide.Array) -> None:
     assert (np.concatenate([array, EXPECTED]) == np.concatenate([EXPECTED, EXPECTED])).all()
 
 
-def test_it_cannot_become_one_without_a_copy(array: lowtide.Array) -> None:
+def test_asarray_without_copy_raises(array: lowtide.Array) -> None:
     with pytest.raises(ValueError, match="cannot become an ndarray without a copy"):
         np.asarray(array, copy=False)
 
 
-def test_much_is_not_loaded_without_being_asked_for(array: lowtide.Array) -> None:
+def test_implicit_load_beyond_limit_raises(array: lowtide.Array) -> None:
     with mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", array.nbytes):
         assert np.asarray(array).shape == (300, 4)
     with mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", array.nbytes - 1):
@@ -299,7 +297,7 @@ def test_iterating_gives_rows(path: Path, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i8", ">f4", "S3", "M8[s]", "?", [("a", "i4"), ("b", "f8")]], ids=str)
-def test_iterating_one_dimension_gives_numpy_scalars(tmp_path: Path, dtype: Any) -> None:
+def test_iterating_1d_array_gives_numpy_scalars(tmp_path: Path, dtype: Any) -> None:
     expected = np.arange(5).astype(dtype)
     np.save(tmp_path / "b.npy", expected)
     with lowtide.open(tmp_path / "b.npy") as array:
@@ -309,7 +307,7 @@ def test_iterating_one_dimension_gives_numpy_scalars(tmp_path: Path, dtype: Any)
         assert list(reversed(array)) == list(reversed(expected))
 
 
-def test_elements_can_be_counted_and_looked_up(tmp_path: Path) -> None:
+def test_iterated_elements_are_hashable(tmp_path: Path) -> None:
     labels = np.array([0, 1, 1, 2, 1])
     np.save(tmp_path / "b.npy", labels)
     with lowtide.open(tmp_path / "b.npy") as array:
@@ -319,7 +317,7 @@ def test_elements_can_be_counted_and_looked_up(tmp_path: Path) -> None:
         assert round(array[3] / 3, 2) == 0.67
 
 
-def test_no_dimensions_cannot_be_iterated(tmp_path: Path) -> None:
+def test_iterating_0d_array_raises(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.array(7))
     with lowtide.open(tmp_path / "b.npy") as array:
         with pytest.raises(TypeError, match="no dimensions"):
@@ -327,7 +325,7 @@ def test_no_dimensions_cannot_be_iterated(tmp_path: Path) -> None:
         assert array[()] == array[...] == 7
 
 
-def test_a_loop_that_is_left_leaves_no_thread(array: lowtide.Array) -> None:
+def test_break_from_loop_ends_prefetch_thread(array: lowtide.Array) -> None:
     for _ in array:
         break
     gc.collect()
@@ -341,7 +339,7 @@ def test_a_loop_that_is_left_leaves_no_thread(array: lowtide.Array) -> None:
 
 
 @any_reader
-def test_after_closing_everything_says_so(path: Path, reader: Any) -> None:
+def test_use_after_close_raises(path: Path, reader: Any) -> None:
     array = lowtide.open(path, reader=reader)
     states = [array.closed]
     with array as same:
@@ -370,7 +368,7 @@ def test_after_closing_everything_says_so(path: Path, reader: Any) -> None:
     )
 
 
-def test_a_dropped_array_gives_its_descriptor_back(path: Path) -> None:
+def test_dropped_array_releases_descriptor(path: Path) -> None:
     array = lowtide.open(path)
     key = array._reader._file.key  # type: ignore[attr-defined]
     assert key in POOL._entries
@@ -403,7 +401,7 @@ def test_pickling_a_member_keeps_its_name(tmp_path: Path) -> None:
     again.close()
 
 
-def test_unpickling_where_the_file_is_gone_or_shorter(path: Path) -> None:
+def test_unpickling_with_missing_or_truncated_file_raises(path: Path) -> None:
     with lowtide.open(path) as array:
         text = pickle.dumps(array)
     os.truncate(path, 300)
@@ -415,7 +413,7 @@ def test_unpickling_where_the_file_is_gone_or_shorter(path: Path) -> None:
 
 
 @every_variant
-def test_many_threads_while_descriptors_come_and_go(
+def test_threads_read_correctly_while_descriptors_are_evicted(
     tmp_path: Path, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(POOL, "limit", 2)
@@ -440,7 +438,7 @@ def test_many_threads_while_descriptors_come_and_go(
         array.close()
 
 
-def test_closing_while_others_read(path: Path) -> None:
+def test_close_while_threads_read_raises_closed_error(path: Path) -> None:
     """Whoever is reading gets all of it or a ClosedError, never anything else."""
     for _ in range(20):
         array = lowtide.open(path)
@@ -474,7 +472,7 @@ def forget(array: lowtide.Array) -> None:
 
 
 @any_reader
-def test_a_replaced_file_is_noticed_and_a_fresh_open_sees_the_new_one(path: Path, reader: Any) -> None:
+def test_replaced_file_raises_and_new_open_reads_it(path: Path, reader: Any) -> None:
     with lowtide.open(path, reader=reader) as array:
         array[0]
         np.save(path.with_suffix(".new.npy"), EXPECTED + 1)
@@ -489,7 +487,7 @@ def test_a_replaced_file_is_noticed_and_a_fresh_open_sees_the_new_one(path: Path
 
 
 @any_reader
-def test_a_file_deleted_and_written_again_is_another_file(path: Path, reader: Any) -> None:
+def test_deleted_and_rewritten_file_raises(path: Path, reader: Any) -> None:
     """It often gets the same inode number, and the same size."""
     with lowtide.open(path, reader=reader) as array:
         forget(array)
@@ -511,7 +509,7 @@ def test_vanished_file_raises(path: Path, reader: Any) -> None:
 
 
 @any_reader
-def test_a_file_that_grows_is_read_as_it_was(tmp_path: Path, reader: Any) -> None:
+def test_growing_file_is_read_at_opened_length(tmp_path: Path, reader: Any) -> None:
     path = tmp_path / "x.bin"
     np.arange(1000, dtype="u2").tofile(path)
     with lowtide.open(path, dtype="u2", reader=reader) as array:
@@ -525,7 +523,7 @@ def test_a_file_that_grows_is_read_as_it_was(tmp_path: Path, reader: Any) -> Non
 
 
 @any_reader
-def test_a_truncated_file_raises(path: Path, reader: Any) -> None:
+def test_truncated_file_raises(path: Path, reader: Any) -> None:
     with lowtide.open(path, reader=reader) as array:
         array[-1]
         os.truncate(path, 1000)
@@ -539,7 +537,7 @@ def test_a_truncated_file_raises(path: Path, reader: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"reader": "mmap"}, {"cache": "maybe"}], ids=str)
-def test_words_that_make_no_sense(path: Path, options: Any) -> None:
+def test_unknown_reader_or_cache_raises(path: Path, options: Any) -> None:
     with pytest.raises(errors.ArgumentError):
         lowtide.open(path, **options)
 
@@ -549,7 +547,7 @@ def test_words_that_make_no_sense(path: Path, options: Any) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("turned", [1, 100, 10**6])
-def test_runs_of_rows_fill_the_buffer(path: Path, order: Any, turned: int) -> None:
+def test_read_runs_fills_buffer(path: Path, order: Any, turned: int) -> None:
     expected = np.arange(60 * 6, dtype="i4").reshape(60, 2, 3)
     np.save(path, np.asarray(expected, order=order))
     with lowtide.open(path) as array, mock.patch.object(stored, "_TRANSPOSED_AT_ONCE", turned):
@@ -562,7 +560,7 @@ def test_runs_of_rows_fill_the_buffer(path: Path, order: Any, turned: int) -> No
 
 @every_variant
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_streams_of_rows_fill_the_buffer(path: Path, variant: Variant, order: Any) -> None:
+def test_submit_rows_fills_buffer(path: Path, variant: Variant, order: Any) -> None:
     np.save(path, np.asarray(EXPECTED, order=order))
     with variant.open(path) as array:
         for start, stop in [(0, 300), (0, 1), (299, 300), (7, 130), (5, 5)]:
@@ -575,7 +573,7 @@ def test_streams_of_rows_fill_the_buffer(path: Path, variant: Variant, order: An
 
 
 @pytest.mark.parametrize("shape", [(5, 0), (0, 5), (2, 0, 3)])
-def test_nothing_in_fortran_order(path: Path, shape: tuple[int, ...]) -> None:
+def test_empty_fortran_order_array_is_read(path: Path, shape: tuple[int, ...]) -> None:
     """NumPy never writes such a header, but reads it."""
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": True, "shape": shape})

@@ -69,15 +69,13 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path, rows: Any, dtype: An
         (np.array([2**63], "u8"), "f4"),
     ],
 )
-def test_values_that_fit_are_written_as_numpy_converts_them(
-    tmp_path: Path, rows: np.ndarray, dtype: Any
-) -> None:
+def test_values_that_fit_are_converted_like_numpy(tmp_path: Path, rows: np.ndarray, dtype: Any) -> None:
     with lowtide.create(tmp_path / "out.npy", dtype) as out:
         out.append(rows)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), rows.astype(dtype))
 
 
-def test_unsafe_casting_takes_numpys_conversion(tmp_path: Path) -> None:
+def test_unsafe_casting_converts_like_numpy(tmp_path: Path) -> None:
     for rows, dtype in ((["abcdef"], "U3"), ([1.7], "i4"), ([300], "u1"), (np.array([1e300]), "f4")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -91,7 +89,7 @@ def test_unsafe_casting_takes_numpys_conversion(tmp_path: Path) -> None:
         lowtide.create(tmp_path / "out.npy", "f4", casting="safe")  # type: ignore[call-overload]
 
 
-def test_a_refused_append_leaves_none_of_its_rows(tmp_path: Path) -> None:
+def test_failed_append_writes_none_of_its_rows(tmp_path: Path) -> None:
     """The value that does not fit comes after some blocks were written."""
     rows = np.zeros(3 * 2**20)
     rows[-1] = 1e300
@@ -106,7 +104,7 @@ def test_a_refused_append_leaves_none_of_its_rows(tmp_path: Path) -> None:
     assert np.fromfile(tmp_path / "out.bin", "f4").tolist() == [1, 2]
 
 
-def test_memory_of_the_check_is_bounded(tmp_path: Path) -> None:
+def test_memory_of_casting_check_is_bounded(tmp_path: Path) -> None:
     """Rows of 4 bytes come from elements of 4,000: blocks of 4 MiB in the file would be 4 GB before it."""
     rows = np.zeros(20_000, "U1000")
     tracemalloc.start()

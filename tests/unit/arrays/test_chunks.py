@@ -61,7 +61,7 @@ def array(tmp_path: Path) -> Iterator[lowtide.Array]:
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("reuse", [False, True], ids=["own", "reuse"])
 @pytest.mark.parametrize("drop_last", [False, True], ids=["all", "drop_last"])
-def test_every_row_exactly_once(
+def test_chunks_hold_every_row_exactly_once(
     tmp_path: Path, shuffle: Shuffle, prefetch: int, reuse: bool, drop_last: bool
 ) -> None:
     save(tmp_path / "a.npy", 300)
@@ -136,7 +136,7 @@ def test_chunks_of_any_shape_hold_every_row_once(
 
 
 @any_shuffle
-def test_the_order_is_the_seeds_alone(array: lowtide.Array, shuffle: Shuffle) -> None:
+def test_order_depends_only_on_seed(array: lowtide.Array, shuffle: Shuffle) -> None:
     def order(rows: int, **options: Any) -> list[int]:
         return [int(x) for chunk in array.chunks(rows, shuffle=shuffle, **options) for x in chunk[:, 0]]
 
@@ -146,12 +146,12 @@ def test_the_order_is_the_seeds_alone(array: lowtide.Array, shuffle: Shuffle) ->
     assert (first == order(10, seed=6)) == (shuffle is False)
 
 
-def test_the_order_of_a_shuffle_is_the_one_of_orders(array: lowtide.Array) -> None:
+def test_shuffled_chunks_follow_permutation(array: lowtide.Array) -> None:
     got = np.concatenate(list(array.chunks(64, shuffle=True, seed=9)))
     assert (got[:, 0] // 3 == Shuffled(1000, 9)(0, 1000)).all()
 
 
-def test_more_rows_than_pieces(tmp_path: Path) -> None:
+def test_large_chunks_hold_every_row(tmp_path: Path) -> None:
     """Chunks of more rows than are placed at once."""
     save(tmp_path / "a.npy", 100_000, 1, "i4")
     with lowtide.open(tmp_path / "a.npy") as array:
@@ -165,7 +165,7 @@ def test_more_rows_than_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_chunks_are_the_callers_own(array: lowtide.Array, prefetch: int) -> None:
+def test_chunks_do_not_share_memory(array: lowtide.Array, prefetch: int) -> None:
     kept = list(array.chunks(10, prefetch=prefetch))
     assert all(chunk.flags.writeable for chunk in kept)
     assert not any(np.shares_memory(a, b) for a, b in itertools.pairwise(kept))
@@ -175,9 +175,7 @@ def test_chunks_are_the_callers_own(array: lowtide.Array, prefetch: int) -> None
 
 @any_shuffle
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_a_reused_chunk_stays_until_the_next_step(
-    array: lowtide.Array, shuffle: Shuffle, prefetch: int
-) -> None:
+def test_reused_chunk_is_valid_until_next_step(array: lowtide.Array, shuffle: Shuffle, prefetch: int) -> None:
     want = collected(array.chunks(10, shuffle=shuffle, prefetch=0))
     addresses = set()
     for chunk, expected in zip(
@@ -189,7 +187,7 @@ def test_a_reused_chunk_stays_until_the_next_step(
     assert len(addresses) == prefetch + 1
 
 
-def test_a_ring_is_not_larger_than_the_array(array: lowtide.Array) -> None:
+def test_reused_buffers_are_not_larger_than_array(array: lowtide.Array) -> None:
     chunks = array.chunks(10**15, reuse=True)
     assert chunks.nbytes_in_flight < 17 * 2**20
     assert len(next(chunks)) == 1000
@@ -199,7 +197,7 @@ def test_a_ring_is_not_larger_than_the_array(array: lowtide.Array) -> None:
 
 
 @any_shuffle
-def test_len_is_what_is_left(array: lowtide.Array, shuffle: Shuffle) -> None:
+def test_len_counts_remaining_chunks(array: lowtide.Array, shuffle: Shuffle) -> None:
     chunks = array.chunks(300, shuffle=shuffle)
     left = [len(chunks)]
     for _ in chunks:
@@ -207,7 +205,7 @@ def test_len_is_what_is_left(array: lowtide.Array, shuffle: Shuffle) -> None:
     assert left == [4, 3, 2, 1, 0]
 
 
-def test_tqdm_shows_a_true_bar(array: lowtide.Array) -> None:
+def test_tqdm_shows_correct_total(array: lowtide.Array) -> None:
     tqdm = pytest.importorskip("tqdm").tqdm
     screen = io.StringIO()
     bar = tqdm(array.chunks(100), file=screen)
@@ -216,7 +214,7 @@ def test_tqdm_shows_a_true_bar(array: lowtide.Array) -> None:
     assert "10/10" in screen.getvalue()
 
 
-def test_rich_shows_a_true_bar(array: lowtide.Array) -> None:
+def test_rich_bar_reaches_total(array: lowtide.Array) -> None:
     from rich.console import Console
     from rich.progress import track
 
@@ -232,7 +230,7 @@ def test_rich_shows_a_true_bar(array: lowtide.Array) -> None:
 @any_shuffle
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_loaded_state_continues_exactly_there(
+def test_loaded_state_resumes_at_same_position(
     array: lowtide.Array, shuffle: Shuffle, prefetch: int, reuse: bool
 ) -> None:
     def fresh() -> Chunks:
@@ -257,7 +255,7 @@ def test_a_loaded_state_continues_exactly_there(
     one.close()
 
 
-def test_prefetch_and_reuse_are_no_part_of_a_state(array: lowtide.Array) -> None:
+def test_state_does_not_depend_on_prefetch_or_reuse(array: lowtide.Array) -> None:
     one = array.chunks(90, shuffle=True, prefetch=0)
     next(one)
     other = array.chunks(90, shuffle=True, prefetch=3, reuse=True)
@@ -276,7 +274,7 @@ def test_prefetch_and_reuse_are_no_part_of_a_state(array: lowtide.Array) -> None
         ({"epoch": 2}, "epoch was 0 and is 2"),
     ],
 )
-def test_a_state_that_does_not_fit_says_what_differs(
+def test_mismatched_state_error_shows_difference(
     array: lowtide.Array, options: dict[str, Any], words: str
 ) -> None:
     settings: dict[str, Any] = {"rows": 90, "shuffle": "blocks", "seed": 4}
@@ -288,7 +286,7 @@ def test_a_state_that_does_not_fit_says_what_differs(
     assert other.state_dict()["position"] == 0
 
 
-def test_a_state_of_another_array_does_not_fit(array: lowtide.Array, tmp_path: Path) -> None:
+def test_state_of_another_array_is_rejected(array: lowtide.Array, tmp_path: Path) -> None:
     save(tmp_path / "b.npy", 1001, dtype="i8")
     words = r"shape was \[1000, 3\] and is \[1001, 3\]; dtype was 'int32'"
     with lowtide.open(tmp_path / "b.npy") as other, pytest.raises(StateError, match=words):
@@ -296,13 +294,13 @@ def test_a_state_of_another_array_does_not_fit(array: lowtide.Array, tmp_path: P
 
 
 @pytest.mark.parametrize("position", [-1, 12, None, "3", 1.0])
-def test_a_position_that_is_none(array: lowtide.Array, position: object) -> None:
+def test_invalid_position_in_state_raises(array: lowtide.Array, position: object) -> None:
     chunks = array.chunks(90)
     with pytest.raises(StateError, match="expected 0 to 12") if position != 12 else mock.MagicMock():
         chunks.load_state_dict(chunks.state_dict() | {"position": position})
 
 
-def test_a_state_is_small_however_large_the_array(tmp_path: Path) -> None:
+def test_state_of_large_array_is_small(tmp_path: Path) -> None:
     with open(tmp_path / "x", "wb") as file:
         file.truncate(10**12)
     with lowtide.open(tmp_path / "x", dtype="u1", shape=(-1, 10)) as array:
@@ -345,7 +343,7 @@ class Broken:
 
 @any_shuffle
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_an_error_reaches_the_caller_and_a_retry_works(
+def test_read_error_reaches_caller_and_can_be_retried(
     array: lowtide.Array, shuffle: Shuffle, prefetch: int
 ) -> None:
     def fresh() -> Chunks:
@@ -370,7 +368,7 @@ def test_an_error_reaches_the_caller_and_a_retry_works(
     assert all((a == b).all() for a, b in zip(got, want, strict=True))
 
 
-def test_a_file_truncated_during_a_pass_raises(array: lowtide.Array) -> None:
+def test_file_truncated_during_pass_raises(array: lowtide.Array) -> None:
     chunks = array.chunks(100)
     next(chunks)
     os.truncate(array.path, 2000)
@@ -379,7 +377,7 @@ def test_a_file_truncated_during_a_pass_raises(array: lowtide.Array) -> None:
     chunks.close()
 
 
-def test_an_array_that_is_closed_in_the_midst(array: lowtide.Array) -> None:
+def test_array_closed_during_pass_raises(array: lowtide.Array) -> None:
     chunks = array.chunks(10, prefetch=1)
     next(chunks)
     array.close()
@@ -388,7 +386,7 @@ def test_an_array_that_is_closed_in_the_midst(array: lowtide.Array) -> None:
 
 
 @any_shuffle
-def test_closed_chunks_say_so(array: lowtide.Array, shuffle: Shuffle) -> None:
+def test_closed_chunks_raise(array: lowtide.Array, shuffle: Shuffle) -> None:
     with array.chunks(10, shuffle=shuffle, prefetch=3) as chunks:
         next(chunks)
     chunks.close()
@@ -396,13 +394,13 @@ def test_closed_chunks_say_so(array: lowtide.Array, shuffle: Shuffle) -> None:
         next(chunks)
 
 
-def test_leaving_a_loop_ends_the_thread(array: lowtide.Array) -> None:
+def test_break_from_loop_ends_prefetch_thread(array: lowtide.Array) -> None:
     for chunk in array.chunks(10, prefetch=3):
         assert len(chunk) == 10
         break
 
 
-def test_an_interrupt_in_the_loop_ends_the_thread(array: lowtide.Array) -> None:
+def test_interrupt_in_loop_ends_prefetch_thread(array: lowtide.Array) -> None:
     def interrupted() -> None:
         for _ in array.chunks(10, prefetch=3):
             raise KeyboardInterrupt
@@ -419,7 +417,7 @@ def test_an_interrupt_in_the_loop_ends_the_thread(array: lowtide.Array) -> None:
 @pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("width", [1, 100_000])
 @pytest.mark.parametrize("rows", [None, 7])
-def test_the_smallest_budget_works_and_one_byte_less_does_not(
+def test_smallest_budget_works_and_one_byte_less_raises(
     tmp_path: Path, shuffle: Shuffle, prefetch: int, reuse: bool, width: int, rows: int | None
 ) -> None:
     with open(tmp_path / "x", "wb") as file:
@@ -449,7 +447,7 @@ def test_the_smallest_budget_works_and_one_byte_less_does_not(
     rows=st.none() | st.integers(1, 10_000),
     scale=st.sampled_from([1, 1000]),
 )
-def test_a_budget_is_never_passed(
+def test_budget_is_never_exceeded(
     tmp_path_factory: pytest.TempPathFactory,
     width: int,
     total: int,
@@ -475,14 +473,14 @@ def test_a_budget_is_never_passed(
         assert chunks.rows == rows or (rows is None and 1 <= chunks.rows <= total)
 
 
-def test_a_budget_counts_rows_that_are_there(array: lowtide.Array) -> None:
+def test_budget_counts_only_existing_rows(array: lowtide.Array) -> None:
     few = array.rows(0, 10)
     chunks = few.chunks(10**6, budget=16 * few.nbytes)
     assert chunks.nbytes_in_flight <= 16 * few.nbytes
     assert [len(chunk) for chunk in chunks] == [10]
 
 
-def test_a_budget_is_used(array: lowtide.Array) -> None:
+def test_budget_is_fully_used(array: lowtide.Array) -> None:
     chunks = array.chunks(budget=10_000)
     assert 9_900 <= chunks.nbytes_in_flight <= 10_000
     assert array.chunks(budget="64 MiB").rows == array.chunks().rows == 1000
@@ -510,7 +508,7 @@ def test_wrong_arguments_raise(array: lowtide.Array, options: dict[str, Any], wo
         array.chunks(**options)
 
 
-def test_an_array_without_rows_to_go_through(tmp_path: Path) -> None:
+def test_chunks_of_0d_array_raise(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(5))
     with lowtide.open(tmp_path / "a.npy") as array, pytest.raises(ArgumentError, match="no dimensions"):
         array.chunks(1)
@@ -519,7 +517,7 @@ def test_an_array_without_rows_to_go_through(tmp_path: Path) -> None:
 # Forks
 
 
-def test_a_fork_while_a_window_is_replaced(array: lowtide.Array) -> None:
+def test_window_is_marked_invalid_while_loading(array: lowtide.Array) -> None:
     """What the child copies may be half new: it must not be taken for the old window."""
     with mock.patch.object(orders, "_BLOCK", 10):
         chunks = array.chunks(10, shuffle="blocks", prefetch=0)
@@ -556,16 +554,14 @@ def test_blocks_release_their_window_at_the_end(array: lowtide.Array, last: int)
     assert (next(chunks) == array.chunks(10, shuffle="blocks")[7]).all()
 
 
-def test_one_pass_and_indexing_side_by_side(array: lowtide.Array) -> None:
+def test_indexing_during_pass_works(array: lowtide.Array) -> None:
     for i, chunk in enumerate(array.chunks(10, prefetch=3)):
         assert (array[i * 10 : i * 10 + 10] == chunk).all()
         with pytest.raises(IndexingError):
             array[1000]
 
 
-def test_shuffled_chunks_that_are_cached_are_made_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_shuffled_chunks_start_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # nobody is slow
     monkeypatch.setattr(chunks_module, "DEFAULT_BUDGET", 0)  # no room to look ahead
     path = tmp_path / "rows.npy"

@@ -91,7 +91,9 @@ def derived(draw: st.DrawFn, zipped: Any, ids: np.ndarray) -> tuple[Any, np.ndar
 
 
 @given(data=st.data(), total=st.one_of(st.sampled_from([0, 1, 2, 256, 257]), st.integers(0, 900)))
-def test_every_row_once_beside_numpy(folders: Iterator[Path], data: st.DataObject, total: int) -> None:
+def test_combined_operations_give_every_row_once(
+    folders: Iterator[Path], data: st.DataObject, total: int
+) -> None:
     folder = next(folders)
     folder.mkdir(parents=True)
     numbers = np.arange(total, dtype=np.int64)

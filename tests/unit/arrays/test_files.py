@@ -35,7 +35,7 @@ def save(folder: Path, lengths: list[int], width: int = 3, dtype: str = "i4") ->
     longest=st.sampled_from([5, 2**20]),
     data=st.data(),
 )
-def test_files_are_like_concatenate(
+def test_multiple_files_match_np_concatenate(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[int],
     dtype: str,
@@ -68,7 +68,7 @@ def test_files_are_like_concatenate(
             assert len(train) + len(validation) == len(expected)
 
 
-def test_lists_folders_and_raw_files(tmp_path: Path) -> None:
+def test_files_of_lists_folders_and_patterns_are_joined(tmp_path: Path) -> None:
     expected = save(tmp_path, [4, 2, 5])
     paths = sorted(tmp_path.glob("*.npy"))
     with lowtide.open(tmp_path) as a:
@@ -85,13 +85,13 @@ def test_lists_folders_and_raw_files(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a[:], np.concatenate([expected[:3]] * 2))
 
 
-def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
+def test_file_name_with_glob_characters_is_opened(tmp_path: Path) -> None:
     np.save(tmp_path / "a[1].npy", np.arange(3))
     with lowtide.open(tmp_path / "a[1].npy") as a:
         np.testing.assert_array_equal(a[:], np.arange(3))
 
 
-def test_headers_are_read_by_their_first_bytes(tmp_path: Path) -> None:
+def test_only_first_of_equal_headers_is_parsed(tmp_path: Path) -> None:
     save(tmp_path, [3] * 20)
     with mock.patch.object(formats, "inspect", wraps=formats.inspect) as inspect:
         lowtide.open(tmp_path).close()
@@ -116,7 +116,7 @@ def test_descriptors_are_bounded(tmp_path: Path) -> None:
         (np.asfortranarray(np.zeros((2, 3), "i4")), "Fortran order"),
     ],
 )
-def test_files_of_other_rows_are_refused_at_open(tmp_path: Path, array: np.ndarray, message: str) -> None:
+def test_files_with_different_rows_raise_at_open(tmp_path: Path, array: np.ndarray, message: str) -> None:
     save(tmp_path, [2, 2])
     np.save(tmp_path / "part-999.npy", array)
     with pytest.raises(FormatError, match=message) as caught:

@@ -22,7 +22,7 @@ from lowtide._arrays import histograms, reducer
     dtype=st.sampled_from(["f8", "f4", "f2", ">f4", "g", "i1", "u1", "<i4", "u2", "i8", "u8"]),
     way=st.integers(0, 1),
 )
-def test_histograms_are_numpys(
+def test_histograms_match_numpy(
     tmp_path_factory: pytest.TempPathFactory, bins: Any, limits: Any, rows: int, dtype: str, way: int
 ) -> None:
     array = np.random.default_rng(rows).normal(size=(rows, 3)).round(1)  # some are on an edge
@@ -41,6 +41,6 @@ def test_histograms_are_numpys(
             np.testing.assert_array_equal(got, expected)
 
 
-def test_the_faster_way_to_a_histogram_is_taken() -> None:
+def test_fastest_histogram_method_is_chosen() -> None:
     ways: list[Any] = [lambda sample: time.sleep(0.02), len, lambda sample: time.sleep(0.01)]
     assert ways.index(histograms._fastest(ways, np.zeros(3))) == 1

@@ -139,7 +139,7 @@ def saved(folder: Path, array: np.ndarray) -> Path:
 
 @every_variant
 @given(data=st.data(), expected=arrays(), small=st.booleans())
-def test_any_index_of_any_array(
+def test_any_index_matches_numpy(
     folder: Path, variant: Variant, data: st.DataObject, expected: np.ndarray, small: bool
 ) -> None:
     with variant.open(saved(folder, expected)) as array, tight(small):
@@ -148,7 +148,7 @@ def test_any_index_of_any_array(
 
 
 @given(data=st.data(), expected=arrays(), small=st.booleans())
-def test_basic_indices_as_hypothesis_knows_them(
+def test_basic_indices_match_numpy(
     folder: Path, data: st.DataObject, expected: np.ndarray, small: bool
 ) -> None:
     index = data.draw(hnp.basic_indices(expected.shape, allow_newaxis=True))
@@ -157,7 +157,7 @@ def test_basic_indices_as_hypothesis_knows_them(
 
 
 @given(data=st.data(), order=st.sampled_from("CF"), small=st.booleans())
-def test_integer_arrays_as_hypothesis_knows_them(
+def test_integer_array_indices_match_numpy(
     folder: Path, data: st.DataObject, order: str, small: bool
 ) -> None:
     shape = data.draw(hnp.array_shapes(max_dims=4, max_side=8))
@@ -175,7 +175,7 @@ def test_integer_arrays_as_hypothesis_knows_them(
 )
 @example(bounds=(None, None), step=-1, order="C", axis=0)
 @example(bounds=(2**70, -(2**70)), step=-1, order="F", axis=1)
-def test_slices_with_any_bounds_and_step(
+def test_slices_with_any_bounds_and_step_match_numpy(
     folder: Path, bounds: tuple[int | None, int | None], step: int | None, order: str, axis: int
 ) -> None:
     expected = np.asarray(np.arange(60 * 50, dtype="i4").reshape(60, 50), order=order)  # type: ignore[call-overload]
@@ -208,7 +208,7 @@ def test_slices_with_any_bounds_and_step(
     ids=str,
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_indices_that_are_easy_to_get_wrong(folder: Path, index: Any, order: Any) -> None:
+def test_index_edge_cases_match_numpy(folder: Path, index: Any, order: Any) -> None:
     expected = np.asarray(np.arange(24).reshape(2, 3, 4), order=order)
     with lowtide.open(saved(folder, expected)) as array:
         assert_like_numpy(array, expected, index)
@@ -229,7 +229,7 @@ def long_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarra
 
 
 @every_variant
-def test_indices_of_many_requests(many_rows: tuple[Path, np.ndarray], variant: Variant) -> None:
+def test_indices_with_many_requests_match_numpy(many_rows: tuple[Path, np.ndarray], variant: Variant) -> None:
     path, expected = many_rows
     rows = np.random.default_rng(2).integers(-9000, 9000, 5000)
     with variant.open(path) as array:
@@ -243,7 +243,7 @@ def test_indices_of_many_requests(many_rows: tuple[Path, np.ndarray], variant: V
 
 
 @every_variant
-def test_long_rows_that_repeat(long_rows: tuple[Path, np.ndarray], variant: Variant) -> None:
+def test_repeated_long_rows_match_numpy(long_rows: tuple[Path, np.ndarray], variant: Variant) -> None:
     """They overlap: what is cut must be put in order again."""
     path, expected = long_rows
     with variant.open(path) as array:
@@ -271,7 +271,7 @@ def test_long_rows_that_repeat(long_rows: tuple[Path, np.ndarray], variant: Vari
         (np.array([1], object), "integers, slices"),
     ],
 )
-def test_what_cannot_be_an_index_raises(tmp_path: Path, index: Any, words: str) -> None:
+def test_invalid_index_raises(tmp_path: Path, index: Any, words: str) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     with lowtide.open(tmp_path / "a.npy") as array, pytest.raises(IndexingError, match=words) as caught:
         array[index]
@@ -280,7 +280,7 @@ def test_what_cannot_be_an_index_raises(tmp_path: Path, index: Any, words: str) 
 
 
 @pytest.mark.parametrize(("index", "kind"), [(slice(None, None, 0), ValueError), (slice(0.5), TypeError)])
-def test_a_slice_that_is_none_fails_as_in_numpy(tmp_path: Path, index: Any, kind: type[Exception]) -> None:
+def test_invalid_slice_raises_like_numpy(tmp_path: Path, index: Any, kind: type[Exception]) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     with lowtide.open(tmp_path / "a.npy") as array:
         for one in (array, np.zeros((4, 3))):
@@ -322,7 +322,7 @@ class Counting:
     ],
     ids=str,
 )
-def test_only_what_is_needed_is_read(tmp_path: Path, index: Any, most: int, fortran: bool) -> None:
+def test_indexing_reads_only_needed_bytes(tmp_path: Path, index: Any, most: int, fortran: bool) -> None:
     path = tmp_path / "sparse.npy"
     with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": fortran, "shape": (2, 10**8)}
@@ -338,7 +338,7 @@ def test_only_what_is_needed_is_read(tmp_path: Path, index: Any, most: int, fort
 
 @pytest.mark.parametrize("dtype", ["u1", ">i4", "V7", "c16"])
 @every_variant
-def test_columns_of_a_large_array(tmp_path: Path, variant: Variant, dtype: str) -> None:
+def test_columns_of_large_array_match_numpy(tmp_path: Path, variant: Variant, dtype: str) -> None:
     """Spans that are long enough to be read in order, with a last block that is shorter."""
     data = filled((2**23 // 64 + 17, 64 // np.dtype(dtype).itemsize), np.dtype(dtype))
     np.save(tmp_path / "x.npy", data)
@@ -348,7 +348,7 @@ def test_columns_of_a_large_array(tmp_path: Path, variant: Variant, dtype: str) 
             assert array[index].shape == data[index].shape
 
 
-def test_a_block_is_few_requests_and_scattered_rows_one_each(tmp_path: Path) -> None:
+def test_block_takes_few_requests_and_scattered_rows_one_each(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((10_000, 162), "f4"))
     with lowtide.open(tmp_path / "a.npy") as array:
         counting = Counting(array._reader)
@@ -360,7 +360,7 @@ def test_a_block_is_few_requests_and_scattered_rows_one_each(tmp_path: Path) -> 
         assert (counting.requests, counting.nbytes) == (1000, 648_000)
 
 
-def test_reading_with_gaps_needs_no_memory_for_them(tmp_path: Path) -> None:
+def test_memory_for_reading_column_is_bounded(tmp_path: Path) -> None:
     """A column of a matrix touches all its pages, but holds a few megabytes at a time."""
     tracemalloc = pytest.importorskip("tracemalloc")
     np.save(tmp_path / "a.npy", np.zeros((100_000, 100), "f4"))
@@ -376,7 +376,7 @@ def test_reading_with_gaps_needs_no_memory_for_them(tmp_path: Path) -> None:
     assert peak < 10 * 2**20
 
 
-def test_every_variant_is_the_one_it_says(tmp_path: Path) -> None:
+def test_variants_select_their_reader(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     for variant in VARIANTS:
         with variant.open(tmp_path / "a.npy") as array:
@@ -394,7 +394,7 @@ def test_every_variant_is_the_one_it_says(tmp_path: Path) -> None:
     workers=st.integers(1, 3),
     data=st.data(),
 )
-def test_columns_in_blocks_by_several_threads(
+def test_columns_read_by_several_threads_match_numpy(
     folder: Path, rows: int, columns: int, dtype: str, block: int, workers: int, data: st.DataObject
 ) -> None:
     expected = filled((rows, columns), np.dtype(dtype))
@@ -413,7 +413,7 @@ def test_columns_in_blocks_by_several_threads(
         assert b"".join(chunk.tobytes() for chunk in view.chunks(7)) == expected[:, index].tobytes()
 
 
-def test_columns_of_a_file_that_was_truncated(tmp_path: Path) -> None:
+def test_columns_of_truncated_file_raise(tmp_path: Path) -> None:
     """The thread that comes to the end raises, and no part of the result is what was there before."""
     path = tmp_path / "x.npy"
     np.save(path, np.zeros((40_000, 64), np.float32))
@@ -427,7 +427,7 @@ def test_columns_of_a_file_that_was_truncated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [lambda array: array[:, 7], lambda array: array.columns[7][:]])
-def test_columns_leave_nothing_in_the_page_cache_if_it_is_to_be_dropped(tmp_path: Path, read: Any) -> None:
+def test_reading_columns_with_cache_drop_evicts_pages(tmp_path: Path, read: Any) -> None:
     """Blocks end before a page does, and a folio of the page cache spans several of them."""
     path = tmp_path / "x.npy"
     np.save(path, np.zeros((2**16, 256), np.float32))

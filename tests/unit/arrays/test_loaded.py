@@ -16,7 +16,7 @@ from lowtide.errors import ArgumentError, ClosedError
 
 @pytest.mark.parametrize("dtype", ["i8", ">f4", "M8[s]", "S3", [("a", "i2"), ("b", "f8")]])
 @pytest.mark.parametrize("shuffle", [False, True, "blocks"])
-def test_labels_in_memory_follow_the_rows_on_disk(tmp_path: Path, dtype: Any, shuffle: Any) -> None:
+def test_labels_in_memory_match_rows_on_disk(tmp_path: Path, dtype: Any, shuffle: Any) -> None:
     np.save(tmp_path / "x.npy", np.arange(1000))
     labels = np.zeros(1000, dtype)
     labels[:] = np.arange(1000).astype("i2").astype(dtype) if labels.dtype.names is None else 0
@@ -31,7 +31,7 @@ def test_labels_in_memory_follow_the_rows_on_disk(tmp_path: Path, dtype: Any, sh
         assert "an array in memory" in repr(pair)
 
 
-def test_it_is_an_array_that_is_not_copied() -> None:
+def test_array_in_memory_is_not_copied() -> None:
     source = np.arange(40.0).reshape(10, 4)
     array = LoadedArray(source)
     np.testing.assert_array_equal(array.windows(3, 2)[:], [source[i : i + 3] for i in range(0, 8, 2)])
@@ -47,6 +47,6 @@ def test_it_is_an_array_that_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("array", [np.array(5), np.array(["a", None], object)])
-def test_what_has_no_rows_of_bytes_is_refused(array: np.ndarray) -> None:
+def test_zip_of_scalar_or_object_array_raises(array: np.ndarray) -> None:
     with pytest.raises(ArgumentError, match="must have rows of numbers"):
         lowtide.zip(array)

@@ -39,7 +39,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places=st.lists(st.tuples(st.integers(0, ROWS), st.integers(0, ROWS)), min_size=1, max_size=5),
     parts=st.integers(1, 3),
 )
-def test_rows_are_those_of_the_order(
+def test_rows_match_shuffled_order(
     matrix: Path, memory: int, gap: int, places: list[tuple[int, int]], parts: int
 ) -> None:
     """With memory for some rows and for all of them, by one thread and by several."""
@@ -65,9 +65,7 @@ def _check_rows(matrix: Path, window: Lookahead, gap: int, places: list[tuple[in
 
 @pytest.mark.parametrize("budget", [100_000, 200_000, 10**7])
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_pass_that_is_not_cached_gives_every_row_in_the_same_order(
-    matrix: Path, budget: int, prefetch: int
-) -> None:
+def test_uncached_pass_has_same_order_as_cached(matrix: Path, budget: int, prefetch: int) -> None:
     array = lowtide.open(matrix)
     expected = np.concatenate([*array.chunks(100, shuffle=True, seed=3)])
     with (
@@ -132,7 +130,7 @@ def test_plain_pass_looks_ahead_within_64_mib(matrix: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("faster", [True, False])
-def test_sweeps_are_made_only_if_they_are_faster(tmp_path: Path, cached: bool, faster: bool) -> None:
+def test_sweeps_are_used_only_if_faster(tmp_path: Path, cached: bool, faster: bool) -> None:
     data = np.random.default_rng(0).integers(0, 255, (2**16, 128), np.uint8)
     np.save(tmp_path / "x.npy", data)
     array = lowtide.open(tmp_path / "x.npy")
@@ -149,7 +147,7 @@ def test_sweeps_are_made_only_if_they_are_faster(tmp_path: Path, cached: bool, f
     assert bool(sweep.call_count) is faster
 
 
-def test_each_row_is_read_once_and_twice_as_many_are_known_as_fit(matrix: Path) -> None:
+def test_rows_are_read_once_and_planned_two_windows_ahead(matrix: Path) -> None:
     array, order = lowtide.open(matrix), Shuffled(ROWS, 7)
     window = Lookahead(array, order, 40_000)
     with (
@@ -165,7 +163,7 @@ def test_each_row_is_read_once_and_twice_as_many_are_known_as_fit(matrix: Path) 
     assert sum(call.args[0].nbytes for call in submit.call_args_list) == ROWS * WIDTH
 
 
-def test_sweep_leaves_few_rows_to_be_read_alone(matrix: Path) -> None:
+def test_sweep_leaves_few_single_row_reads(matrix: Path) -> None:
     window = Lookahead(lowtide.open(matrix), Shuffled(ROWS, 7), 40_000)
     alone: list[Outcome] = []
     deal = window._deal
@@ -180,7 +178,7 @@ def test_sweep_leaves_few_rows_to_be_read_alone(matrix: Path) -> None:
     assert sum(outcome.total for outcome in alone) < ROWS / 20
 
 
-def test_no_patience_reads_row_by_row(matrix: Path) -> None:
+def test_zero_patience_reads_row_by_row(matrix: Path) -> None:
     window = Lookahead(lowtide.open(matrix), order := Shuffled(ROWS, 7), 40_000)
     data = np.load(matrix)
     with mock.patch.object(window, "_sweep", side_effect=AssertionError):
@@ -217,7 +215,7 @@ def test_failure_leaves_no_half_read_window(matrix: Path) -> None:
     assert (out == np.load(matrix)[order(0, 10)]).all()
 
 
-def test_arrays_in_columns_are_not_read_by_runs(tmp_path: Path) -> None:
+def test_fortran_order_array_is_shuffled_correctly(tmp_path: Path) -> None:
     data = np.asfortranarray(np.arange(6000).reshape(2000, 3))
     np.save(tmp_path / "f.npy", data)
     array = lowtide.open(tmp_path / "f.npy")
@@ -226,7 +224,7 @@ def test_arrays_in_columns_are_not_read_by_runs(tmp_path: Path) -> None:
         assert all((chunk == data[rows]).all() for rows, chunk in chunks)
 
 
-def test_windows_pay_where_reads_are_expensive() -> None:
+def test_windows_are_cheaper_where_reads_are_expensive() -> None:
     cloud, cache = RowCosts(1 / 3000, 1 / 125e6), RowCosts(1e-6, 2e-10)
     assert cloud.per_row(1024, spacing=8) < cloud.per_read / 4
     assert cloud.per_row(1024, spacing=2) < cloud.per_read / 12
@@ -240,7 +238,7 @@ def test_windows_pay_where_reads_are_expensive() -> None:
     ("width", "nanoseconds", "pays"),
     [(8, 350, True), (16, 350, True), (128, 350, True), (512, 450, False), (1024, 700, False)],
 )
-def test_tiny_rows_in_the_page_cache_are_swept_where_a_read_of_each_takes_longer(
+def test_sweep_pays_for_cached_rows_only_if_they_are_tiny(
     tmp_path: Path, width: int, nanoseconds: float, pays: bool
 ) -> None:
     """256 MiB with the default budget; the times of reads are those of a fast processor with two cores."""
@@ -252,7 +250,7 @@ def test_tiny_rows_in_the_page_cache_are_swept_where_a_read_of_each_takes_longer
     assert window.pays(1e-9 * nanoseconds, cached=True) is pays
 
 
-def test_chunks_of_a_file_that_fits_are_dealt_together_within_the_budget(tmp_path: Path) -> None:
+def test_chunks_dealt_together_stay_within_budget(tmp_path: Path) -> None:
     array = np.random.default_rng(0).random((4096, 64))
     np.save(tmp_path / "x.npy", array)
     with lowtide.open(tmp_path / "x.npy") as a:

@@ -71,24 +71,24 @@ def same_as_numpy(function: Callable[..., Any], *on_disk: Any, in_memory: tuple[
 @pytest.mark.parametrize(
     "other", [2, 1.5, np.float32(3), [1, 2, 3], np.arange(1, 5)[:, None], None, "x", [1, 2]], ids=str
 )
-def test_binary_operators_give_what_numpy_gives(
-    array: lowtide.Array, function: Callable[..., Any], other: Any
-) -> None:
+def test_binary_operators_match_numpy(array: lowtide.Array, function: Callable[..., Any], other: Any) -> None:
     same_as_numpy(function, array, other, in_memory=(EXPECTED, other))
     same_as_numpy(function, other, array, in_memory=(other, EXPECTED))
 
 
 @pytest.mark.parametrize("function", [*COMPARISONS, *ARITHMETIC], ids=lambda function: function.__name__)
-def test_operators_of_two_arrays_on_disk(array: lowtide.Array, function: Callable[..., Any]) -> None:
+def test_operators_of_two_arrays_on_disk_match_numpy(
+    array: lowtide.Array, function: Callable[..., Any]
+) -> None:
     same_as_numpy(function, array, array, in_memory=(EXPECTED, EXPECTED))
 
 
 @pytest.mark.parametrize("function", UNARY, ids=lambda function: function.__name__)
-def test_unary_operators_give_what_numpy_gives(array: lowtide.Array, function: Callable[[Any], Any]) -> None:
+def test_unary_operators_match_numpy(array: lowtide.Array, function: Callable[[Any], Any]) -> None:
     assert_same(function(array), function(EXPECTED))
 
 
-def test_matrix_products(array: lowtide.Array) -> None:
+def test_matrix_products_match_numpy(array: lowtide.Array) -> None:
     assert_same(array @ [1, 2, 3], EXPECTED @ [1, 2, 3])
     assert_same([1, 2, 3, 4] @ array, [1, 2, 3, 4] @ EXPECTED)
 
@@ -100,7 +100,7 @@ def test_matrix_products(array: lowtide.Array) -> None:
     ),
     number=st.integers(-5, 300) | st.floats(width=32),
 )
-def test_comparisons_of_any_array(
+def test_comparisons_of_any_array_match_numpy(
     tmp_path_factory: pytest.TempPathFactory, expected: np.ndarray, number: float
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.npy"
@@ -127,9 +127,7 @@ def test_masks_count_and_select(array: lowtide.Array) -> None:
 
 
 @pytest.mark.parametrize("function", IN_PLACE, ids=lambda function: function.__name__)
-def test_in_place_operators_say_that_the_file_is_not_written(
-    array: lowtide.Array, function: Callable[..., Any]
-) -> None:
+def test_in_place_operators_raise(array: lowtide.Array, function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=r"a\.npy: .*read-only; load it first, as in array\[:\]"):
         function(array, 1)
     assert_same(array[:], EXPECTED)
@@ -146,13 +144,13 @@ def test_in_place_operators_say_that_the_file_is_not_written(
     ],
     ids=["out", "in place", "at", "negative.at", "assignment"],
 )
-def test_writing_is_refused(array: lowtide.Array, write: Callable[[Any], object]) -> None:
+def test_writing_to_read_only_array_raises(array: lowtide.Array, write: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match=r"a\.npy: .*mode='r"):
         write(array)
     assert_same(array[:], EXPECTED)
 
 
-def test_ufuncs_and_their_methods(array: lowtide.Array) -> None:
+def test_ufuncs_and_their_methods_match_numpy(array: lowtide.Array) -> None:
     assert_same(np.sqrt(np.abs(array)), np.sqrt(np.abs(EXPECTED)))
     assert_same(np.add.reduce(array, axis=1), EXPECTED.sum(axis=1, dtype="i8"))
     assert_same(np.multiply.outer([1, 2], array), np.multiply.outer([1, 2], EXPECTED))
@@ -176,9 +174,7 @@ def test_ufuncs_and_their_methods(array: lowtide.Array) -> None:
         lambda array: np.from_dlpack(array),
     ],
 )
-def test_beyond_the_limit_everything_is_refused_with_the_remedy(
-    array: lowtide.Array, use: Callable[[Any], Any]
-) -> None:
+def test_implicit_load_beyond_limit_raises(array: lowtide.Array, use: Callable[[Any], Any]) -> None:
     with mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", array.nbytes - 1):
         with pytest.raises(BudgetError, match=r"a\.npy: refusing to load 48 B implicitly") as caught:
             use(array)
@@ -191,14 +187,14 @@ def test_beyond_the_limit_everything_is_refused_with_the_remedy(
 
 
 @pytest.mark.parametrize("value", [np.zeros(1), np.ones((1, 1)), np.array(0), np.array(7)], ids=str)
-def test_one_element_has_a_truth_value(tmp_path: Path, value: np.ndarray) -> None:
+def test_single_element_has_truth_value(tmp_path: Path, value: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", value)
     with lowtide.open(tmp_path / "a.npy") as array:
         assert bool(array) is bool(value)
 
 
 @pytest.mark.parametrize("shape", [(2,), (4, 3), (0,), (3, 0)])
-def test_several_elements_and_none_have_no_truth_value(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_truth_value_of_several_or_no_elements_raises(tmp_path: Path, shape: tuple[int, ...]) -> None:
     np.save(tmp_path / "a.npy", np.zeros(shape))
     with lowtide.open(tmp_path / "a.npy") as array:
         with pytest.raises(ValueError, match=r"a\.npy: the truth value .* ambiguous; use np\.any"):
@@ -208,24 +204,24 @@ def test_several_elements_and_none_have_no_truth_value(tmp_path: Path, shape: tu
 @pytest.mark.parametrize(
     "value", [0, 7, 8, 0.5, -4, [5, 6, 7], [5, 6, 8], None, EXPECTED[2], EXPECTED], ids=str
 )
-def test_membership_is_numpys(array: lowtide.Array, value: Any) -> None:
+def test_membership_matches_numpy(array: lowtide.Array, value: Any) -> None:
     assert (value in array) is (value in EXPECTED)
 
 
-def test_membership_is_not_limited(array: lowtide.Array) -> None:
+def test_membership_ignores_implicit_load_limit(array: lowtide.Array) -> None:
     with mock.patch.object(array_module, "IMPLICIT_LOAD_LIMIT", 0):
         assert 7 in array
         assert 0.5 not in array
 
 
-def test_membership_in_an_array_with_no_dimensions(tmp_path: Path) -> None:
+def test_membership_in_0d_array_works(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(7))
     with lowtide.open(tmp_path / "a.npy") as array:
         assert 7 in array
         assert 8 not in array
 
 
-def test_an_array_is_a_key_by_identity(array: lowtide.Array) -> None:
+def test_array_is_hashed_by_identity(array: lowtide.Array) -> None:
     with lowtide.open(array.path) as other:
         names = {array: "one", other: "two"}
         assert names[array] == "one"
@@ -233,7 +229,7 @@ def test_an_array_is_a_key_by_identity(array: lowtide.Array) -> None:
 
 
 @pytest.mark.parametrize("name", ["T", "reshape", "copy", "argmax", "flat", "base"])
-def test_what_ndarrays_have_besides_says_what_to_do(tmp_path: Path, name: str) -> None:
+def test_missing_ndarray_attribute_error_has_remedy(tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     with lowtide.open(tmp_path / "x.npy") as a:
         for array in (a, a.rows(1)):

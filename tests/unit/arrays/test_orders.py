@@ -59,7 +59,7 @@ def test_registered_order_works_everywhere(array: lowtide.Array) -> None:
         chunks.load_state_dict(state)
 
 
-def test_unknown_order_lists_the_known_ones(array: lowtide.Array) -> None:
+def test_unknown_order_error_lists_known_orders(array: lowtide.Array) -> None:
     with pytest.raises(ArgumentError, match="'blocks', 'reversed', got 'sorted'"):
         array.chunks(4, order="sorted")  # type: ignore[arg-type]
 
@@ -70,7 +70,7 @@ def test_names_of_orders_are_unique() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [None, False, 0, np.False_])
-def test_no_shuffle_is_the_order_of_the_file(shuffle: object) -> None:
+def test_false_shuffle_means_sequential_order(shuffle: object) -> None:
     assert order_kind(None, shuffle) is order_kind("sequential", None)
 
 

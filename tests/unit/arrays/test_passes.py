@@ -70,7 +70,7 @@ def test_arrays_of_different_widths_are_paired_row_by_row(
     block=st.integers(1, 40),
     prefetch=st.integers(0, 2),
 )
-def test_the_order_does_not_depend_on_the_width(
+def test_order_does_not_depend_on_row_width(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
     seed: int,
@@ -95,7 +95,7 @@ def test_the_order_does_not_depend_on_the_width(
     assert sorted(seen) == list(range(rows))
 
 
-def test_the_order_of_blocks_is_the_one_of_orders(tmp_path: Path) -> None:
+def test_block_shuffled_chunks_follow_permutation(tmp_path: Path) -> None:
     for width in (1, 2000):
         with save(tmp_path / "x.npy", 10_000, width) as x:
             for options in ({"rows": 512}, {"budget": "1 MiB"}, {"rows": 7, "budget": "1 MiB"}):
@@ -104,7 +104,7 @@ def test_the_order_of_blocks_is_the_one_of_orders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 1024, 1025])
-def test_a_window_is_held_up_to_its_share_of_the_budget(tmp_path: Path, width: int) -> None:
+def test_window_is_held_only_within_its_share_of_budget(tmp_path: Path, width: int) -> None:
     with save(tmp_path / "x.npy", 5000, width) as x:
         assert holds_window(x.chunks(10, shuffle="blocks")) == (
             width <= 1024
@@ -114,7 +114,7 @@ def test_a_window_is_held_up_to_its_share_of_the_budget(tmp_path: Path, width: i
         assert small.nbytes_in_flight <= 40 * 4 * width
 
 
-def test_a_window_is_derived_once_and_not_for_every_chunk(tmp_path: Path) -> None:
+def test_window_is_derived_once_not_per_chunk(tmp_path: Path) -> None:
     for width in (1, 1025):
         with save(tmp_path / "x.npy", 5000, width) as x:
             with mock.patch.object(BlockShuffled, "window_shuffle", autospec=True) as derive:
@@ -126,7 +126,7 @@ def test_a_window_is_derived_once_and_not_for_every_chunk(tmp_path: Path) -> Non
             assert derive.call_count == 2
 
 
-def test_a_state_of_blocks_in_bytes_is_refused(array: lowtide.Array) -> None:
+def test_state_with_blocks_in_bytes_is_rejected(array: lowtide.Array) -> None:
     """Version 0.1 chose blocks by their bytes: its positions mean other rows."""
     chunks = array.chunks(100, shuffle="blocks")
     old = chunks.state_dict() | {"block": 87381, "window": 16, "position": 3}
@@ -142,7 +142,7 @@ def test_a_state_of_blocks_in_bytes_is_refused(array: lowtide.Array) -> None:
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("reuse", [False, True], ids=["own", "reuse"])
 @pytest.mark.parametrize("options", [{"rows": 90}, {"budget": 20_000}], ids=str)
-def test_chunks_know_their_rows(
+def test_with_rows_yields_row_numbers_of_chunks(
     array: lowtide.Array, shuffle: Shuffle, prefetch: int, reuse: bool, options: dict[str, Any]
 ) -> None:
     options = {"shuffle": shuffle, "seed": 2, "prefetch": prefetch, "reuse": reuse, **options}
@@ -155,7 +155,7 @@ def test_chunks_know_their_rows(
     assert sorted(seen) == list(range(1000))
 
 
-def test_row_numbers_belong_to_the_budget(tmp_path: Path) -> None:
+def test_row_numbers_count_towards_budget(tmp_path: Path) -> None:
     with save(tmp_path / "tiny.npy", 100_000, 1, "i4") as array:
         plain, numbered = array.chunks(budget="1 MiB"), array.chunks(budget="1 MiB", with_rows=True)
         assert numbered.nbytes_in_flight <= 2**20
@@ -164,7 +164,7 @@ def test_row_numbers_belong_to_the_budget(tmp_path: Path) -> None:
         assert fixed == array.chunks(1000).nbytes_in_flight + 3 * 8 * 1000
 
 
-def test_row_numbers_are_no_part_of_a_state(array: lowtide.Array) -> None:
+def test_state_does_not_depend_on_with_rows(array: lowtide.Array) -> None:
     one, other = array.chunks(90, shuffle=True), array.chunks(90, shuffle=True, with_rows=True)
     next(one)
     other.load_state_dict(one.state_dict())
@@ -190,22 +190,22 @@ def test_each_epoch_has_its_own_order(array: lowtide.Array, shuffle: Shuffle) ->
     assert orders[1] != tuple(numbers(array, shuffle=shuffle, seed=10))
 
 
-def test_epoch_0_is_the_order_of_the_seed(array: lowtide.Array) -> None:
+def test_epoch_0_uses_order_of_seed(array: lowtide.Array) -> None:
     assert numbers(array, shuffle=True, seed=4, epoch=0) == Shuffled(1000, 4)(0, 1000).tolist()
     assert numbers(array, shuffle=True, seed=4, epoch=3) == Shuffled(1000, key_of(4, 3))(0, 1000).tolist()
 
 
-def test_an_epoch_in_order_is_in_order(array: lowtide.Array) -> None:
+def test_sequential_epoch_is_in_file_order(array: lowtide.Array) -> None:
     assert numbers(array, epoch=5) == list(range(1000))
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, None, "1"])
-def test_what_is_not_an_epoch_is_refused(array: lowtide.Array, epoch: Any) -> None:
+def test_invalid_epoch_raises(array: lowtide.Array, epoch: Any) -> None:
     with pytest.raises(ArgumentError, match="epoch must be"):
         array.chunks(10, shuffle=True, epoch=epoch)
 
 
-def test_a_state_without_an_epoch_is_one_of_epoch_0(array: lowtide.Array) -> None:
+def test_state_without_epoch_is_loaded_as_epoch_0(array: lowtide.Array) -> None:
     """As version 0.1 saved them."""
     state = array.chunks(90, shuffle=True).state_dict() | {"position": 2, "shuffle": True}
     del state["epoch"], state["order"]
@@ -218,14 +218,14 @@ def test_a_state_without_an_epoch_is_one_of_epoch_0(array: lowtide.Array) -> Non
 
 @pytest.mark.parametrize("true", [True, np.True_, 1, np.int64(1)])
 @pytest.mark.parametrize("false", [False, np.False_, 0])
-def test_numpys_booleans_shuffle_too(array: lowtide.Array, true: Any, false: Any) -> None:
+def test_shuffle_accepts_numpy_booleans(array: lowtide.Array, true: Any, false: Any) -> None:
     assert numbers(array, shuffle=true) == numbers(array, shuffle=True)
     assert numbers(array, shuffle=false) == list(range(1000))
     assert array.chunks(5, shuffle=true).state_dict()["order"] == "shuffle"
 
 
 @pytest.mark.parametrize("shuffle", ["rows", 2, -1, 1.0, b"blocks", np.array([True]), []])
-def test_what_is_not_a_shuffle_is_refused(array: lowtide.Array, shuffle: Any) -> None:
+def test_invalid_shuffle_raises(array: lowtide.Array, shuffle: Any) -> None:
     with pytest.raises(ArgumentError, match="shuffle must be False, True or 'blocks'"):
         array.chunks(10, shuffle=shuffle)
 
@@ -234,7 +234,7 @@ def test_what_is_not_a_shuffle_is_refused(array: lowtide.Array, shuffle: Any) ->
 
 
 @any_shuffle
-def test_a_second_loop_over_the_same_chunks_is_an_error(array: lowtide.Array, shuffle: Shuffle) -> None:
+def test_second_loop_over_chunks_raises(array: lowtide.Array, shuffle: Shuffle) -> None:
     chunks = array.chunks(300, shuffle=shuffle, epoch=4)
     assert sum(map(len, chunks)) == 1000
     for loop in (iter, list, lambda chunks: list(zip(chunks, [1], strict=False))):
@@ -247,14 +247,14 @@ def test_a_second_loop_over_the_same_chunks_is_an_error(array: lowtide.Array, sh
     assert len(chunks) == 0
 
 
-def test_a_consumer_that_takes_some_at_a_time_comes_to_an_end(array: lowtide.Array) -> None:
+def test_taking_chunks_with_islice_ends(array: lowtide.Array) -> None:
     chunks, groups = array.chunks(100), []
     while group := list(islice(chunks, 4)):
         groups.append(len(group))
     assert groups == [4, 4, 2]
 
 
-def test_a_loop_that_was_left_may_be_continued(array: lowtide.Array) -> None:
+def test_loop_can_continue_after_break(array: lowtide.Array) -> None:
     chunks = array.chunks(100)
     first = list(itertools.islice(chunks, 3))
     assert len(first) == 3
@@ -262,7 +262,7 @@ def test_a_loop_that_was_left_may_be_continued(array: lowtide.Array) -> None:
     assert len(list(chunks)) == 7
 
 
-def test_exhausted_chunks_start_again_from_a_state(array: lowtide.Array) -> None:
+def test_exhausted_chunks_restart_from_state(array: lowtide.Array) -> None:
     chunks = array.chunks(100)
     start = chunks.state_dict()
     assert len(list(chunks)) == 10
@@ -274,13 +274,13 @@ def test_exhausted_chunks_start_again_from_a_state(array: lowtide.Array) -> None
     assert list(resumed) == []  # a run that was saved at the end of an epoch
 
 
-def test_no_rows_are_no_chunks(tmp_path: Path) -> None:
+def test_empty_array_gives_no_chunks(tmp_path: Path) -> None:
     with save(tmp_path / "empty.npy", 0, 3) as array:
         for shuffle in SHUFFLES:
             assert list(array.chunks(5, shuffle=shuffle)) == []
 
 
-def test_the_repr_says_where_the_pass_is(array: lowtide.Array) -> None:
+def test_repr_shows_position_of_pass(array: lowtide.Array) -> None:
     chunks = array.chunks(300, shuffle="blocks", seed=7, epoch=2)
     about = f"<lowtide.Chunks of {array.path!r}, rows=300, order='blocks', seed=7, epoch=2, "
     about += f"at most {format_size(chunks.nbytes_in_flight)} in flight, "
@@ -294,7 +294,7 @@ def test_the_repr_says_where_the_pass_is(array: lowtide.Array) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
-def test_a_second_thread_cannot_share_a_ring_of_buffers(array: lowtide.Array, prefetch: int) -> None:
+def test_reused_chunks_in_second_thread_raise(array: lowtide.Array, prefetch: int) -> None:
     with array.chunks(2, reuse=True, prefetch=prefetch) as chunks, ThreadPoolExecutor(1) as other:
         chunk = next(chunks)
         before = chunk.copy()
@@ -304,6 +304,6 @@ def test_a_second_thread_cannot_share_a_ring_of_buffers(array: lowtide.Array, pr
         assert len(list(chunks)) == -(-len(array) // 2) - 1, "the first continues"
 
 
-def test_chunks_with_reuse_may_be_handed_to_another_thread_before_the_first(array: lowtide.Array) -> None:
+def test_unstarted_chunks_with_reuse_work_in_another_thread(array: lowtide.Array) -> None:
     with array.chunks(2, reuse=True) as chunks, ThreadPoolExecutor(1) as other:
         assert other.submit(lambda: sum(1 for _ in chunks)).result(30) == -(-len(array) // 2)

@@ -34,7 +34,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
             np.testing.assert_array_equal(one, two)
 
 
-def test_a_failure_ends_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_ends_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4096, 256), "f4"))
     monkeypatch.setattr(reducer, "_CHUNK", 2**14)
     monkeypatch.setattr(threads, "CORES", 3)
@@ -50,7 +50,7 @@ def test_a_failure_ends_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(calls) <= 5  # of 256: the others were at their last chunk
 
 
-def test_a_bar_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_true_shows_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5000, 100)))
     with lowtide.open(tmp_path / "x.npy") as a:
         a.mean(progress=False)
@@ -62,7 +62,7 @@ def test_a_bar_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert shown.out == ""
 
 
-def test_progress_adds_up(tmp_path: Path) -> None:
+def test_progress_adds_up_to_array_size(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5000, 100)))
     with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reducer, "_CHUNK", 2**17):
         calls: list[int] = []
@@ -72,9 +72,7 @@ def test_progress_adds_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_results_are_folded_in_the_order_of_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any
-) -> None:
+def test_results_are_folded_in_row_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
     np.save(tmp_path / "x.npy", np.asarray(np.arange(2**19).reshape(-1, 8), order=order))
     monkeypatch.setattr(reducer, "_CHUNK", 2**15)
     monkeypatch.setattr(reducer, "_PIECE", 2**11)
@@ -92,9 +90,7 @@ def test_results_are_folded_in_the_order_of_the_rows(
     assert len(set(firsts)) == len(firsts)
 
 
-def test_a_file_that_is_replaced_meanwhile_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_replaced_during_reduction_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("x.npy", "other.npy"):
         np.save(tmp_path / name, np.zeros((4096, 256), "f4"))
     monkeypatch.setattr(reducer, "_CHUNK", 2**16)

@@ -29,7 +29,7 @@ NAMES = ["sum", "mean", "var", "std", "min", "max"]
     piece=st.sampled_from([1, 5, 2**18]),
     data=st.data(),
 )
-def test_reductions_are_numpys(
+def test_reductions_match_numpy(
     tmp_path_factory: pytest.TempPathFactory,
     shape: tuple[int, ...],
     dtype: str,
@@ -61,7 +61,7 @@ def test_reductions_are_numpys(
         np.testing.assert_allclose(got, exact.astype(kind), rtol=tolerance, atol=tolerance)
 
 
-def test_a_small_spread_on_a_large_mean_keeps_its_digits(tmp_path: Path) -> None:
+def test_std_of_small_spread_on_large_mean_is_accurate(tmp_path: Path) -> None:
     array = 1e8 + np.random.default_rng(0).normal(size=(20_000, 2))
     np.save(tmp_path / "x.npy", array)
     with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reducer, "_PIECE", 100):
@@ -69,7 +69,7 @@ def test_a_small_spread_on_a_large_mean_keeps_its_digits(tmp_path: Path) -> None
         np.testing.assert_allclose(a.var(ddof=1), array.var(ddof=1), rtol=1e-9)
 
 
-def test_infinities_and_the_order_of_magnitudes_are_numpys(tmp_path: Path) -> None:
+def test_infinities_and_mixed_magnitudes_match_numpy(tmp_path: Path) -> None:
     array = np.random.default_rng(0).normal(size=(1000, 4))
     array[3, 0], array[900, 1], array[500, 2] = np.inf, -np.inf, np.nan
     array[:10, 3] += 1e9  # the first pieces are far from the rest
@@ -82,7 +82,7 @@ def test_infinities_and_the_order_of_magnitudes_are_numpys(tmp_path: Path) -> No
             np.testing.assert_allclose(getattr(a, name)(axis=0), expected, rtol=1e-12, err_msg=name)
 
 
-def test_long_doubles_keep_their_digits(tmp_path: Path) -> None:
+def test_long_doubles_keep_precision(tmp_path: Path) -> None:
     array = np.full((100, 2), np.longdouble(1) + np.finfo("g").eps * 4)
     np.save(tmp_path / "x.npy", array)
     with lowtide.open(tmp_path / "x.npy") as a:
@@ -90,14 +90,14 @@ def test_long_doubles_keep_their_digits(tmp_path: Path) -> None:
         assert a.var() == 0
 
 
-def test_equal_rows_do_not_deviate(tmp_path: Path) -> None:
+def test_equal_rows_have_zero_variance(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full((1000, 7), 0.1))
     with lowtide.open(tmp_path / "x.npy") as a, mock.patch.object(reducer, "_PIECE", 70):
         assert a.std() == 0
         assert (a.var(axis=0) == 0).all()
 
 
-def test_float32_sums_are_better_than_numpys(tmp_path: Path) -> None:
+def test_float32_sums_are_more_accurate_than_numpy(tmp_path: Path) -> None:
     array = np.full((2**20, 1), 0.1, "f4")
     np.save(tmp_path / "x.npy", array)
     with lowtide.open(tmp_path / "x.npy") as a:
@@ -106,7 +106,7 @@ def test_float32_sums_are_better_than_numpys(tmp_path: Path) -> None:
         assert a.sum(axis=0, dtype="f8")[0] == pytest.approx(exact, rel=1e-12)
 
 
-def test_what_is_too_large_to_load_is_reduced_and_names_it(tmp_path: Path) -> None:
+def test_numpy_reductions_work_beyond_implicit_load_limit(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(12.0).reshape(4, 3))
     with (
         lowtide.open(tmp_path / "x.npy") as a,
@@ -136,7 +136,7 @@ def test_bad_reductions_raise(tmp_path: Path, use: Any, message: str) -> None:
         use(a)
 
 
-def test_records_and_text_have_no_mean(tmp_path: Path) -> None:
+def test_reductions_of_records_and_text_raise(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(3, [("x", "f4")]))
     np.save(tmp_path / "s.npy", np.array(["a", "b"]))
     with lowtide.open(tmp_path / "x.npy") as a, pytest.raises(ArgumentError, match="select a field"):
@@ -146,7 +146,7 @@ def test_records_and_text_have_no_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1024, 3), (1000, 64), (4096, 64), (4097, 8, 2), (512, 600), (64, 1)])
-def test_rows_of_any_width_are_added_alike(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_reductions_are_accurate_for_any_row_width(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """Short rows are added several at a time, if their number allows it."""
     data = np.random.default_rng(1).normal(3, 2, shape).astype(np.float32)
     np.save(tmp_path / "x.npy", data)

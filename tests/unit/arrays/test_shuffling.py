@@ -26,7 +26,7 @@ from tests.support.examples import examples
     suffix=st.sampled_from([".npy", ".bin"]),
 )
 @examples(0.8)
-def test_the_result_is_the_shuffled_pass_written_down(
+def test_shuffled_file_matches_shuffled_pass(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
     columns: int,
@@ -48,14 +48,14 @@ def test_the_result_is_the_shuffled_pass_written_down(
     assert sorted(os.listdir(folder)) == ["in.npy", f"out{suffix}"]
 
 
-def test_a_file_may_be_shuffled_onto_itself(tmp_path: Path) -> None:
+def test_file_is_shuffled_onto_itself(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(10_000))
     with lowtide.open(tmp_path / "a.npy") as array:
         lowtide.shuffle(array, tmp_path / "a.npy", seed=1, budget=100_000)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), Shuffled(10_000, 1)(0, 10_000))
 
 
-def test_a_path_is_opened(tmp_path: Path) -> None:
+def test_shuffle_accepts_path(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
     for path in (tmp_path / "a.npy", str(tmp_path / "a.npy")):
         lowtide.shuffle(path, tmp_path / "b.npy", seed=2)
@@ -68,14 +68,14 @@ def test_a_path_is_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".h5", ".HDF5", ".parquet"])
-def test_formats_that_are_not_written_are_refused(tmp_path: Path, suffix: str) -> None:
+def test_unsupported_output_format_raises(tmp_path: Path, suffix: str) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
     with pytest.raises(UnsupportedError, match="files are read and not written"):
         lowtide.shuffle(tmp_path / "a.npy", tmp_path / f"out{suffix}")
     assert os.listdir(tmp_path) == ["a.npy"]
 
 
-def test_the_target_may_be_a_link(tmp_path: Path) -> None:
+def test_shuffle_writes_through_link(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
     (tmp_path / "out.npy").symlink_to("blob")
     lowtide.shuffle(tmp_path / "a.npy", tmp_path / "out.npy")
@@ -83,7 +83,7 @@ def test_the_target_may_be_a_link(tmp_path: Path) -> None:
     assert sorted(np.load(tmp_path / "blob").tolist()) == list(range(100))
 
 
-def test_a_budget_below_one_row_names_the_smallest_that_works(tmp_path: Path) -> None:
+def test_too_small_budget_error_shows_smallest_that_works(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 1000)))
     with lowtide.open(tmp_path / "a.npy") as array:
         with pytest.raises(BudgetError, match="the smallest that works is 21419 bytes"):
@@ -93,13 +93,13 @@ def test_a_budget_below_one_row_names_the_smallest_that_works(tmp_path: Path) ->
     assert np.load(tmp_path / "b.npy").shape == (4, 1000)
 
 
-def test_no_rows_to_shuffle(tmp_path: Path) -> None:
+def test_shuffling_0d_array_raises(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.float64(3))
     with lowtide.open(tmp_path / "a.npy") as array, pytest.raises(ArgumentError, match="no dimensions"):
         lowtide.shuffle(array, tmp_path / "b.npy")
 
 
-def test_interrupts_leave_nothing(tmp_path: Path) -> None:
+def test_interrupted_shuffle_leaves_no_files(tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", np.arange(1000))
 
     def interrupt(_: int) -> None:

@@ -36,7 +36,7 @@ def test_rows_are_permuted_within_blocks(n: int, seed: int) -> None:
 
 
 @given(total=st.integers(1, 500), data=st.data())
-def test_shares_and_folds_and_the_rest_are_all_rows(total: int, data: st.DataObject) -> None:
+def test_share_or_fold_and_its_rest_cover_all_rows(total: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, total))
     share, rest = Share(total, n, False), Share(total, total - n, True)
     assert sorted([*share(np.arange(n)), *rest(np.arange(total - n))]) == list(range(total))
@@ -46,7 +46,7 @@ def test_shares_and_folds_and_the_rest_are_all_rows(total: int, data: st.DataObj
     assert sorted([*fold(np.arange(fold.n)), *others(np.arange(others.n))]) == list(range(total))
 
 
-def test_more_rows_than_a_square_can_hold() -> None:
+def test_selections_of_huge_arrays_do_not_overflow() -> None:
     total = 10**12
     share, rest = Share(total, total // 3, False), Share(total, total - total // 3, True)
     numbers = np.array([0, 5, 10**11, total // 3 - 1])
@@ -64,7 +64,7 @@ def test_more_rows_than_a_square_can_hold() -> None:
     shuffle=st.booleans(),
     data=st.data(),
 )
-def test_every_row_is_in_one_part(
+def test_split_puts_every_row_in_one_part(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
     parts: list[float],
@@ -98,7 +98,7 @@ def test_every_row_is_in_one_part(
 
 
 @given(rows=st.integers(2, 1500), folds=st.integers(2, 7), seed=st.integers(0, 9), stratified=st.booleans())
-def test_every_row_is_validated_once(
+def test_folds_validate_every_row_once(
     tmp_path_factory: pytest.TempPathFactory, rows: int, folds: int, seed: int, stratified: bool
 ) -> None:
     folds = min(folds, rows)
@@ -113,7 +113,7 @@ def test_every_row_is_validated_once(
         assert sorted(validated) == list(range(rows))
 
 
-def test_parts_differ_by_seed_and_follow_the_file(tmp_path: Path) -> None:
+def test_parts_depend_on_seed_and_keep_block_order(tmp_path: Path) -> None:
     with numbered(tmp_path / "x.npy", 100_000) as x:
         train, validation = x.split(0.9, seed=1)
         assert (len(train), len(validation)) == (90_000, 10_000)
@@ -125,7 +125,7 @@ def test_parts_differ_by_seed_and_follow_the_file(tmp_path: Path) -> None:
         assert len(np.unique(steps)) > 20
 
 
-def test_labels_on_disk_are_read_once_in_pieces(tmp_path: Path) -> None:
+def test_labels_on_disk_split_like_labels_in_memory(tmp_path: Path) -> None:
     labels = np.random.default_rng(0).integers(0, 4, 5000)
     np.save(tmp_path / "y.npy", labels)
     with numbered(tmp_path / "x.npy", 5000) as x, lowtide.open(tmp_path / "y.npy") as y:
@@ -154,14 +154,14 @@ def test_bad_splits_raise(tmp_path: Path, use: Any, message: str) -> None:
         use(a)
 
 
-def test_labels_that_are_no_classes_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_label_classes_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "_CLASSES", 5)
     with numbered(tmp_path / "x.npy", 10) as a, pytest.raises(ArgumentError, match="more than 5 different"):
         a.split(0.5, stratify=np.arange(10))
 
 
 @given(total=st.integers(1, 3000), seed=st.integers(-(2**70), 2**70), data=st.data())
-def test_one_row_is_that_of_many(total: int, seed: int, data: st.DataObject) -> None:
+def test_selection_at_matches_selection_of_array(total: int, seed: int, data: st.DataObject) -> None:
     n, folds = data.draw(st.integers(1, total)), data.draw(st.integers(2, 9))
     number = data.draw(st.integers(0, folds - 1))
     rest = data.draw(st.booleans())

@@ -55,7 +55,7 @@ def numbers(chunk: Any) -> list[int]:
     named=st.booleans(),
     data=st.data(),
 )
-def test_every_row_once_over_zips_splits_ranks_and_restarts(
+def test_zips_splits_ranks_and_restarts_give_every_row_once(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
     chunk: int,
@@ -104,12 +104,12 @@ def test_every_row_once_over_zips_splits_ranks_and_restarts(
         array.close()
 
 
-def test_row_numbers_come_once_for_all(arrays: list[lowtide.Array]) -> None:
+def test_zip_with_rows_yields_row_numbers_once(arrays: list[lowtide.Array]) -> None:
     for rows, chunk in lowtide.zip(*arrays).chunks(64, shuffle=True, with_rows=True, rank=1, world_size=2):
         assert numbers(chunk) == rows.tolist()
 
 
-def test_budgets_are_over_the_sum(arrays: list[lowtide.Array]) -> None:
+def test_budget_of_zip_covers_all_arrays(arrays: list[lowtide.Array]) -> None:
     zipped = lowtide.zip(*arrays)
     for shuffle in SHUFFLES:
         for budget in (200_000, 2**20, 2**25):
@@ -119,7 +119,7 @@ def test_budgets_are_over_the_sum(arrays: list[lowtide.Array]) -> None:
         zipped.chunks(1000, budget="100 KiB")
 
 
-def test_indexing_and_views_of_a_zip(arrays: list[lowtide.Array]) -> None:
+def test_zip_supports_indexing_and_views(arrays: list[lowtide.Array]) -> None:
     x, y, w = arrays
     zipped = lowtide.zip(x, y, weights=w)
     assert (len(zipped), zipped.row_nbytes) == (1000, 40 + 4 + 600)
@@ -137,7 +137,7 @@ def test_indexing_and_views_of_a_zip(arrays: list[lowtide.Array]) -> None:
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_a_chunk_by_number_is_that_of_the_pass(arrays: list[lowtide.Array], shuffle: Any) -> None:
+def test_chunk_by_number_matches_pass(arrays: list[lowtide.Array], shuffle: Any) -> None:
     x = arrays[0]
     chunks = x.chunks(64, shuffle=shuffle, seed=2)
     expected = list(x.chunks(64, shuffle=shuffle, seed=2))

@@ -106,7 +106,7 @@ def chains(draw: st.DrawFn) -> tuple[np.ndarray, list[Step], np.ndarray]:
 
 
 @given(chain=chains(), stage=st.sampled_from([16, 100, 2**20]), data=st.data())
-def test_views_of_views_are_like_numpy(
+def test_views_of_views_match_numpy(
     tmp_path_factory: pytest.TempPathFactory,
     chain: tuple[np.ndarray, list[Step], np.ndarray],
     stage: int,
@@ -139,7 +139,7 @@ def test_views_of_views_are_like_numpy(
                 np.testing.assert_array_equal(np.concatenate(parts), expected[numbers])
 
 
-def test_a_slice_of_a_slice_is_one_slice(tmp_path: Path) -> None:
+def test_nested_slices_are_merged(tmp_path: Path) -> None:
     with opened(tmp_path, table(100)) as a:
         view = a.rows(10, 90).rows(step=2).rows(5, None, -1)
         assert isinstance(view, RowView)
@@ -147,7 +147,7 @@ def test_a_slice_of_a_slice_is_one_slice(tmp_path: Path) -> None:
         np.testing.assert_array_equal(view[:], table(100)[10:90][::2][5::-1])
 
 
-def test_a_billion_rows_need_no_memory(tmp_path: Path) -> None:
+def test_view_of_billion_rows_needs_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "huge.npy"
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(
@@ -161,7 +161,7 @@ def test_a_billion_rows_need_no_memory(tmp_path: Path) -> None:
         assert view[-1] == view[123_456_789] == 0
 
 
-def test_pickles_are_small_but_for_lists(tmp_path: Path) -> None:
+def test_pickled_views_are_small_except_lists(tmp_path: Path) -> None:
     with opened(tmp_path, table(10_000)) as a:
         for view in (a.rows(5, None, 3), a.columns[[1, 2]], a.astype("f8").rows(9)):
             assert len(pickle.dumps(view)) < len(pickle.dumps(a)) + 500
@@ -169,7 +169,7 @@ def test_pickles_are_small_but_for_lists(tmp_path: Path) -> None:
         assert len(pickle.dumps(a.select(np.arange(10_000) % 3 == 0))) < 10_000 / 8 + 2000
 
 
-def test_a_column_of_wide_rows_reads_no_more_than_itself(tmp_path: Path) -> None:
+def test_column_of_wide_rows_reads_only_itself(tmp_path: Path) -> None:
     array = np.arange(40 * 50_000, dtype="f8").reshape(40, 50_000)
     with opened(tmp_path, array) as a:
         column = a.columns[7:9]
@@ -186,7 +186,7 @@ def test_every_second_row_is_read_in_runs(tmp_path: Path) -> None:
         assert sum(len(call.args[0]) for call in submit.call_args_list) < 10
 
 
-def test_a_closed_array_closes_its_views_and_not_the_other_way_round(tmp_path: Path) -> None:
+def test_closing_array_closes_views_but_not_vice_versa(tmp_path: Path) -> None:
     with opened(tmp_path, table(10)) as a:
         view, other = a.rows(2), a.columns[0].rows(1)
         chunks = view.chunks(2)
@@ -206,7 +206,7 @@ def test_a_closed_array_closes_its_views_and_not_the_other_way_round(tmp_path: P
     assert "closed" in repr(other)
 
 
-def test_a_file_that_was_written_to_is_noticed_through_a_view(tmp_path: Path) -> None:
+def test_view_of_changed_file_raises(tmp_path: Path) -> None:
     with opened(tmp_path, table(10)) as a:
         view = a.rows(2).astype("f8")
         np.save(tmp_path / "x.npy", table(10) + 1)
@@ -244,7 +244,7 @@ def test_bad_views_raise_at_once(tmp_path: Path, use: Any, error: type[Exception
     assert str(tmp_path) in str(caught.value) or error is ArgumentError
 
 
-def test_an_array_with_no_dimensions_has_no_views(tmp_path: Path) -> None:
+def test_views_of_0d_array_raise(tmp_path: Path) -> None:
     with opened(tmp_path, np.array(5)) as a:
         uses: list[Callable[[], Any]] = [a.rows, lambda: a.select([0]), lambda: a.astype("f4")]
         for use in uses:
@@ -252,7 +252,7 @@ def test_an_array_with_no_dimensions_has_no_views(tmp_path: Path) -> None:
                 use()
 
 
-def test_repr_says_what_is_seen(tmp_path: Path) -> None:
+def test_repr_describes_view(tmp_path: Path) -> None:
     with opened(tmp_path, records(10)) as a:
         assert "shape=(3,)" in repr(a.rows(7)["id"])
         assert "view: 3 of 10 rows" in repr(a.rows(7))
@@ -260,7 +260,7 @@ def test_repr_says_what_is_seen(tmp_path: Path) -> None:
         assert "view: astype float32" in repr(a["id"].astype("f4"))
 
 
-def test_text_that_holds_numbers_is_converted(tmp_path: Path) -> None:
+def test_astype_converts_text_to_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([b"12", b"7"]))
     with lowtide.open(tmp_path / "x.npy") as array:
         assert array.astype("i4")[:].tolist() == [12, 7]

@@ -26,7 +26,7 @@ from lowtide.errors import ArgumentError
     step=st.integers(1, 3),
     data=st.data(),
 )
-def test_windows_are_slices(
+def test_windows_match_slices(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
     width: tuple[int, ...],

@@ -36,7 +36,7 @@ _numbers = itertools.count()
 
 
 @given(st.data())
-def test_assignment_is_numpys(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_assignment_matches_numpy(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     expected = np.asarray(data.draw(arrays().filter(lambda array: array.dtype.itemsize > 0))).copy("K")
     path = tmp_path_factory.getbasetemp() / f"assigned{next(_numbers)}.npy"
     np.save(path, expected)
@@ -77,7 +77,7 @@ def test_parts_cover_a_selection_once_and_stay_small(nbytes: int) -> None:
         assert (seen == 1).all()
 
 
-def test_the_last_of_repeated_rows_counts(tmp_path: Path) -> None:
+def test_last_value_of_repeated_rows_is_kept(tmp_path: Path) -> None:
     with lowtide.create(tmp_path / "x.npy", "i8", shape=5) as out:
         out[[3, 3, 1, 3]] = [1, 2, 3, 4]
         assert out[:].tolist() == [0, 3, 0, 4, 0]
@@ -85,7 +85,7 @@ def test_the_last_of_repeated_rows_counts(tmp_path: Path) -> None:
 
 class TestCreate:
     @pytest.mark.parametrize("name", ["x.npy", "x.bin"])
-    def test_the_file_appears_when_closed(self, tmp_path: Path, name: str) -> None:
+    def test_file_appears_when_closed(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         with lowtide.create(path, "<f4", shape=(4, 3)) as out:
             out[1] = 2.5
@@ -97,14 +97,14 @@ class TestCreate:
         assert lowtide.open(path, **raw)[:].tolist() == [[0] * 3, [2.5] * 3, [0] * 3, [0] * 3]
         assert os.listdir(tmp_path) == [name]
 
-    def test_an_exception_leaves_the_old_file(self, tmp_path: Path) -> None:
+    def test_exception_keeps_old_file(self, tmp_path: Path) -> None:
         before = save(tmp_path / "x.npy", 3)
         with pytest.raises(ZeroDivisionError), lowtide.create(tmp_path / "x.npy", "i4", shape=9) as out:
             out[:] = 1 // 0
         assert (np.load(tmp_path / "x.npy") == before).all()
         assert os.listdir(tmp_path) == ["x.npy"]
 
-    def test_an_array_that_is_never_closed_warns_and_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_unclosed_array_warns_and_leaves_no_file(self, tmp_path: Path) -> None:
         kept = [lowtide.create(tmp_path / "x.npy", "i4", shape=9)]
         with pytest.warns(ResourceWarning, match=r"the array of shape \(9,\) was not published"):
             kept.clear()
@@ -112,7 +112,7 @@ class TestCreate:
         with lowtide.create(tmp_path / "x.npy", "i4", shape=9):
             pass  # nothing to report at exit any more
 
-    def test_creating_again_takes_over(self, tmp_path: Path) -> None:
+    def test_creating_path_again_closes_older_array(self, tmp_path: Path) -> None:
         old = lowtide.create(tmp_path / "x.npy", "i4", shape=9)
         with pytest.warns(ResourceWarning, match="takes over"):
             new = lowtide.create(tmp_path / "x.npy", "i4", shape=3)
@@ -122,7 +122,7 @@ class TestCreate:
         new.close()
         assert np.load(tmp_path / "x.npy").tolist() == [7, 7, 7]
 
-    def test_a_shape_with_no_elements(self, tmp_path: Path) -> None:
+    def test_array_without_elements_is_created(self, tmp_path: Path) -> None:
         with lowtide.create(tmp_path / "x.npy", "i4", shape=(0, 3)) as out:
             out[:] = 5
         assert np.load(tmp_path / "x.npy").shape == (0, 3)
@@ -143,7 +143,7 @@ class TestCreate:
             lowtide.create(tmp_path / "x.npy", **{"dtype": "f4", **options})
         assert os.listdir(tmp_path) == []
 
-    def test_more_bytes_than_a_file_can_have_are_refused(self, tmp_path: Path) -> None:
+    def test_shape_beyond_file_size_limit_raises(self, tmp_path: Path) -> None:
         for name in ("x.npy", "x.bin"):
             with pytest.raises((ValueError, OSError)) as caught:
                 lowtide.create(tmp_path / name, "f8", shape=(2**40, 2**40))
@@ -165,7 +165,7 @@ class TestInPlace:
         array.close()
         assert (np.load(tmp_path / "x.npy") == expected).all()
 
-    def test_safetensors_and_raw_files(self, tmp_path: Path) -> None:
+    def test_safetensors_and_raw_files_are_written(self, tmp_path: Path) -> None:
         from safetensors.numpy import load_file, save_file
 
         save_file({"w": np.zeros((2, 2), "f4"), "v": np.ones(2, "f4")}, tmp_path / "x.safetensors")
@@ -183,7 +183,7 @@ class TestInPlace:
         with pytest.raises(UnsupportedError, match="npz files are not written in place"):
             lowtide.open(tmp_path / "x.npz", mode="r+")
 
-    def test_readers_of_the_old_content_notice(self, tmp_path: Path) -> None:
+    def test_open_reader_of_changed_file_raises(self, tmp_path: Path) -> None:
         save(tmp_path / "x.npy", 5)
         reader = lowtide.open(tmp_path / "x.npy")
         os.utime(tmp_path / "x.npy", ns=(0, 0))
@@ -193,7 +193,7 @@ class TestInPlace:
         with pytest.raises(FileChangedError):
             reader[0]
 
-    def test_flush_says_that_the_file_was_replaced(self, tmp_path: Path) -> None:
+    def test_flush_of_replaced_file_raises(self, tmp_path: Path) -> None:
         save(tmp_path / "x.npy", 5)
         array = lowtide.open(tmp_path / "x.npy", mode="r+")
         save(tmp_path / "y.npy", 5)
@@ -205,7 +205,7 @@ class TestInPlace:
             array.close()
         assert array.closed
 
-    def test_nobody_appends_to_a_file_that_is_written_in_place(self, tmp_path: Path) -> None:
+    def test_append_to_file_opened_for_writing_raises(self, tmp_path: Path) -> None:
         save(tmp_path / "x.npy", 5)
         with lowtide.open(tmp_path / "x.npy", mode="r+"), lowtide.open(tmp_path / "x.npy", mode="r+"):
             with pytest.raises(WriteError, match="is being written"):
@@ -230,7 +230,7 @@ class TestInPlace:
         assert isinstance(caught.value, WriteError)
         assert caught.value.filename == str(tmp_path / "x.npy")
 
-    def test_a_full_disk_is_lowtides_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_full_disk_raises_disk_full_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save(tmp_path / "x.npy", 5)
         with lowtide.open(tmp_path / "x.npy", mode="r+") as array:
 
@@ -268,17 +268,17 @@ class TestValues:
             array[index] = value
         assert (array[:] == before).all()
 
-    def test_rows_beyond_the_end_are_refused(self, array: Any) -> None:
+    def test_index_out_of_bounds_raises(self, array: Any) -> None:
         for index in (4, [0, 4], (slice(None), 3), (0, 0, 0)):
             with pytest.raises(IndexingError, match=r"x\.npy"):
                 array[index] = 0
 
-    def test_unsafe_casting_is_numpys(self, tmp_path: Path, array: Any) -> None:
+    def test_unsafe_casting_converts_like_numpy(self, tmp_path: Path, array: Any) -> None:
         with lowtide.open(array.path, mode="r+", casting="unsafe") as other:
             other[0] = 1.5
         assert array[0].tolist() == [1, 1, 1]
 
-    def test_other_arrays_are_copied_in_pieces(
+    def test_assigned_array_on_disk_is_copied_in_pieces(
         self, tmp_path: Path, array: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writable, "_AT_ONCE", 16)
@@ -301,7 +301,7 @@ class TestValues:
         array[1:] = same[:]
         assert (array[1:] == before[:-1]).all()
 
-    def test_the_row_that_does_not_fit_is_counted_over_all_pieces(
+    def test_row_number_in_error_counts_across_pieces(
         self, array: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writable, "_AT_ONCE", 12)
@@ -310,7 +310,7 @@ class TestValues:
         with pytest.raises(ArgumentError, match="in row 2 does not fit"):
             array[:] = values
 
-    def test_records(self, tmp_path: Path) -> None:
+    def test_records_are_assigned(self, tmp_path: Path) -> None:
         dtype = np.dtype([("id", "i4"), ("score", "f4")])
         with lowtide.create(tmp_path / "r.npy", dtype, shape=3) as out:
             out[1] = (7, 0.5)
@@ -367,13 +367,13 @@ class TestValues:
             with pytest.raises(TypeError, match=r"views are read-only; assign to the array itself"):
                 view[0] = 1
 
-    def test_whole_array_operators_say_what_to_do(self, array: Any) -> None:
+    def test_in_place_operator_error_has_remedy(self, array: Any) -> None:
         with pytest.raises(TypeError, match="in pieces"):
             array += 1
         with pytest.raises(TypeError, match="in pieces"):
             np.add(1, 2, out=array)
 
-    def test_closed_arrays_are_not_written(self, array: Any) -> None:
+    def test_assigning_to_closed_array_raises(self, array: Any) -> None:
         array.close()
         with pytest.raises(ClosedError):
             array[0] = 1
@@ -381,7 +381,7 @@ class TestValues:
             array.flush()
 
 
-def test_a_pickled_array_writes_the_same_file_and_publishes_nothing(tmp_path: Path) -> None:
+def test_unpickled_array_writes_same_file_without_publishing(tmp_path: Path) -> None:
     out = lowtide.create(tmp_path / "x.npy", "i4", shape=3)
     other = pickle.loads(pickle.dumps(out))
     other[1] = 5
@@ -413,7 +413,7 @@ def test_threads_write_their_own_rows(tmp_path: Path) -> None:
     assert (np.load(tmp_path / "x.npy") == np.arange(400)[:, None]).all()
 
 
-def test_no_warning_without_a_reason(tmp_path: Path) -> None:
+def test_normal_use_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with lowtide.create(tmp_path / "x.npy", "i8", shape=3) as out:

@@ -43,7 +43,7 @@ from tests.support.rows import read, write
     dtype=st.sampled_from(["<f4", ">f8", "u1", "<i2", "S3"]),
 )
 @examples(0.8)
-def test_what_is_appended_is_what_numpy_loads(
+def test_appended_rows_are_loaded_by_numpy(
     tmp_path_factory: pytest.TempPathFactory, parts: list[int], row_shape: tuple[int, ...], dtype: str
 ) -> None:
     folder = tmp_path_factory.mktemp("write")
@@ -61,7 +61,7 @@ def test_what_is_appended_is_what_numpy_loads(
     np.testing.assert_array_equal(np.fromfile(folder / "out.bin", dtype).reshape(-1, *row_shape), whole)
 
 
-def test_nothing_is_visible_until_the_block_ends_well(tmp_path: Path) -> None:
+def test_file_is_not_visible_before_block_ends(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     with lowtide.create(path, "f4", 2) as out:
         out.append([[1, 2]])
@@ -70,7 +70,7 @@ def test_nothing_is_visible_until_the_block_ends_well(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.npy"]
 
 
-def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_exception_keeps_only_old_file(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     np.save(path, np.arange(3))
     with pytest.raises(ZeroDivisionError), lowtide.create(path, "f4") as out:
@@ -80,7 +80,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.npy"]
 
 
-def test_a_dropped_writer_leaves_nothing(tmp_path: Path) -> None:
+def test_dropped_writer_warns_and_leaves_no_file(tmp_path: Path) -> None:
     out = lowtide.create(tmp_path / "out.npy", "f4")
     out.append([1.0])
     with pytest.warns(ResourceWarning, match=r"out\.npy: 1 rows were not published.*with lowtide\.create"):
@@ -91,7 +91,7 @@ def test_a_dropped_writer_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
 class TestAppend:
-    def test_adds_to_what_is_there(self, tmp_path: Path, name: str) -> None:
+    def test_append_adds_to_existing_rows(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         for part in ([[1, 2]], [[3, 4], [5, 6]], []):
             with lowtide.create(path, "i4", 2, append=True) as out:
@@ -99,7 +99,7 @@ class TestAppend:
         assert read(path) == [[1, 2], [3, 4], [5, 6]]
         assert os.listdir(tmp_path) == [name]
 
-    def test_readers_see_the_old_rows_until_it_has_ended(self, tmp_path: Path, name: str) -> None:
+    def test_readers_see_old_rows_until_append_ends(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         write(path, [[1, 2]])
         with lowtide.create(path, "i4", 2, append=True) as out:
@@ -107,7 +107,7 @@ class TestAppend:
             assert read(path) == [[1, 2]]
         assert read(path) == [[1, 2], [3, 4]]
 
-    def test_a_failure_takes_the_new_rows_away(self, tmp_path: Path, name: str) -> None:
+    def test_exception_removes_appended_rows(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         write(path, [[1, 2]])
         before = path.read_bytes()
@@ -118,7 +118,7 @@ class TestAppend:
         assert os.listdir(tmp_path) == [name]
 
 
-def test_append_to_another_kind_of_array_says_what_is_there(tmp_path: Path) -> None:
+def test_append_to_mismatched_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "old.npy"
     np.save(path, np.zeros((4, 3), "f8"))
     with pytest.raises(ArgumentError, match=r"old\.npy: holds npy of float64, shape \(4, 3\).*float32"):
@@ -129,7 +129,7 @@ def test_append_to_another_kind_of_array_says_what_is_there(tmp_path: Path) -> N
         lowtide.create(raw, "f4", append=True)
 
 
-def test_numpys_own_files_can_be_appended_to(tmp_path: Path) -> None:
+def test_file_of_np_save_can_be_appended_to(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(6, dtype="f4").reshape(2, 3))
     with lowtide.create(tmp_path / "a.npy", "f4", 3, append=True) as out:
         out.append([[6, 7, 8]])
@@ -164,7 +164,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: np.ndarray, dtyp
         pytest.param("x.npz", "f4", (), UnsupportedError, r"\.npz files are read and not written", id="npz"),
     ],
 )
-def test_files_that_cannot_be_made_are_refused(
+def test_invalid_create_arguments_raise(
     tmp_path: Path, name: str, dtype: object, row_shape: tuple[int, ...], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
@@ -181,7 +181,7 @@ def test_use_after_close_raises_with_a_remedy(tmp_path: Path) -> None:
         out.append([1.0])
 
 
-def test_a_folder_that_is_not_there_and_a_path_that_is_a_folder(tmp_path: Path) -> None:
+def test_missing_folder_or_folder_as_path_raises(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="no such file or directory"):
         lowtide.create(tmp_path / "nowhere" / "out.npy", "f4")
     with pytest.raises(IsADirectoryError, match="is a folder"):
@@ -189,7 +189,7 @@ def test_a_folder_that_is_not_there_and_a_path_that_is_a_folder(tmp_path: Path) 
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_error_has_file_and_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.open("/dev/full", os.O_RDWR)
     path = tmp_path / "out.npy"
     out = lowtide.create(path, "f8")
@@ -202,7 +202,7 @@ def test_no_space_left_names_the_file_and_the_remedy(tmp_path: Path, monkeypatch
 
 
 class TestUnclosed:
-    def test_creating_again_takes_over(self, tmp_path: Path) -> None:
+    def test_creating_path_again_closes_older_writer(self, tmp_path: Path) -> None:
         """A cell that is run again, with the older writer still in Out[] or in a traceback."""
         path = tmp_path / "out.npy"
         first = lowtide.create(path, "f4")
@@ -220,7 +220,7 @@ class TestUnclosed:
         assert os.listdir(tmp_path) == ["out.npy"]
 
     @pytest.mark.parametrize("append", [(True, True), (True, False), (False, True)])
-    def test_taking_over_an_append_keeps_the_old_rows(
+    def test_taking_over_append_discards_unpublished_rows(
         self, tmp_path: Path, append: tuple[bool, bool]
     ) -> None:
         path = tmp_path / "out.bin"
@@ -235,7 +235,7 @@ class TestUnclosed:
         assert read(path) == ([[1, 2], [5, 6]] if append[1] else [[5, 6]])
         assert os.listdir(tmp_path) == ["out.bin"]
 
-    def test_threads_that_write_one_path_do_not_mix(self, tmp_path: Path) -> None:
+    def test_threads_writing_one_path_do_not_mix_rows(self, tmp_path: Path) -> None:
         """The descriptor of a writer that was taken over is often that of the newer one."""
         path = tmp_path / "out.npy"
         refused: list[str] = []
@@ -262,7 +262,7 @@ class TestUnclosed:
         assert all("took over" in message for message in refused)
         assert os.listdir(tmp_path) == ["out.npy"]
 
-    def test_a_path_that_another_thread_is_publishing_is_waited_for(self, tmp_path: Path) -> None:
+    def test_create_waits_for_thread_publishing_same_path(self, tmp_path: Path) -> None:
         path = tmp_path / "out.npy"
         publishing, ready = atomic.Partial.publish, threading.Event()
 
@@ -286,7 +286,7 @@ class TestUnclosed:
 
 class TestLinks:
     @pytest.mark.parametrize("there", [True, False])
-    def test_a_link_is_followed(self, tmp_path: Path, there: bool) -> None:
+    def test_link_is_followed(self, tmp_path: Path, there: bool) -> None:
         (tmp_path / "disk").mkdir()
         (tmp_path / "out.npy").symlink_to("disk/blob")
         if there:
@@ -298,7 +298,7 @@ class TestLinks:
         assert np.load(tmp_path / "disk" / "blob").tolist() == [1.0]
         assert os.listdir(tmp_path / "disk") == ["blob"]
 
-    def test_an_append_through_a_link_is_journalled_beside_the_file(self, tmp_path: Path) -> None:
+    def test_append_through_link_is_journalled_beside_target(self, tmp_path: Path) -> None:
         (tmp_path / "disk").mkdir()
         write(tmp_path / "disk" / "a.npy", [[1, 2]])
         (tmp_path / "link").symlink_to("disk/a.npy")
@@ -309,14 +309,14 @@ class TestLinks:
         assert read(tmp_path / "disk" / "a.npy", "i4", 2) == [[1, 2], [3, 4]]
         assert sorted(os.listdir(tmp_path)) == ["disk", "link"]
 
-    def test_a_loop_of_links_is_a_clear_error(self, tmp_path: Path) -> None:
+    def test_loop_of_links_raises(self, tmp_path: Path) -> None:
         (tmp_path / "a.npy").symlink_to("b.npy")
         (tmp_path / "b.npy").symlink_to("a.npy")
         with pytest.raises(WriteError, match="links form a loop") as caught:
             lowtide.create(tmp_path / "a.npy", "f4")
         assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, str(tmp_path / "a.npy"))
 
-    def test_a_device_is_not_replaced(self, tmp_path: Path) -> None:
+    def test_link_to_pipe_as_target_raises(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "link.bin").symlink_to("pipe")
         with pytest.raises(UnsupportedError, match="is a device, a pipe or a socket"):
@@ -324,7 +324,7 @@ class TestLinks:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o755])
-def test_the_mode_of_a_replaced_file_is_kept(tmp_path: Path, mode: int) -> None:
+def test_mode_of_replaced_file_is_kept(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "out.npy"
     path.touch(mode=0o600)
     path.chmod(mode)
@@ -344,7 +344,7 @@ class TestAfterAFailure:
 
         self.refuse = refuse
 
-    def test_the_next_use_says_that_writing_failed_before(
+    def test_use_after_failed_write_raises(
         self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(ClosedError, match=r"writing failed before.*discarded") as caught:
@@ -367,7 +367,7 @@ class TestAfterAFailure:
             ("out.bin", "unlink"),
         ],
     )
-    def test_an_append_that_cannot_be_published_leaves_the_old_rows(
+    def test_append_that_fails_to_publish_keeps_old_rows(
         self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, name: str, call: str
     ) -> None:
         path = tmp_path / name
@@ -389,7 +389,7 @@ class TestAfterAFailure:
         assert os.listdir(tmp_path) == [name]
 
     @pytest.mark.parametrize("call", ["ftruncate", "fsync", "replace", "fstat"])
-    def test_errors_of_the_system_name_the_file(
+    def test_system_error_has_file_name(
         self, tmp_path: Path, full: None, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
         before = len(os.listdir("/proc/self/fd"))
@@ -401,7 +401,7 @@ class TestAfterAFailure:
         assert "report" not in os.listdir(tmp_path)
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_an_interrupted_append_leaves_none_of_its_rows(
+    def test_interrupted_append_writes_none_of_its_rows(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with lowtide.create(tmp_path / "out.npy", "f8") as out:
@@ -418,7 +418,7 @@ class TestAfterAFailure:
             out.append([2.0])
         assert np.load(tmp_path / "out.npy").tolist() == [1.0, 2.0]
 
-    def test_a_folder_that_vanishes_is_a_clear_error(self, tmp_path: Path) -> None:
+    def test_folder_deleted_before_close_raises(self, tmp_path: Path) -> None:
         (tmp_path / "data").mkdir()
         out = lowtide.create(tmp_path / "data" / "out.npy", "f4")
         shutil.rmtree(tmp_path / "data")
@@ -426,7 +426,7 @@ class TestAfterAFailure:
             out.close()
         assert caught.value.errno == errno.ENOENT
 
-    def test_an_unfinished_file_of_another_writer_is_not_published(self, tmp_path: Path) -> None:
+    def test_partial_file_of_another_writer_is_not_published(self, tmp_path: Path) -> None:
         out = lowtide.create(tmp_path / "out.npy", "f4")
         (tmp_path / ".out.npy.partial").unlink()
         (tmp_path / ".out.npy.partial").write_bytes(b"of another writer")
@@ -435,7 +435,7 @@ class TestAfterAFailure:
         assert not (tmp_path / "out.npy").exists()
 
     @pytest.mark.parametrize("name", ["out.npy", "out.bin"])
-    def test_an_append_to_a_file_that_was_replaced_is_an_error(self, tmp_path: Path, name: str) -> None:
+    def test_append_to_replaced_file_raises(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         write(path, [[1, 2]])
         out = lowtide.create(path, "i4", 2, append=True)
@@ -446,7 +446,7 @@ class TestAfterAFailure:
             out.close()
 
 
-def test_lengths_of_numpy_make_a_row_shape(tmp_path: Path) -> None:
+def test_row_shape_accepts_numpy_integers(tmp_path: Path) -> None:
     for row_shape in (np.int64(3), (np.int64(3),), [3], np.uint8(3)):
         with lowtide.create(tmp_path / "out.npy", "f4", row_shape) as out:  # type: ignore[arg-type]
             assert out.row_shape == (3,)
@@ -456,7 +456,7 @@ def test_lengths_of_numpy_make_a_row_shape(tmp_path: Path) -> None:
             lowtide.create(tmp_path / "out.npy", "f4", wrong)  # type: ignore[arg-type]
 
 
-def test_an_empty_list_appends_nothing(tmp_path: Path) -> None:
+def test_empty_list_appends_nothing(tmp_path: Path) -> None:
     for row_shape in ((), (3,), (2, 3)):
         with lowtide.create(tmp_path / "out.npy", "i4", row_shape) as out:
             out.append([])
@@ -466,7 +466,7 @@ def test_an_empty_list_appends_nothing(tmp_path: Path) -> None:
             out.append(np.empty((0, 5)))
 
 
-def test_an_append_takes_dtype_and_row_shape_from_the_file(tmp_path: Path) -> None:
+def test_append_takes_dtype_and_row_shape_from_file(tmp_path: Path) -> None:
     write(tmp_path / "a.npy", [[1, 2]])
     with lowtide.create(tmp_path / "a.npy", append=True) as out:
         assert (out.dtype, out.row_shape) == (np.dtype("i4"), (2,))
@@ -480,7 +480,7 @@ def test_an_append_takes_dtype_and_row_shape_from_the_file(tmp_path: Path) -> No
             lowtide.create(tmp_path / "b.npy", append=append)
 
 
-def test_a_writer_shows_what_it_is_and_cannot_be_pickled(tmp_path: Path) -> None:
+def test_writer_has_repr_and_cannot_be_pickled(tmp_path: Path) -> None:
     path = tmp_path / "out.npy"
     with lowtide.create(path, "f4", 3) as out:
         out.append(np.zeros((2, 3)))
@@ -492,14 +492,14 @@ def test_a_writer_shows_what_it_is_and_cannot_be_pickled(tmp_path: Path) -> None
     assert repr(out) == what + "closed>"
 
 
-def test_a_path_that_this_process_writes_is_reported_as_its_own(tmp_path: Path) -> None:
+def test_path_written_by_same_process_raises(tmp_path: Path) -> None:
     with lowtide.create(tmp_path / "out.npy", "f4"):
         with pytest.raises(WriteError, match="this process is already writing it") as caught:
             atomic.write_file(str(tmp_path / "out.npy"), b"data")
     assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, str(tmp_path / "out.npy"))
 
 
-def test_file_systems_without_locks_or_synced_folders_are_written_to(
+def test_file_system_without_locks_or_folder_sync_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.fsync
@@ -529,7 +529,7 @@ def test_masked_values_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.bin"])
-def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
+def test_use_of_writer_during_its_append_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     write_at = system.write_at
@@ -550,9 +550,7 @@ def test_a_writer_cannot_be_used_in_the_middle_of_its_append(
     assert lowtide.open(tmp_path / name, None if name == "x.npy" else "<i8")[:].tolist() == [1, 2, 3, 4, 5]
 
 
-def test_creating_a_path_waits_until_another_thread_has_closed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_waits_for_thread_closing_same_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync, closing = os.fsync, threading.Event()
 
     def slow(fd: int) -> None:
@@ -572,7 +570,7 @@ def test_creating_a_path_waits_until_another_thread_has_closed_it(
     assert np.load(tmp_path / "x.npy").tolist() == [2, 3]
 
 
-def test_folder_is_complete_or_absent_and_locked_meanwhile(tmp_path: Path) -> None:
+def test_new_folder_is_complete_or_absent_and_locked(tmp_path: Path) -> None:
     path = tmp_path / "new" / "out"
     with atomic.new_folder(str(path)) as partial:
         Path(partial, "a").write_text("first")

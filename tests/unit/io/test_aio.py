@@ -40,7 +40,7 @@ def test_every_extent_lands_at_its_target(fd: int) -> None:
     assert out.tobytes() == np.concatenate(expected).tobytes()
 
 
-def test_a_oneforgets_the_call_before(fd: int) -> None:
+def test_results_of_previous_call_are_not_reused(fd: int) -> None:
     out = np.zeros(20, np.uint8)
     context().read(fd, extents([1, 2, 3], [5, 5, 5]), aio.address_of(out), 0)
     results = context().read(fd, extents([200_000, 0], [10, 10]), aio.address_of(out), 0)
@@ -48,13 +48,13 @@ def test_a_oneforgets_the_call_before(fd: int) -> None:
     assert out[10:].tolist() == list(range(10))
 
 
-def test_the_end_of_the_file_is_a_short_answer(fd: int) -> None:
+def test_read_at_end_of_file_is_short(fd: int) -> None:
     out = np.zeros(30, np.uint8)
     results = context().read(fd, extents([99_990, 100_000, 50], [15, 10, 5]), aio.address_of(out), 0)
     assert results.tolist() == [10, 0, 5]
 
 
-def test_a_single_bad_read_is_a_negative_number_and_the_others_are_done(fd: int) -> None:
+def test_failed_read_gives_negative_errno_and_others_complete(fd: int) -> None:
     out = np.zeros(20, np.uint8)
     requests = extents([0, 10], [10, 10])
     requests.targets[0] = -aio.address_of(out)  # the first to address 0
@@ -63,7 +63,7 @@ def test_a_single_bad_read_is_a_negative_number_and_the_others_are_done(fd: int)
     assert out[10:].tolist() == list(range(10, 20))
 
 
-def test_results_that_come_in_another_order_find_their_extent(fd: int) -> None:
+def test_out_of_order_results_match_their_extents(fd: int) -> None:
     """Buffered reads end in the order of their submission; those of some file systems may not."""
     call, used = aio._call, context()
 
@@ -79,7 +79,7 @@ def test_results_that_come_in_another_order_find_their_extent(fd: int) -> None:
     assert results.tolist() == [10, 5, 30]
 
 
-def test_a_bad_descriptor_is_an_error_and_the_next_call_starts_afresh(fd: int) -> None:
+def test_bad_descriptor_raises_and_next_call_works(fd: int) -> None:
     out = np.zeros(10, np.uint8)
     with pytest.raises(OSError, match="Bad file descriptor"):
         context().read(10_000, extents([0], [10]), aio.address_of(out), 0)
@@ -87,7 +87,7 @@ def test_a_bad_descriptor_is_an_error_and_the_next_call_starts_afresh(fd: int) -
     assert out.tolist() == list(range(7, 17))
 
 
-def test_an_interrupt_leaves_no_results_for_the_next_read(fd: int) -> None:
+def test_interrupt_leaves_no_results_for_next_read(fd: int) -> None:
     out, later = np.zeros(20, np.uint8), np.zeros(20, np.uint8)
     call, calls = aio._call, []
 
@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_no_results_for_the_next_read(fd: int) -> None:
     assert context().read(fd, extents([50_000, 2], [5, 15]), aio.address_of(later), 0).tolist() == [5, 15]
 
 
-def test_a_call_that_a_signal_broke_is_made_again() -> None:
+def test_call_interrupted_by_signal_is_repeated() -> None:
     answers = [-1, -1, 3]
     with (
         mock.patch.object(aio, "_LIBC", mock.Mock(syscall=lambda *_: answers.pop(0))),
@@ -114,7 +114,7 @@ def test_a_call_that_a_signal_broke_is_made_again() -> None:
         assert aio._call(0) == 3
 
 
-def test_a_read_in_the_middle_of_another_has_its_own_context(fd: int) -> None:
+def test_nested_read_uses_another_context(fd: int) -> None:
     """As a signal handler makes it, or a finalizer: in the same thread, between any two calls."""
     call, inner = aio._call, np.zeros(20, np.uint8)
     numbers = []
@@ -136,7 +136,7 @@ def test_a_read_in_the_middle_of_another_has_its_own_context(fd: int) -> None:
     assert inner.tolist() == [*range(100, 110), *range(200, 210)]
 
 
-def test_threads_at_the_same_time_have_a_oneeach(fd: int) -> None:
+def test_concurrent_threads_use_separate_contexts(fd: int) -> None:
     together, call, seen = threading.Barrier(4), aio._call, set()
 
     def meeting(number: int, *arguments: object) -> int:
@@ -159,7 +159,7 @@ def test_threads_at_the_same_time_have_a_oneeach(fd: int) -> None:
     assert len(seen) == 4
 
 
-def test_reads_one_after_another_share_one_context(fd: int) -> None:
+def test_sequential_reads_share_one_context(fd: int) -> None:
     """Each pass over an array has its own thread: contexts must neither add up nor be made each time."""
     used, before = context(), rings()
 
@@ -175,7 +175,7 @@ def test_reads_one_after_another_share_one_context(fd: int) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EAGAIN])
-def test_a_kernel_that_refuses_raises_no_error(code: int) -> None:
+def test_aio_is_unavailable_if_kernel_refuses(code: int) -> None:
     with (
         mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_call", side_effect=OSError(code, "no")),
@@ -183,7 +183,7 @@ def test_a_kernel_that_refuses_raises_no_error(code: int) -> None:
         assert not aio.available()
 
 
-def test_an_unknown_machine_has_none() -> None:
+def test_aio_is_unavailable_on_unknown_machine() -> None:
     with (
         mock.patch.object(aio, "_IDLE", deque()),
         mock.patch.object(aio, "_CALLS", None),
@@ -191,7 +191,7 @@ def test_an_unknown_machine_has_none() -> None:
         assert not aio.available()
 
 
-def test_closing_twice_is_closing_once() -> None:
+def test_close_is_idempotent() -> None:
     assert aio._CALLS is not None
     own = Aio(aio._CALLS)
     before = rings()

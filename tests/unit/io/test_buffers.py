@@ -23,7 +23,7 @@ def filled(buffers: Buffers, value: float) -> Any:
     return arrays
 
 
-def test_what_is_dropped_is_used_again() -> None:
+def test_dropped_buffer_is_reused() -> None:
     buffers = Buffers(4 * MIB, most=2)
     places = set()
     for value in range(10):
@@ -41,7 +41,7 @@ def test_what_is_dropped_is_used_again() -> None:
     ],
     ids=["slice", "view of a view", "memoryview"],
 )
-def test_what_anybody_holds_is_not(hold: Any) -> None:
+def test_buffer_held_by_view_is_not_reused(hold: Any) -> None:
     buffers = Buffers(4 * MIB, most=2)
     held = hold(filled(buffers, 1.0))
     before = np.array(held)
@@ -50,7 +50,7 @@ def test_what_anybody_holds_is_not(hold: Any) -> None:
     del others
 
 
-def test_no_more_than_so_many_are_kept() -> None:
+def test_number_of_kept_buffers_is_limited() -> None:
     buffers = Buffers(4 * MIB, most=3)
     base = proc.status().rss
     held = [filled(buffers, value) for value in range(12)]
@@ -64,7 +64,7 @@ def test_no_more_than_so_many_are_kept() -> None:
     assert proc.status().rss - base < 4 * MIB
 
 
-def test_what_is_held_outlives_the_lender() -> None:
+def test_held_array_outlives_buffers() -> None:
     buffers = Buffers(4 * MIB, most=2)
     one, other = filled(buffers, 1.0), filled(buffers, 2.0)
     buffers.clear()
@@ -74,7 +74,7 @@ def test_what_is_held_outlives_the_lender() -> None:
     assert (other == 2.0).all()
 
 
-def test_they_go_without_the_garbage_collector() -> None:
+def test_buffers_are_freed_without_garbage_collector() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -88,7 +88,7 @@ def test_they_go_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_the_last_may_be_smaller_and_those_of_a_small_size_are_malloc_s() -> None:
+def test_last_chunk_reuses_buffer_and_small_sizes_use_malloc() -> None:
     buffers = Buffers(4 * MIB, most=2)
     place = buffers.empty(SHAPE, F8).ctypes.data
     assert buffers.empty((3, 1024), F8).ctypes.data == place
@@ -96,12 +96,12 @@ def test_the_last_may_be_smaller_and_those_of_a_small_size_are_malloc_s() -> Non
     assert Buffers(0, most=1).empty((0, 5), F8).shape == (0, 5)
 
 
-def test_no_room_is_the_error_that_numpy_gives() -> None:
+def test_failed_allocation_raises_memory_error() -> None:
     with pytest.raises(MemoryError, match="Unable to allocate 1"):
         Buffers(2**50, most=1).empty((2**47,), F8)
 
 
-def test_an_array_may_end_in_any_thread_while_the_lender_forgets() -> None:
+def test_clear_in_another_thread_keeps_held_arrays() -> None:
     buffers = Buffers(4 * MIB, most=2)
     stop = threading.Event()
 

@@ -23,7 +23,7 @@ from tests.support.descriptors import first_byte, open_files, pool, some
 __all__ = ["pool"]
 
 
-def test_the_least_recently_used_is_closed_first(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_least_recently_used_is_closed_first(tmp_path: Path, pool: DescriptorPool) -> None:
     files = some(tmp_path, 5)
     assert open_files(tmp_path) == []
     for i in (0, 1, 2, 0, 3):
@@ -34,7 +34,7 @@ def test_the_least_recently_used_is_closed_first(tmp_path: Path, pool: Descripto
     assert len(pool) == 3
 
 
-def test_what_is_in_use_is_never_closed(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_descriptor_in_use_is_never_closed(tmp_path: Path, pool: DescriptorPool) -> None:
     files = some(tmp_path, 6)
     with files[0].opened() as a, files[1].opened() as b, files[2].opened() as c, files[3].opened() as d:
         assert first_byte(files[4]) == 4
@@ -46,14 +46,14 @@ def test_what_is_in_use_is_never_closed(tmp_path: Path, pool: DescriptorPool) ->
     assert len(open_files(tmp_path)) == 3
 
 
-def test_one_descriptor_a_file_however_many_use_it(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_readers_of_one_file_share_one_descriptor(tmp_path: Path, pool: DescriptorPool) -> None:
     files = [some(tmp_path, 1)[0] for _ in range(5)]
     with files[0].opened() as a, files[1].opened() as b:
         assert a is b
     assert open_files(tmp_path) == ["0.bin"]
 
 
-def test_closing_waits_for_the_read_under_way(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_close_is_deferred_until_running_read_ends(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     with file.opened() as entry:
         file.close()
@@ -67,7 +67,7 @@ def test_closing_waits_for_the_read_under_way(tmp_path: Path, pool: DescriptorPo
 
 
 @pytest.mark.parametrize("interrupted", ["reopen", "close"])
-def test_nobody_waits_for_a_thread_that_opens_or_closes(
+def test_reads_do_not_wait_for_thread_opening_or_closing(
     tmp_path: Path, pool: DescriptorPool, interrupted: str
 ) -> None:
     """A signal handler in that thread may wait for others that read."""
@@ -93,7 +93,7 @@ def test_nobody_waits_for_a_thread_that_opens_or_closes(
     assert results == [1, False]
 
 
-def test_of_two_threads_that_open_a_file_at_once_both_read_it(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_two_threads_can_open_one_file_at_once(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     reopen, both = File.reopen, threading.Barrier(2)
 
@@ -113,7 +113,7 @@ def test_of_two_threads_that_open_a_file_at_once_both_read_it(tmp_path: Path, po
     assert open_files(tmp_path) == ["0.bin"]
 
 
-def test_arrays_in_cycles_may_be_collected_while_others_read(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_arrays_in_cycles_can_be_collected_during_reads(tmp_path: Path, pool: DescriptorPool) -> None:
     for i in range(8):
         np.save(tmp_path / f"{i}.npy", np.full(50, i))
     for i in range(300):
@@ -126,7 +126,7 @@ def test_arrays_in_cycles_may_be_collected_while_others_read(tmp_path: Path, poo
     assert open_files(tmp_path) == []
 
 
-def test_a_closed_file_that_another_array_reads_stays_usable(tmp_path: Path) -> None:
+def test_file_closed_by_one_array_stays_usable_by_another(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(10))
     one, two = lowtide.open(tmp_path / "a.npy"), lowtide.open(tmp_path / "a.npy")
     one.close()
@@ -136,7 +136,7 @@ def test_a_closed_file_that_another_array_reads_stays_usable(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("evicted", [False, True])
-def test_a_file_that_was_replaced(tmp_path: Path, pool: DescriptorPool, evicted: bool) -> None:
+def test_replaced_file_raises_after_eviction(tmp_path: Path, pool: DescriptorPool, evicted: bool) -> None:
     [file] = some(tmp_path, 1)
     first_byte(file)
     if evicted:
@@ -151,7 +151,7 @@ def test_a_file_that_was_replaced(tmp_path: Path, pool: DescriptorPool, evicted:
     assert first_byte(File(str(tmp_path / "0.bin"), 100)) == ord("x")
 
 
-def test_a_new_file_with_the_old_inode_number_is_another_file(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_new_file_with_reused_inode_number_raises(tmp_path: Path, pool: DescriptorPool) -> None:
     """ext4 gives the number of a deleted file to the next one."""
     [file] = some(tmp_path, 1)
     path = tmp_path / "0.bin"
@@ -168,7 +168,7 @@ def test_a_new_file_with_the_old_inode_number_is_another_file(tmp_path: Path, po
         first_byte(file)
 
 
-def test_a_file_system_without_generations_still_has_inode_numbers(tmp_path: Path) -> None:
+def test_file_system_without_generations_works(tmp_path: Path) -> None:
     with mock.patch("fcntl.ioctl", side_effect=OSError(errno.ENOTTY, "no")):
         [file] = some(tmp_path, 1)
         assert file.key[-1] == 0
@@ -176,14 +176,14 @@ def test_a_file_system_without_generations_still_has_inode_numbers(tmp_path: Pat
         file.close()
 
 
-def test_a_file_that_vanished(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_deleted_file_raises(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     (tmp_path / "0.bin").unlink()
     with pytest.raises(errors.NotFoundError, match=r"0\.bin"):
         first_byte(file)
 
 
-def test_a_truncated_file_raises(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_truncated_file_raises(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     os.truncate(tmp_path / "0.bin", 99)
     with pytest.raises(errors.TruncatedFileError, match=r"was truncated .*99 bytes, expected 100"):
@@ -192,7 +192,7 @@ def test_a_truncated_file_raises(tmp_path: Path, pool: DescriptorPool) -> None:
     assert first_byte(file) == 0
 
 
-def test_a_pipe_in_the_files_place_is_refused_without_waiting(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_pipe_in_place_of_file_raises_without_blocking(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     (tmp_path / "0.bin").unlink()
     os.mkfifo(tmp_path / "0.bin")
@@ -203,7 +203,7 @@ def test_a_pipe_in_the_files_place_is_refused_without_waiting(tmp_path: Path, po
     assert open_files(tmp_path) == []
 
 
-def test_a_failed_check_leaves_no_descriptor(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_failed_check_leaves_no_descriptor(tmp_path: Path, pool: DescriptorPool) -> None:
     [file] = some(tmp_path, 1)
     os.truncate(tmp_path / "0.bin", 1)
     for _ in range(5):
@@ -212,7 +212,7 @@ def test_a_failed_check_leaves_no_descriptor(tmp_path: Path, pool: DescriptorPoo
     assert open_files(tmp_path) == []
 
 
-def test_a_mapping_is_made_longer_for_a_file_that_grew(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_mapping_grows_with_file(tmp_path: Path, pool: DescriptorPool) -> None:
     path = tmp_path / "0.bin"
     some(tmp_path, 1)
     with File(str(path), 100).opened() as entry:
@@ -226,7 +226,7 @@ def test_a_mapping_is_made_longer_for_a_file_that_grew(tmp_path: Path, pool: Des
         assert short[:1] == b"\0"
 
 
-def test_a_mapping_that_a_traceback_holds_does_not_keep_the_descriptor(tmp_path: Path) -> None:
+def test_discard_with_held_mapping_does_not_raise(tmp_path: Path) -> None:
     own = DescriptorPool(1)
     [file] = some(tmp_path, 1)
     entry = own.acquire(file)
@@ -249,7 +249,7 @@ def test_mappings_stay_out_of_core_dumps(tmp_path: Path) -> None:
     file.close()
 
 
-def test_used_up_descriptors_are_found_among_the_idle_ones(tmp_path: Path, pool: DescriptorPool) -> None:
+def test_idle_descriptor_is_closed_when_limit_is_reached(tmp_path: Path, pool: DescriptorPool) -> None:
     files = some(tmp_path, 3)
     first_byte(files[0])
     first_byte(files[1])
@@ -268,7 +268,7 @@ def test_used_up_descriptors_are_found_among_the_idle_ones(tmp_path: Path, pool:
             first_byte(files[0])
 
 
-def test_the_limit_follows_what_the_process_may_open() -> None:
+def test_pool_limit_follows_rlimit() -> None:
     import resource
 
     for soft, limit in [(256, 64), (16, 8), (100_000, 512), (resource.RLIM_INFINITY, 512)]:

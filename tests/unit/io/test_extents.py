@@ -33,7 +33,7 @@ def some_extents(lengths: list[int]) -> Extents:
 )
 @example(places=[3, 0, 1, 2], width=5, step=5, longest=100)  # neighbours in the file, not in the buffer
 @example(places=[0, 1, 2, 3], width=5, step=5, longest=100)
-def test_records_land_one_after_another(places: list[int], width: int, step: int, longest: int) -> None:
+def test_records_fill_buffer_consecutively(places: list[int], width: int, step: int, longest: int) -> None:
     offsets = np.array(places, np.int64) * step  # a step below the width overlaps, at the width joins
     with mock.patch.object(extents, "LONGEST", longest):
         result = of_records(offsets, width)
@@ -46,13 +46,13 @@ def test_records_land_one_after_another(places: list[int], width: int, step: int
     assert (result.lengths > 0).all()
 
 
-def test_the_places_asked_for_are_not_changed() -> None:
+def test_offsets_argument_is_not_modified() -> None:
     offsets = np.array([30, 0, 10, 20])
     of_records(offsets, 10)
     assert offsets.tolist() == [30, 0, 10, 20]
 
 
-def test_a_contiguous_block_is_a_few_long_requests() -> None:
+def test_contiguous_block_takes_few_long_requests() -> None:
     result = of_records(np.arange(5000, dtype=np.int64) * 648 + 128, 648)
     assert result.lengths.tolist() == [2**20, 2**20, 2**20, 5000 * 648 - 3 * 2**20]
 
@@ -76,7 +76,7 @@ def windows(whole: Extents, count: int, nbytes: int, overhead: int = 0) -> list[
     nbytes=st.integers(0, 120),
     overhead=st.integers(0, 10),
 )
-def test_windows_hold_what_they_may(lengths: list[int], count: int, nbytes: int, overhead: int) -> None:
+def test_windows_respect_limits(lengths: list[int], count: int, nbytes: int, overhead: int) -> None:
     whole = some_extents(lengths)
     parts = windows(whole, count, nbytes, overhead)
     assert [pair for part in parts for pair in bytes_of(part)] == bytes_of(whole)
@@ -85,13 +85,13 @@ def test_windows_hold_what_they_may(lengths: list[int], count: int, nbytes: int,
         assert len(part) <= 1 or part.nbytes + overhead * len(part) <= nbytes
 
 
-def test_windows_are_as_full_as_they_may_be() -> None:
+def test_windows_are_filled_up_to_limits() -> None:
     assert [len(part) for part in windows(some_extents([10] * 10), 100, 40)] == [4, 4, 2]
     assert [len(part) for part in windows(some_extents([10] * 10), 3, 1000)] == [3, 3, 3, 1]
 
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=60), parts=st.integers(1, 6))
-def test_shares_are_all_of_it_and_about_equal(lengths: list[int], parts: int) -> None:
+def test_shares_cover_all_extents_and_are_balanced(lengths: list[int], parts: int) -> None:
     whole = some_extents(lengths)
     shares = whole.shares(parts)
     assert 1 <= len(shares) <= parts
@@ -101,11 +101,11 @@ def test_shares_are_all_of_it_and_about_equal(lengths: list[int], parts: int) ->
 
 
 @pytest.mark.parametrize("width", [1, 3 * 2**20])
-def test_nothing_asked_is_nothing_read(width: int) -> None:
+def test_no_offsets_give_no_extents(width: int) -> None:
     assert len(of_records(np.empty(0, np.int64), width)) == 0
 
 
-def test_out_of_order_they_come_as_they_are() -> None:
+def test_unordered_records_keep_given_order() -> None:
     some = of_records(np.array([30, 0, 10, 20]), 10, ordered=False)
     assert some.offsets.tolist() == [30, 0, 10, 20]
     assert some.targets.tolist() == [0, 10, 20, 30]

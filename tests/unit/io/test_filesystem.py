@@ -111,7 +111,7 @@ def test_corpora_of_a_registered_filesystem_are_found() -> None:
 
 
 @pytest.mark.usefixtures("bucket")
-def test_questions_about_paths() -> None:
+def test_path_queries_use_registered_filesystem() -> None:
     assert store.is_folder("mem://owt")
     assert store.is_file("mem://owt/val.bin")
     assert not store.exists("mem://owt/test.bin")
@@ -121,7 +121,7 @@ def test_questions_about_paths() -> None:
     assert (caught.value.errno, caught.value.filename) == (errno.EROFS, "mem://new")
 
 
-def test_a_stream_reads_and_seeks() -> None:
+def test_stream_reads_and_seeks() -> None:
     stream = Object("x", b"one\ntwo\n").stream()
     assert (stream.readline(), stream.read(), stream.read()) == (b"one\n", b"two\n", b"")
     assert (stream.seek(-4, 2), stream.read(3)) == (4, b"two")

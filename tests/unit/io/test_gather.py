@@ -32,7 +32,7 @@ def extents(offsets: np.ndarray, length: int) -> Extents:
 
 @pytest.mark.parametrize("names", KINDS, ids="-".join)
 @pytest.mark.parametrize("ahead", [1, 2**20])
-def test_each_extent_is_of_its_file(tmp_path: Path, names: tuple[ReaderName, ...], ahead: int) -> None:
+def test_each_extent_is_read_from_its_file(tmp_path: Path, names: tuple[ReaderName, ...], ahead: int) -> None:
     readers = open_all(tmp_path, names)
     which = np.array([2, 0, 1, 1, 2, 0])
     out = np.zeros(60, np.uint8)

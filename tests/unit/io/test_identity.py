@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
 
 @any_reader
 @rewritten
-def test_a_rewritten_file_is_not_indexed(path: Path, reader: Any, rewrite: Rewrite) -> None:
+def test_indexing_rewritten_file_raises(path: Path, reader: Any, rewrite: Rewrite) -> None:
     with lowtide.open(path, reader=reader) as array:
         array[0]
         rewrite(path)
@@ -77,9 +77,7 @@ def test_a_rewritten_file_is_not_indexed(path: Path, reader: Any, rewrite: Rewri
 @pytest.mark.parametrize("shuffle", [False, True, "blocks"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 @rewritten
-def test_a_file_rewritten_in_the_middle_of_a_pass_ends_it(
-    path: Path, rewrite: Rewrite, shuffle: Any, prefetch: int
-) -> None:
+def test_file_rewritten_during_pass_raises(path: Path, rewrite: Rewrite, shuffle: Any, prefetch: int) -> None:
     with lowtide.open(path) as array:
         chunks = array.chunks(100, shuffle=shuffle, prefetch=prefetch)
         next(chunks)
@@ -90,9 +88,7 @@ def test_a_file_rewritten_in_the_middle_of_a_pass_ends_it(
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "blocks"])
-def test_a_file_replaced_by_rename_is_noticed_at_the_start_of_a_pass_and_at_its_end(
-    path: Path, shuffle: Any
-) -> None:
+def test_file_replaced_by_rename_raises_at_start_or_end_of_pass(path: Path, shuffle: Any) -> None:
     with lowtide.open(path) as array:
         running = array.chunks(600, shuffle=shuffle)
         next(running)
@@ -110,7 +106,7 @@ def _by_rename(path: Path) -> None:
 
 
 @pytest.mark.parametrize("rewrite", [_same_shape, _by_rename])
-def test_an_unpickled_array_reads_the_same_file_or_none(path: Path, rewrite: Rewrite) -> None:
+def test_unpickled_array_of_changed_file_raises(path: Path, rewrite: Rewrite) -> None:
     with lowtide.open(path) as array:
         data = pickle.dumps(array)
     assert (pickle.loads(data)[:] == ROWS).all()
@@ -119,7 +115,7 @@ def test_an_unpickled_array_reads_the_same_file_or_none(path: Path, rewrite: Rew
         pickle.loads(data)[0]
 
 
-def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(path: Path) -> None:
+def test_other_device_number_with_same_size_and_time_is_accepted(path: Path) -> None:
     """A shared file system has another device number on every machine, and perhaps another inode."""
     with lowtide.open(path) as array:
         identity = array._layout.identity
@@ -136,9 +132,7 @@ def test_another_machines_device_number_does_not_matter_if_size_and_time_agree(p
 
 @any_reader
 @pytest.mark.parametrize("suffix", [".npy", ".bin"])
-def test_rows_appended_by_lowtide_leave_an_open_array_as_it_was(
-    tmp_path: Path, reader: Any, suffix: str
-) -> None:
+def test_append_does_not_change_open_array(tmp_path: Path, reader: Any, suffix: str) -> None:
     path = tmp_path / f"x{suffix}"
     with lowtide.create(path, "<f8", 4) as out:
         out.append(ROWS)
@@ -159,7 +153,7 @@ def test_rows_appended_by_lowtide_leave_an_open_array_as_it_was(
 
 
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_longer_file_with_other_data_at_either_end_is_not_an_append(tmp_path: Path, at: int) -> None:
+def test_longer_file_with_changed_rows_raises(tmp_path: Path, at: int) -> None:
     path = tmp_path / "x.bin"
     ROWS.tofile(path)
     with lowtide.open(path, dtype="<f8", shape=(-1, 4)) as array:
@@ -171,7 +165,7 @@ def test_a_longer_file_with_other_data_at_either_end_is_not_an_append(tmp_path: 
 
 
 @pytest.mark.parametrize("format", ["npz", "safetensors", "h5"])
-def test_formats_that_cannot_grow_may_not(tmp_path: Path, format: str) -> None:
+def test_growth_of_fixed_size_format_raises(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"x.{format}"
 
     def write(rows: np.ndarray) -> None:
@@ -195,21 +189,21 @@ def test_formats_that_cannot_grow_may_not(tmp_path: Path, format: str) -> None:
             array[0]
 
 
-def test_a_deleted_file_is_read_by_who_has_it_open(path: Path) -> None:
+def test_deleted_file_stays_readable_while_open(path: Path) -> None:
     with lowtide.open(path) as array:
         array[0]
         path.unlink()
         assert np.concatenate(list(array.chunks(300))).tobytes() == ROWS.tobytes()
 
 
-def test_reading_does_not_make_a_file_look_changed(path: Path) -> None:
+def test_changed_access_time_is_ignored(path: Path) -> None:
     with lowtide.open(path) as array:
         path.read_bytes()
         os.utime(path, ns=(1, os.stat(path).st_mtime_ns))
         assert (array[:] == ROWS).all()
 
 
-def test_what_cannot_be_noticed_is_a_write_that_puts_the_time_back(path: Path) -> None:
+def test_rewrite_with_restored_mtime_is_not_detected(path: Path) -> None:
     """The guide says so; if this ever fails, it may promise more."""
     with lowtide.open(path) as array:
         status = os.stat(path)
@@ -232,7 +226,7 @@ def _corpus(folder: Path, shards: int, tokens: int = 5000) -> list[Path]:
 @pytest.mark.parametrize("order", ["shuffle", "random", "sequential", "blocks"])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_batches_of_a_rewritten_corpus_end(tmp_path: Path, order: Any, shards: int, prefetch: int) -> None:
+def test_batches_of_rewritten_corpus_raise(tmp_path: Path, order: Any, shards: int, prefetch: int) -> None:
     paths = _corpus(tmp_path, shards)
     with lowtide.corpus(paths, dtype="<u2") as corpus:
         batches = corpus.batches(8, 16, order=order, prefetch=prefetch)
@@ -245,7 +239,7 @@ def test_batches_of_a_rewritten_corpus_end(tmp_path: Path, order: Any, shards: i
         batches.close()
 
 
-def test_no_batch_of_a_few_rewritten_shards_is_given(tmp_path: Path) -> None:
+def test_first_batch_after_shards_are_rewritten_raises(tmp_path: Path) -> None:
     paths = _corpus(tmp_path, 3)
     with lowtide.corpus(paths, dtype="<u2") as corpus:
         batches = corpus.batches(64, 16, prefetch=0)
@@ -256,7 +250,7 @@ def test_no_batch_of_a_few_rewritten_shards_is_given(tmp_path: Path) -> None:
             batches[1]
 
 
-def test_an_unpickled_corpus_reads_the_same_files_or_none(tmp_path: Path) -> None:
+def test_unpickled_batches_of_changed_corpus_raise(tmp_path: Path) -> None:
     paths = _corpus(tmp_path, 3)
     with lowtide.corpus(paths, dtype="<u2") as corpus:
         data = pickle.dumps(corpus.batches(8, 16))
@@ -268,7 +262,7 @@ def test_an_unpickled_corpus_reads_the_same_files_or_none(tmp_path: Path) -> Non
             pickle.loads(data)[step]
 
 
-def test_a_shard_that_corpus_json_describes_may_not_grow(tmp_path: Path) -> None:
+def test_growth_of_prepared_shard_raises(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text " * 1000)
     lowtide.prepare(tmp_path / "text.txt", tmp_path / "corpus", val_fraction=0)
     with lowtide.corpus(tmp_path / "corpus") as corpus:
@@ -280,7 +274,7 @@ def test_a_shard_that_corpus_json_describes_may_not_grow(tmp_path: Path) -> None
             corpus[0]
 
 
-def test_a_truncated_shard_is_still_a_truncated_shard(tmp_path: Path) -> None:
+def test_truncated_shard_raises_truncated_file_error(tmp_path: Path) -> None:
     [path] = _corpus(tmp_path, 1)
     with lowtide.corpus(path, dtype="<u2") as corpus:
         corpus[0]
@@ -289,7 +283,7 @@ def test_a_truncated_shard_is_still_a_truncated_shard(tmp_path: Path) -> None:
             corpus[4000]
 
 
-def test_the_exception_survives_a_pickle(path: Path) -> None:
+def test_file_changed_error_survives_pickling(path: Path) -> None:
     with lowtide.open(path) as array:
         _same_shape(path)
         with pytest.raises(FileChangedError) as caught:
@@ -300,6 +294,6 @@ def test_the_exception_survives_a_pickle(path: Path) -> None:
     assert (copy.errno, copy.filename) == (caught.value.errno, str(path))
 
 
-def test_an_identity_is_small(path: Path) -> None:
+def test_pickled_identity_is_small(path: Path) -> None:
     with lowtide.open(path) as array:
         assert len(pickle.dumps(array)) < 400

@@ -12,17 +12,17 @@ from lowtide.errors import AccessError, FormatError, TruncatedFileError
 from tests.support.formats import refused, write
 
 
-def test_without_a_journal_all_is_published(tmp_path: Path) -> None:
+def test_file_without_journal_is_fully_published(tmp_path: Path) -> None:
     assert published_size(str(tmp_path / "a.bin"), 100) == 100
 
 
 @pytest.mark.parametrize("size", [0, 99, 100])
-def test_with_a_journal_what_it_vouches_for(tmp_path: Path, size: int) -> None:
+def test_journal_limits_published_size(tmp_path: Path, size: int) -> None:
     write(tmp_path / "a.bin.appending", b'{"size": %d}' % size)
     assert published_size(str(tmp_path / "a.bin"), 100) == size
 
 
-def test_a_file_shorter_than_its_journal(tmp_path: Path) -> None:
+def test_file_shorter_than_its_journal_raises(tmp_path: Path) -> None:
     path = str(tmp_path / "a.bin")
     write(tmp_path / "a.bin.appending", b'{"size": 101}')
     with refused(TruncatedFileError, path, 101, 100, "truncated", "copy"):
@@ -46,13 +46,13 @@ def test_a_file_shorter_than_its_journal(tmp_path: Path) -> None:
     ],
     ids=lambda content: repr(content[:12]),
 )
-def test_a_journal_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_invalid_journal_raises(tmp_path: Path, content: bytes) -> None:
     journal = write(tmp_path / "a.bin.appending", content)
     with refused(FormatError, journal, '{"size": N}', repr(content[:12])[:-1], "delete this journal"):
         journal_size(str(tmp_path / "a.bin"))
 
 
-def test_through_a_link_the_file_s_journal_counts(tmp_path: Path) -> None:
+def test_link_uses_journal_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     write(tmp_path / "real" / "a.bin", bytes(100))
     write(tmp_path / "real" / "a.bin.appending", b'{"size": 60}')
@@ -60,12 +60,12 @@ def test_through_a_link_the_file_s_journal_counts(tmp_path: Path) -> None:
     assert published_size(str(tmp_path / "link.bin"), 100) == 60
 
 
-def test_a_pipe_of_that_name_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_as_journal_is_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.bin.appending")
     assert journal_size(str(tmp_path / "a.bin")) is None
 
 
-def test_a_journal_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_journal_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = write(tmp_path / "a.bin.appending", b'{"size": 60}')
 
     def denied(*arguments: object, **options: object) -> None:

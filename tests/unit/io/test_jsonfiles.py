@@ -8,7 +8,7 @@ from lowtide._io import jsonfiles
 from lowtide.errors import FormatError, NotFoundError
 
 
-def test_valid_json_is_what_json_loads_gives(tmp_path: Path) -> None:
+def test_valid_json_is_parsed(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": [1, 2.5, null, true, "\\ud83d\\ude00é"], "b": {}}')
     layout = jsonfiles.load(tmp_path / "x.json", limit=1000, what="settings")
     assert layout == {"a": [1, 2.5, None, True, "\N{GRINNING FACE}é"], "b": {}}
@@ -34,7 +34,7 @@ def test_valid_json_is_what_json_loads_gives(tmp_path: Path) -> None:
         (b"[" * 100_000, "nested too deep"),
     ],
 )
-def test_anything_else_is_a_format_error(text: bytes, problem: str, tmp_path: Path) -> None:
+def test_invalid_json_raises_format_error(text: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(text)
     with pytest.raises(FormatError) as caught:
         jsonfiles.load(tmp_path / "x.json", limit=10**6, what="settings")
@@ -43,11 +43,11 @@ def test_anything_else_is_a_format_error(text: bytes, problem: str, tmp_path: Pa
     assert len(str(caught.value)) < 1000
 
 
-def test_a_hundred_levels_are_accepted() -> None:
+def test_hundred_nesting_levels_are_accepted() -> None:
     assert isinstance(jsonfiles.parse(b"[" * 100 + b"]" * 100, "x.json", "index"), list)
 
 
-def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None:
+def test_file_beyond_size_limit_raises_without_reading(tmp_path: Path) -> None:
     with open(tmp_path / "x.json", "wb") as file:
         file.truncate(2**40)
     with pytest.raises(FormatError, match=r"\(1099511627776 bytes, expected at most 1000\)"):
@@ -55,7 +55,7 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("element", [b"[],", b"{},", b'{"":0},', b"0,", b'"a":0,'])
-def test_values_that_would_take_too_much_memory_are_refused(element: bytes) -> None:
+def test_values_beyond_memory_limit_raise(element: bytes) -> None:
     with pytest.raises(FormatError, match="its values take about"):
         jsonfiles.parse(b"[" + element * 4_000_000 + b"0]", "x.json", "index")
 

@@ -46,7 +46,7 @@ def test_reading_a_header_caches_the_header_only(tmp_path: Path) -> None:
     assert cached[0] > 2**22
 
 
-def test_entries_of_files_folders_links_and_pipes(tmp_path: Path) -> None:
+def test_entry_distinguishes_files_folders_links_and_pipes(tmp_path: Path) -> None:
     write(tmp_path / "file", b"1234")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("file")
@@ -63,7 +63,7 @@ def test_entries_of_files_folders_links_and_pipes(tmp_path: Path) -> None:
     assert not store.exists(str(tmp_path / "file" / "below"))
 
 
-def test_listings_and_globs(tmp_path: Path) -> None:
+def test_list_folder_and_glob_find_entries(tmp_path: Path) -> None:
     write(tmp_path / "a.bin", b"")
     (tmp_path / "folder.bin").mkdir()
     listing = store.list_folder(str(tmp_path))
@@ -74,7 +74,7 @@ def test_listings_and_globs(tmp_path: Path) -> None:
     assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, str(tmp_path / "missing"))
 
 
-def test_a_folder_below_a_file_cannot_be_created(tmp_path: Path) -> None:
+def test_creating_folder_below_file_raises(tmp_path: Path) -> None:
     store.make_folder(str(tmp_path / "a" / "b"))
     store.make_folder(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()

@@ -20,7 +20,7 @@ from tests.unit.io.test_reader import written
 
 
 @pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
-def test_a_mapping_that_is_refused_is_lowtides_own_error(tmp_path: Path, reader: ReaderName) -> None:
+def test_failed_mapping_raises_read_error(tmp_path: Path, reader: ReaderName) -> None:
     written(tmp_path / "x", 1000)
     one = open_reader(str(tmp_path / "x"), 1000, reader)
     refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -34,7 +34,7 @@ def test_a_mapping_that_is_refused_is_lowtides_own_error(tmp_path: Path, reader:
 
 
 @pytest.mark.parametrize("reader", ["remap", "advise", "memmap"])
-def test_an_interrupt_while_copying_stays_an_interrupt(tmp_path: Path, reader: ReaderName) -> None:
+def test_interrupt_while_copying_is_not_masked(tmp_path: Path, reader: ReaderName) -> None:
     """The traceback still refers to the mapping, so that closing it would fail."""
     written(tmp_path / "x", 1000)
     one = open_reader(str(tmp_path / "x"), 1000, reader)

@@ -27,23 +27,23 @@ def path(tmp_path: Path) -> Path:
 
 
 @on_linux
-def test_a_file_that_was_read_is_resident(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_was_read_is_resident(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pagecache.resident(path) in [(MIB, "cachestat(2)"), (MIB, "mincore(2)")]
     monkeypatch.setattr(pagecache, "_by_cachestat", lambda fd: None)
     assert pagecache.resident(path) == (MIB, "mincore(2)")
 
 
 @on_linux
-def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
+def test_empty_file_has_no_pages(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert pagecache.resident(tmp_path / "empty") == (0, "fstat(2)")
 
 
-def test_a_folder_is_not_counted(tmp_path: Path) -> None:
+def test_folder_is_not_counted(tmp_path: Path) -> None:
     assert pagecache.resident(tmp_path) is None
 
 
-def test_a_missing_file_raises_with_its_name(tmp_path: Path) -> None:
+def test_missing_file_error_has_file_name(tmp_path: Path) -> None:
     for call in (pagecache.resident, pagecache.drop):
         with pytest.raises(LowtideError) as raised:
             call(tmp_path / "none")
@@ -51,7 +51,7 @@ def test_a_missing_file_raises_with_its_name(tmp_path: Path) -> None:
         assert raised.value.filename == str(tmp_path / "none")
 
 
-def test_without_fadvise_dropping_raises_and_evicting_does_nothing(
+def test_without_fadvise_drop_raises_and_evict_does_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
@@ -62,7 +62,7 @@ def test_without_fadvise_dropping_raises_and_evicting_does_nothing(
 
 
 @on_linux
-def test_a_range_starts_two_folios_early(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_range_starts_two_folios_early(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, *where: ranges.append(where[:2]))
     pagecache.drop_range(0, 100, 200)

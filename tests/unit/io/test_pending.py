@@ -7,7 +7,7 @@ import pytest
 from lowtide._io.pending import Outcome, Pending, combined, every
 
 
-def test_nothing_runs_before_it_is_waited_for() -> None:
+def test_pending_does_not_run_before_wait() -> None:
     calls: list[int] = []
     pending = Pending(calls.append, 1).then(lambda _: calls.append(2))
     assert calls == []
@@ -15,24 +15,24 @@ def test_nothing_runs_before_it_is_waited_for() -> None:
     assert calls == [1, 2]
 
 
-def test_then_leaves_the_original_alone() -> None:
+def test_then_does_not_change_original() -> None:
     one = Pending(abs, -3)
     assert one.then(str).then(len).wait() == 1
     assert one.wait() == 3
 
 
-def test_steps_keep_whether_it_is_done() -> None:
+def test_then_keeps_done_state() -> None:
     assert Pending.of(1).then(str).done
     assert not Pending(abs, 1).then(str).done
 
 
-def test_several_are_done_if_each_is() -> None:
+def test_every_is_done_if_all_are_done() -> None:
     assert every([Pending.of(1), Pending.of(2)]).done
     assert not every([Pending.of(1), Pending(abs, -2)]).done
     assert every([Pending.of(1), Pending(abs, -2)]).wait() == [1, 2]
 
 
-def test_an_exception_reaches_who_waits() -> None:
+def test_wait_raises_exception_of_task() -> None:
     with pytest.raises(ZeroDivisionError):
         every([Pending.of(1), Pending(divmod, 1, 0)]).wait()
 

@@ -57,7 +57,7 @@ def test_items_come_in_order(depth: int, start: int, stop: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_never_further_ahead_than_allowed(depth: int) -> None:
+def test_prefetch_never_exceeds_depth(depth: int) -> None:
     numbers: list[int] = []
     items = Prefetcher(later(lambda i: numbers.append(i)), 0, 100, depth)
     assert not numbers
@@ -71,7 +71,7 @@ def test_never_further_ahead_than_allowed(depth: int) -> None:
     items.close()
 
 
-def test_without_depth_there_is_no_thread() -> None:
+def test_depth_zero_starts_no_thread() -> None:
     ids = []
     items = Prefetcher(later(lambda i: ids.append(threading.get_ident())), 0, 5, 0)
     items.next()
@@ -80,7 +80,7 @@ def test_without_depth_there_is_no_thread() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_an_error_belongs_to_its_item_and_asking_again_tries_again(depth: int) -> None:
+def test_error_is_raised_for_its_item_and_retried(depth: int) -> None:
     attempts: list[int] = []
 
     def make(number: int) -> int:
@@ -101,7 +101,7 @@ def test_an_error_belongs_to_its_item_and_asking_again_tries_again(depth: int) -
     items.close()
 
 
-def test_what_was_queued_behind_an_error_is_not_made_for_nothing() -> None:
+def test_items_queued_behind_error_are_not_computed() -> None:
     numbers: list[int] = []
     failed = threading.Event()
 
@@ -138,7 +138,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_an_interrupt_of_the_wait_loses_nothing(depth: int, taken: bool) -> None:
+def test_interrupted_wait_loses_no_item(depth: int, taken: bool) -> None:
     items = Prefetcher(later(lambda i: i), 0, 10, depth)
     items.next()
     assert items._worker is not None
@@ -149,7 +149,7 @@ def test_an_interrupt_of_the_wait_loses_nothing(depth: int, taken: bool) -> None
     items.close()
 
 
-def test_after_an_interrupt_the_old_thread_has_ended_before_a_new_one_makes_anything() -> None:
+def test_interrupted_thread_ends_before_next_one_works() -> None:
     at_work: list[int] = []
 
     def make(number: int) -> int:
@@ -169,7 +169,7 @@ def test_after_an_interrupt_the_old_thread_has_ended_before_a_new_one_makes_anyt
     items.close()
 
 
-def test_a_real_interrupt_ends_the_wait() -> None:
+def test_sigint_interrupts_wait() -> None:
     proceed = threading.Event()
 
     def make(number: int) -> int:
@@ -189,7 +189,7 @@ def test_a_real_interrupt_ends_the_wait() -> None:
     items.close()
 
 
-def test_everything_allowed_is_submitted_before_the_first_is_waited_for() -> None:
+def test_allowed_items_are_submitted_before_first_wait() -> None:
     events: list[str] = []
     requested = threading.Event()
 
@@ -210,7 +210,7 @@ def test_everything_allowed_is_submitted_before_the_first_is_waited_for() -> Non
     items.close()
 
 
-def test_what_is_done_is_handed_over_before_the_next_is_submitted(clock: list[float]) -> None:
+def test_done_items_are_handed_over_before_next_submit(clock: list[float]) -> None:
     submitted: list[int] = []
     proceed = threading.Event()
     waits: list[bool] = []
@@ -233,7 +233,7 @@ def test_what_is_done_is_handed_over_before_the_next_is_submitted(clock: list[fl
 
 
 @pytest.mark.parametrize("in_submit", [True, False])
-def test_an_error_of_what_was_submitted_belongs_to_its_item(in_submit: bool) -> None:
+def test_error_in_submit_or_wait_is_raised_for_its_item(in_submit: bool) -> None:
     fails = [True]
 
     def fail(number: int) -> int:
@@ -258,7 +258,7 @@ def test_an_error_of_what_was_submitted_belongs_to_its_item(in_submit: bool) -> 
     items.close()
 
 
-def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
+def test_thread_keeps_no_reference_to_delivered_item() -> None:
     class Item:
         pass
 
@@ -272,7 +272,7 @@ def test_the_thread_holds_no_item_that_it_has_handed_over() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_what_is_done_takes_no_thread_and_the_rest_does(clock: list[float], depth: int) -> None:
+def test_only_items_not_done_use_thread(clock: list[float], depth: int) -> None:
     callers: list[threading.Thread] = []
 
     def submit(number: int) -> Pending[int]:
@@ -289,7 +289,7 @@ def test_what_is_done_takes_no_thread_and_the_rest_does(clock: list[float], dept
     items.close()
 
 
-def test_for_a_slow_consumer_the_thread_works_ahead(clock: list[float]) -> None:
+def test_thread_works_ahead_for_slow_consumer(clock: list[float]) -> None:
     direct: list[int] = []
 
     def submit(number: int) -> Pending[int]:
@@ -309,7 +309,7 @@ def test_for_a_slow_consumer_the_thread_works_ahead(clock: list[float]) -> None:
     items.close()
 
 
-def test_an_error_without_a_thread_belongs_to_its_item(clock: list[float]) -> None:
+def test_error_without_thread_is_raised_for_its_item(clock: list[float]) -> None:
     fails = [True]
 
     def submit(number: int) -> Pending[int]:
@@ -328,7 +328,7 @@ def test_an_error_without_a_thread_belongs_to_its_item(clock: list[float]) -> No
     items.close()
 
 
-def test_closing_ends_the_thread_and_waits_for_the_item_under_way() -> None:
+def test_close_ends_thread_and_waits_for_running_item() -> None:
     running, ended = threading.Event(), []
 
     def make(number: int) -> int:
@@ -357,7 +357,7 @@ def test_dropping_ends_the_thread() -> None:
     assert not thread.is_alive()
 
 
-def test_a_consumer_that_only_waits_does_without_the_thread_again() -> None:
+def test_thread_is_not_used_if_consumer_only_waits() -> None:
     """And comes back to it when it has something to do; no item is lost or doubled on the way."""
     threads: list[str] = []
 
@@ -389,7 +389,7 @@ def test_a_consumer_that_only_waits_does_without_the_thread_again() -> None:
     items.close()
 
 
-def test_a_thread_that_was_not_woken_looks_by_itself_and_sleeps_in_the_end() -> None:
+def test_unwoken_thread_polls_then_sleeps() -> None:
     requests: _Requests[int] = _Requests()
     requests.pause = 0.001
     taken: list[object] = []
@@ -413,7 +413,7 @@ def test_a_thread_that_was_not_woken_looks_by_itself_and_sleeps_in_the_end() -> 
 
 
 @pytest.mark.parametrize("together", [1, 3, 8])
-def test_items_of_memory_are_finished_together(together: int) -> None:
+def test_independent_items_are_finished_together(together: int) -> None:
     waited: list[int] = []
 
     def finish(number: int) -> int:
@@ -435,7 +435,7 @@ def test_items_of_memory_are_finished_together(together: int) -> None:
     squares.close()
 
 
-def test_items_that_depend_on_each_other_are_not_finished_together() -> None:
+def test_dependent_items_are_not_finished_together() -> None:
     waited: list[int] = []
     numbers = Prefetcher(lambda i: Pending(waited.append, i, done=True), 0, 8, depth=2, together=8)
     numbers.next()
@@ -443,7 +443,7 @@ def test_items_that_depend_on_each_other_are_not_finished_together() -> None:
     numbers.close()
 
 
-def test_a_failure_of_items_that_are_finished_together_is_raised_and_tried_again() -> None:
+def test_error_of_items_finished_together_is_raised_and_retried() -> None:
     fail = [True]
 
     def finish(number: int) -> int:

@@ -65,7 +65,7 @@ def test_extents_fill_the_buffer(tmp_path: Path, variant: Variant, count: int, s
 
 
 @pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",)], ids=str)
-def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tuple[str, ...]) -> None:
+def test_only_uncached_data_is_waited_for(tmp_path: Path, lacks: tuple[str, ...]) -> None:
     data = written(tmp_path / "x", 4 * 2**20)
     out = np.zeros(100 * 500, np.uint8)
     with Variant("pread", "keep", lacks).platform():
@@ -83,9 +83,7 @@ def test_cold_data_is_waited_for_and_warm_data_is_not(tmp_path: Path, lacks: tup
 
 
 @pytest.mark.parametrize("half", [None, 0, 1])
-def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
-    tmp_path: Path, half: int | None
-) -> None:
+def test_stream_is_done_at_submit_only_if_fully_cached(tmp_path: Path, half: int | None) -> None:
     data = written(tmp_path / "x", 32 * 2**20)
     length, start = 2**20, 16 * 2**20
     out = np.zeros(length, np.uint8)
@@ -112,7 +110,7 @@ def test_a_stream_that_must_not_wait_reads_what_is_cached_and_nothing_else(
     reader.close()
 
 
-def test_a_mapping_does_not_know_what_is_cached(tmp_path: Path) -> None:
+def test_mapping_does_not_report_cached_data(tmp_path: Path) -> None:
     written(tmp_path / "x", 2**20)
     mapped = open_reader(str(tmp_path / "x"), 2**20, "remap", "keep")
     pending = mapped.submit(Extents.of_range(0, 100), np.zeros(100, np.uint8), sequential=True)
@@ -122,7 +120,7 @@ def test_a_mapping_does_not_know_what_is_cached(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", [Variant("pread", "drop"), Variant("remap", "drop")], ids=str)
-def test_a_stream_that_drops_leaves_nothing_behind(tmp_path: Path, variant: Variant) -> None:
+def test_stream_with_cache_drop_leaves_no_pages_cached(tmp_path: Path, variant: Variant) -> None:
     size = 32 * 2**20
     written(tmp_path / "x", size)
     pagecache.drop(tmp_path / "x")
@@ -134,7 +132,7 @@ def test_a_stream_that_drops_leaves_nothing_behind(tmp_path: Path, variant: Vari
     assert cached(tmp_path / "x") <= 2 * 2**20
 
 
-def test_random_reads_bring_no_neighbours(tmp_path: Path) -> None:
+def test_random_reads_do_not_trigger_read_ahead(tmp_path: Path) -> None:
     """The kernel's own read-ahead would pull megabytes for each row."""
     written(tmp_path / "x", 64 * 2**20)
     pagecache.drop(tmp_path / "x")
@@ -171,9 +169,7 @@ DROPPING = [
 
 @pytest.mark.parametrize("variant", DROPPING, ids=str)
 @pytest.mark.parametrize("width", [100, 5000, 100_000])
-def test_dropping_leaves_no_page_however_small_the_reads(
-    tmp_path: Path, variant: Variant, width: int
-) -> None:
+def test_cache_drop_leaves_no_pages_for_any_read_size(tmp_path: Path, variant: Variant, width: int) -> None:
     """Reads smaller than a page too: of a page that is named in part the kernel keeps all."""
     size = 8 * 2**20
     written(tmp_path / "x", size)
@@ -187,7 +183,7 @@ def test_dropping_leaves_no_page_however_small_the_reads(
     assert cached(tmp_path / "x") <= 128 * 1024
 
 
-def test_keeping_leaves_pages_cached(tmp_path: Path) -> None:
+def test_cache_keep_leaves_pages_cached(tmp_path: Path) -> None:
     written(tmp_path / "x", 8 * 2**20)
     pagecache.drop(tmp_path / "x")
     for reader in READERS:
@@ -201,7 +197,7 @@ def test_keeping_leaves_pages_cached(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 30, 1000])
-def test_a_real_input_output_error(count: int) -> None:
+def test_io_error_of_kernel_raises_read_error(count: int) -> None:
     """The kernel itself says EIO when a process reads its own memory where there is none."""
     reader = PreadReader("/proc/self/mem", 0, False)
     with pytest.raises(errors.ReadError, match="I/O error; check the disk") as caught:
@@ -213,7 +209,9 @@ def test_a_real_input_output_error(count: int) -> None:
 
 @pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",), ("aio", "nowait")], ids=str)
 @pytest.mark.parametrize("count", [3, 20, 2000])
-def test_an_error_in_the_middle_of_many_reads(tmp_path: Path, lacks: tuple[str, ...], count: int) -> None:
+def test_error_among_many_reads_raises_and_reader_recovers(
+    tmp_path: Path, lacks: tuple[str, ...], count: int
+) -> None:
     data = written(tmp_path / "x", 100_000)
     extents = of_records(np.arange(count) * 40, 8)
     bad = int(extents.offsets[count // 2])
@@ -246,7 +244,7 @@ def test_an_error_in_the_middle_of_many_reads(tmp_path: Path, lacks: tuple[str, 
 
 
 @pytest.mark.parametrize("lacks", [(), ("aio",), ("nowait",)], ids=str)
-def test_reads_that_come_back_short_are_completed(tmp_path: Path, lacks: tuple[str, ...]) -> None:
+def test_short_reads_are_completed(tmp_path: Path, lacks: tuple[str, ...]) -> None:
     data = written(tmp_path / "x", 100_000)
     extents = of_records(np.arange(50) * 1999, 900)
     preadv, read = os.preadv, aio.Aio.read
@@ -271,7 +269,7 @@ def test_reads_that_come_back_short_are_completed(tmp_path: Path, lacks: tuple[s
 
 @every_variant
 @pytest.mark.parametrize("count", [1, 50])
-def test_a_file_truncated_between_reads_raises(tmp_path: Path, variant: Variant, count: int) -> None:
+def test_file_truncated_between_reads_raises(tmp_path: Path, variant: Variant, count: int) -> None:
     written(tmp_path / "x", 100_000)
     extents = of_records(np.arange(count) * 100 + 60_000, 90)
     out = np.zeros(count * 90, np.uint8)
@@ -287,7 +285,7 @@ def test_a_file_truncated_between_reads_raises(tmp_path: Path, variant: Variant,
     assert isinstance(caught.value, (EOFError, ValueError))
 
 
-def test_nobody_writes_to_the_buffer_after_an_error(tmp_path: Path) -> None:
+def test_buffer_is_not_written_after_error(tmp_path: Path) -> None:
     """When one share fails the others are waited for."""
     written(tmp_path / "x", 8 * 2**20)
     reader = PreadReader(str(tmp_path / "x"), 8 * 2**20, False)
@@ -325,7 +323,7 @@ def how(path: Path, reader: ReaderName = "auto", cache: Cache = "keep", **lacks:
     return f"{one.name}: {one.how}"
 
 
-def test_how_names_what_the_platform_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_describes_platform_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"x")
     assert how(path) == how(path, "pread") == "pread: aio, nowait"
@@ -352,7 +350,7 @@ def test_how_names_what_the_platform_gave(tmp_path: Path, monkeypatch: pytest.Mo
         how(path, "advise")
 
 
-def test_without_any_hints_everything_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_without_hints_reads_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS: preadv, no posix_fadvise, no flags."""
     expected = np.arange(100_000).reshape(1000, 100)
     np.save(tmp_path / "a.npy", expected)
@@ -369,7 +367,7 @@ def test_without_any_hints_everything_is_still_read(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("flag", ["_NOWAIT", "_DONTCACHE"])
-def test_a_flag_is_asked_of_each_file(tmp_path: Path, flag: str) -> None:
+def test_flag_support_is_checked_per_file(tmp_path: Path, flag: str) -> None:
     (tmp_path / "x").write_bytes(b"x")
     fd = os.open(tmp_path / "x", os.O_RDONLY)
     asked: Callable[[BaseException | None], Any] = lambda error: mock.patch.object(  # noqa: E731
@@ -385,7 +383,7 @@ def test_a_flag_is_asked_of_each_file(tmp_path: Path, flag: str) -> None:
     os.close(fd)
 
 
-def test_words_that_make_no_sense(tmp_path: Path) -> None:
+def test_unknown_reader_or_cache_raises(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     with pytest.raises(errors.ArgumentError, match="got 'mmap'"):
         open_reader(str(tmp_path / "x"), 1, "mmap")  # type: ignore[arg-type]
@@ -399,7 +397,7 @@ def test_missing_file_raises(tmp_path: Path, reader: ReaderName) -> None:
         open_reader(str(tmp_path / "nothing"), 1, reader)
 
 
-def test_reads_need_no_order_once_everything_is_cached(tmp_path: Path) -> None:
+def test_second_read_is_reported_as_cached(tmp_path: Path) -> None:
     path = tmp_path / "rows.bin"
     path.write_bytes(bytes(2**20))
     reader = PreadReader(str(path), 2**20, False)
@@ -412,7 +410,7 @@ def test_reads_need_no_order_once_everything_is_cached(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_parts_are_worked_out_and_read_each_by_a_thread(tmp_path: Path) -> None:
+def test_parts_are_read_by_several_threads(tmp_path: Path) -> None:
     path = tmp_path / "rows.bin"
     rows = np.random.default_rng(0).integers(0, 256, (1000, 100), np.uint8)
     rows.tofile(path)

@@ -45,7 +45,7 @@ def test_folder_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
 
 
 @BOTH
-def test_a_path_through_a_file(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_path_through_file_raises(tmp_path: Path, arguments: dict[str, Any]) -> None:
     path = write(tmp_path / "a", b"x") / "b.npy"
     with refused(ReadError, path, "is a file, not a folder"):
         inspect(path, **arguments)
@@ -53,14 +53,14 @@ def test_a_path_through_a_file(tmp_path: Path, arguments: dict[str, Any]) -> Non
 
 @BOTH
 @pytest.mark.timeout(20)
-def test_a_pipe_is_not_waited_for(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_pipe_raises_without_blocking(tmp_path: Path, arguments: dict[str, Any]) -> None:
     os.mkfifo(tmp_path / "pipe.npy")
     with refused(UnsupportedError, tmp_path / "pipe.npy", "a named pipe", "regular file", "copy its bytes"):
         inspect(tmp_path / "pipe.npy", **arguments)
 
 
 @pytest.mark.timeout(20)
-def test_a_file_that_becomes_a_pipe_is_not_waited_for(
+def test_file_replaced_by_pipe_raises_without_blocking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     regular = os.stat(write(tmp_path / "regular", b"x"))
@@ -112,25 +112,27 @@ def test_invalid_path_types_raise(path: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["a\0b.npy", "\ud800.npy"], ids=repr)
-def test_what_no_file_can_be_called(path: str) -> None:
+def test_impossible_file_name_raises(path: str) -> None:
     with refused(ArgumentError, repr(path), "file name"):
         inspect(path)
 
 
 @pytest.mark.parametrize("path", ["ftp://host/x.npy", "file:///data/x.npy", "s3a://bucket/x", "hf+x://a"])
-def test_an_address_of_another_kind_is_not_a_local_path(path: str) -> None:
+def test_unknown_address_scheme_raises(path: str) -> None:
     with refused(UnsupportedError, path.partition("//")[0] + "// is not an address", "pass s3://"):
         store.absolute(path)
 
 
-def test_a_local_path_may_look_like_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_path_that_looks_like_address_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd:").mkdir()
     (tmp_path / "odd:" / "x").touch()
     assert store.absolute("odd://x") == str(tmp_path / "odd:" / "x")
 
 
-def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.bin", bytes(4))
     monkeypatch.chdir(tmp_path)
     assert inspect("a.bin", "u1").path == str(tmp_path / "a.bin")
@@ -144,7 +146,7 @@ def test_empty_file_is_refused(tmp_path: Path) -> None:
             look(path)
 
 
-def test_an_error_of_the_device(tmp_path: Path) -> None:
+def test_device_error_raises_read_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", b"x")
     with refused(ReadError, path, "I/O error", "check the disk"), opened(path):
         raise OSError(errno.EIO, "Input/output error")

@@ -12,17 +12,17 @@ from lowtide._io import threads
 from lowtide._io.threads import in_threads, workers_for
 
 
-def test_results_come_in_the_order_of_the_tasks() -> None:
+def test_results_are_in_task_order() -> None:
     assert in_threads([partial(pow, number, 2) for number in range(9)]) == [n * n for n in range(9)]
     assert in_threads([]) == []
 
 
-def test_the_first_task_runs_in_the_calling_thread() -> None:
+def test_first_task_runs_in_calling_thread() -> None:
     idents = in_threads([threading.get_ident] * 2)
     assert idents[0] == threading.get_ident() != idents[1]
 
 
-def test_after_an_error_no_task_runs_on() -> None:
+def test_error_is_raised_after_all_tasks_end() -> None:
     started, proceed, ended = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -40,7 +40,7 @@ def test_after_an_error_no_task_runs_on() -> None:
     assert ended.is_set()
 
 
-def test_tasks_of_tasks_run_in_their_thread() -> None:
+def test_nested_tasks_run_in_their_thread() -> None:
     def nested() -> list[int]:
         assert workers_for(10_000, 2**30) == 1
         return in_threads([threading.get_ident] * 3)
@@ -50,7 +50,7 @@ def test_tasks_of_tasks_run_in_their_thread() -> None:
     assert not threads._INSIDE
 
 
-def test_without_threads_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_runs_all_tasks_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(task: Callable[[], object]) -> None:
         return None
 
@@ -62,7 +62,7 @@ def test_without_threads_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) ->
     ("reads", "nbytes", "expected"),
     [(1, 2**30, 1), (255, 2**20, 1), (2, 2**21, 2), (3, 2**30, 3), (256, 0, 4), (10**6, 2**30, 4)],
 )
-def test_few_small_reads_take_no_thread(
+def test_number_of_workers_depends_on_reads_and_bytes(
     monkeypatch: pytest.MonkeyPatch, reads: int, nbytes: int, expected: int
 ) -> None:
     monkeypatch.setattr(threads, "CORES", 4)

@@ -25,13 +25,13 @@ def version_2(tree: FakeTree, path: str) -> None:
     tree.group("", stat="anon 1")
 
 
-def test_machine_without_limits_gives_what_it_has(tree: FakeTree) -> None:
+def test_available_without_limits_is_meminfo_available(tree: FakeTree) -> None:
     version_2(tree, "/")
     tree.meminfo(MemTotal=1000 * MIB, MemAvailable=600 * MIB)
     assert lowtide.memory.available() == 600 * MIB
 
 
-def test_the_least_limit_up_the_tree_counts_with_its_own_usage(tree: FakeTree) -> None:
+def test_lowest_headroom_of_all_parent_groups_is_used(tree: FakeTree) -> None:
     version_2(tree, "/pod/container")
     tree.meminfo(MemAvailable=600 * MIB)
     # The parent has the larger limit, and a neighbour that uses most of it.
@@ -40,7 +40,7 @@ def test_the_least_limit_up_the_tree_counts_with_its_own_usage(tree: FakeTree) -
     assert lowtide.memory.available() == 30 * MIB
 
 
-def test_page_cache_and_reclaimable_slab_are_available_shared_memory_is_not(tree: FakeTree) -> None:
+def test_page_cache_and_slab_are_available_but_shared_memory_is_not(tree: FakeTree) -> None:
     version_2(tree, "/c")
     tree.meminfo(MemAvailable=600 * MIB)
     stat = (
@@ -51,7 +51,7 @@ def test_page_cache_and_reclaimable_slab_are_available_shared_memory_is_not(tree
     assert lowtide.memory.available() == 115 * MIB
 
 
-def test_throttling_bound_counts_like_a_limit(tree: FakeTree) -> None:
+def test_memory_high_counts_like_limit(tree: FakeTree) -> None:
     version_2(tree, "/c")
     tree.meminfo(MemAvailable=600 * MIB)
     tree.group("c", max=200 * MIB, high=100 * MIB, current=90 * MIB, stat="inactive_file 0")
@@ -80,7 +80,7 @@ def test_each_bound_has_its_source(tree: FakeTree) -> None:
     ]
 
 
-def test_limit_of_the_process_counts(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rlimit_of_process_is_a_bound(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     version_2(tree, "/")
@@ -91,7 +91,7 @@ def test_limit_of_the_process_counts(tree: FakeTree, monkeypatch: pytest.MonkeyP
     assert lowtide.memory.available() == 40 * MIB
 
 
-def test_percentage_is_of_what_is_available(tree: FakeTree) -> None:
+def test_percentage_is_relative_to_available_memory(tree: FakeTree) -> None:
     version_2(tree, "/c")
     tree.meminfo(MemAvailable=600 * MIB)
     tree.group("c", max=200 * MIB, current=100 * MIB, stat="inactive_file 0")
@@ -106,7 +106,7 @@ def test_percentage_out_of_range_raises(text: str) -> None:
         parse_size(text)
 
 
-def test_pass_takes_a_budget_in_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_accepts_budget_in_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "available", lambda: 8 * MIB)
     with lowtide.create(tmp_path / "a.npy", dtype="u1", row_shape=(1024,)) as out:
         out.append([[7] * 1024] * 4096)

@@ -21,7 +21,7 @@ def findings(path: Path) -> dict[str, doctor.Finding]:
     return {finding.name: finding for finding in doctor.examine(str(path))}
 
 
-def test_every_property_is_examined(tmp_path: Path) -> None:
+def test_every_property_is_reported(tmp_path: Path) -> None:
     names = findings(tmp_path).keys()
     expected = {
         "RWF_NOWAIT", "RWF_DONTCACHE", "posix_fadvise", "page cache", "memory", "read-ahead", "descriptors",
@@ -30,13 +30,13 @@ def test_every_property_is_examined(tmp_path: Path) -> None:
     assert expected <= names
 
 
-def test_advice_is_one_line_and_only_where_needed(tmp_path: Path) -> None:
+def test_advice_is_one_line_and_only_for_problems(tmp_path: Path) -> None:
     for finding in findings(tmp_path).values():
         assert "\n" not in finding.advice
         assert not (finding.fine and finding.advice), finding
 
 
-def test_file_system_without_the_flags_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_read_flags_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
@@ -46,7 +46,7 @@ def test_file_system_without_the_flags_is_reported(tmp_path: Path, monkeypatch: 
     assert "posix_fadvise" in result["RWF_DONTCACHE"].advice
 
 
-def test_uncached_byte_still_proves_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eagain_still_proves_rwf_nowait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def later(*_: object) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -81,7 +81,7 @@ def test_missing_proc_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert result["true peaks"].fine is False
 
 
-def test_few_descriptors_give_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_descriptor_limit_gives_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
@@ -93,7 +93,7 @@ def test_missing_path_raises(tmp_path: Path) -> None:
         doctor.examine(str(tmp_path / "none"))
 
 
-def test_file_is_examined_without_changes(tmp_path: Path) -> None:
+def test_file_is_examined_without_modifying_it(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"x")
     before: Any = path.stat().st_mtime_ns
@@ -102,7 +102,7 @@ def test_file_is_examined_without_changes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.bin"]
 
 
-def test_history_of_the_container_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_history_of_container_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = FakeTree(tmp_path, monkeypatch)
     tree.process("0::/pod/c\n", f"30 23 0:26 / {tree.mount} rw - cgroup2 cgroup2 rw")
     tree.meminfo(MemAvailable=900 * MIB)

@@ -14,7 +14,7 @@ from lowtide.errors import ArgumentError, NotFoundError, UnsupportedError
 from lowtide.memory import snapshot
 
 
-def test_every_gauge_has_a_name_a_noun_and_a_reading() -> None:
+def test_every_gauge_has_unique_name_noun_and_reading() -> None:
     names = [gauge.name for gauge in gauges.GAUGES]
     assert len(names) == len(set(names))
     for kind in gauges.GAUGES:
@@ -31,13 +31,13 @@ def test_deprecated_kind_warns_and_works(old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("anon", "heap"), ("file", "mapped")])
-def test_deprecated_field_of_a_snapshot_warns_and_works(old: str, new: str) -> None:
+def test_deprecated_snapshot_field_warns_and_works(old: str, new: str) -> None:
     now = snapshot()
     with pytest.warns(DeprecationWarning, match=f"Snapshot.{old} is deprecated; use Snapshot.{new}"):
         assert getattr(now, old) == getattr(now, new)
 
 
-def test_unknown_kind_raises_with_the_list() -> None:
+def test_unknown_kind_raises_with_list_of_kinds() -> None:
     with pytest.raises(ArgumentError, match=r"one of rss, heap, mapped, cache, cgroup \(got 'stack'\)"):
         gauges.named("stack")
 
@@ -53,7 +53,7 @@ def test_page_cache_gauge_of_a_missing_file_raises(tmp_path: Path) -> None:
         lowtide.watch(kind="cache", files=[tmp_path / "none.bin"]).__enter__()
 
 
-def test_parts_of_the_process_gauges_add_up() -> None:
+def test_parts_of_process_gauges_sum_to_rss() -> None:
     status = proc.status()
     for kind in (gauges.Resident, gauges.Heap, gauges.Mapped):
         gauge = kind(Tree(os.getpid(), descendants=False), {})

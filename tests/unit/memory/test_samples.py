@@ -21,12 +21,12 @@ def test_thinned_samples_keep_order_peak_and_end(values: list[int], most: int) -
     assert kept[-1] == samples[-1]
 
 
-def test_few_samples_stay_as_they_are() -> None:
+def test_few_samples_are_unchanged() -> None:
     assert thin([3, 1, 2], 3, float) == [3, 1, 2]
 
 
 @pytest.mark.parametrize("most", [8, 9, 512])
-def test_samples_that_arrive_one_by_one_stay_bounded_and_even(most: int) -> None:
+def test_samples_added_one_by_one_stay_bounded_and_even(most: int) -> None:
     samples = Samples(most, lambda sample: sample[1])
     for index in range(5000):
         samples.add((index, 10**6 if index == 777 else index % 10))

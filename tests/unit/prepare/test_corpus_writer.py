@@ -32,7 +32,7 @@ DOCUMENTS = st.lists(
     layout=st.sampled_from(["shards", "nanogpt", "llmc"]),
     dtype=st.sampled_from(["uint16", "uint32"]),
 )
-def test_documents_are_read_as_they_were_appended(
+def test_appended_documents_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
     documents: list[tuple[list[int], str]],
     shard_tokens: int,
@@ -82,7 +82,7 @@ def test_documents_are_read_as_they_were_appended(
         ([True], "token ids are integers, got dtype bool"),
     ],
 )
-def test_documents_that_are_not_token_ids_are_refused(tmp_path: Path, document: Any, problem: str) -> None:
+def test_documents_that_are_not_token_ids_raise(tmp_path: Path, document: Any, problem: str) -> None:
     with lowtide.create_corpus(tmp_path / "corpus", vocab_size=100) as out:
         with pytest.raises(ArgumentError, match=problem):
             out.append(document)
@@ -102,7 +102,7 @@ def test_documents_that_are_not_token_ids_are_refused(tmp_path: Path, document: 
         ({"tokenizer": "char"}, "created from the text"),
     ],
 )
-def test_arguments_are_checked_before_anything_is_written(
+def test_invalid_arguments_raise_before_anything_is_written(
     tmp_path: Path, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ArgumentError, match=problem):
@@ -110,7 +110,7 @@ def test_arguments_are_checked_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_left_of_what_is_not_closed(tmp_path: Path) -> None:
+def test_writer_that_is_not_closed_leaves_no_files(tmp_path: Path) -> None:
     def fail() -> None:
         with lowtide.create_corpus(tmp_path / "corpus") as out:
             out.append([1, 2])
@@ -136,7 +136,7 @@ def _drop(path: Path) -> None:
     gc.collect()
 
 
-def test_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+def test_nonempty_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(b"")
     with pytest.raises(WriteError, match="is not empty; pass another folder"):
         lowtide.create_corpus(tmp_path)
@@ -144,7 +144,7 @@ def test_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
         lowtide.create_corpus(tmp_path / "train.bin")
 
 
-def test_second_writer_takes_over(tmp_path: Path) -> None:
+def test_second_writer_replaces_first(tmp_path: Path) -> None:
     first = lowtide.create_corpus(tmp_path / "corpus")
     first.append([1])
     with pytest.warns(ResourceWarning, match="1 documents were discarded"):

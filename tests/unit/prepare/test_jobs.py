@@ -50,19 +50,19 @@ def results(executor: Recorded) -> list[int]:
     return sorted(result for _, result in run(TASKS, lambda task: task.index, executor))
 
 
-def test_each_task_once() -> None:
+def test_each_task_runs_once() -> None:
     executor = Recorded({})
     assert results(executor) == list(range(9))
     assert executor.given == list(range(9))
 
 
-def test_no_more_at_once_than_keep_the_places_busy() -> None:
+def test_submitted_tasks_are_bounded() -> None:
     executor = Recorded({})
     next(run(TASKS, lambda task: task.index, executor))
     assert len(executor.given) == 4
 
 
-def test_transient_error_is_tried_again() -> None:
+def test_transient_error_is_retried() -> None:
     executor = Recorded({3: [OSError(5, "I/O")] * (ATTEMPTS - 1)})
     assert results(executor) == list(range(9))
     assert executor.given.count(3) == ATTEMPTS
@@ -74,14 +74,14 @@ def test_transient_error_is_tried_again() -> None:
 @pytest.mark.parametrize(
     "error", [FormatError("bad line"), DiskFullError(28, "full", "x"), ClusterError(104, "gone", "tcp://x")]
 )
-def test_permanent_error_is_not_tried_again(error: Exception) -> None:
+def test_permanent_error_is_not_retried(error: Exception) -> None:
     executor = Recorded({3: [error]})
     with pytest.raises(type(error), match=str(error)):
         results(executor)
     assert executor.given.count(3) == 1
 
 
-def test_a_broken_pool_is_renewed_once() -> None:
+def test_broken_pool_is_replaced_once() -> None:
     executor = Recorded({i: [BrokenProcessPool("killed")] for i in range(4)})
     assert results(executor) == list(range(9))
     assert executor.renewed == 1
@@ -89,7 +89,7 @@ def test_a_broken_pool_is_renewed_once() -> None:
         results(Recorded({2: [BrokenProcessPool("killed")] * (1 + ATTEMPTS)}))
 
 
-def test_units_are_grouped_by_their_part_of_the_source() -> None:
+def test_units_are_grouped_by_share_of_source() -> None:
     rows = [Unit(0, "a.parquet", Parquet(), None, i, i + 1) for i in range(4)]
     files = [Unit(1 + i, f"{i}.txt", Text(), None, 0, 5) for i in range(3)]
     tasks = group([*rows, *files], [4 * 6 * 2**20, 5, 5, 5])

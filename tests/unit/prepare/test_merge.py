@@ -26,7 +26,7 @@ TASKS = st.lists(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size
 @given(
     pieces=TASKS, shard_tokens=st.integers(1, 20), again=st.booleans(), narrow=st.sampled_from(["u1", "<u2"])
 )
-def test_any_pieces_in_any_tasks_make_the_same_documents(
+def test_documents_do_not_depend_on_task_boundaries(
     tmp_path_factory: object,
     pieces: list[list[tuple[int, bool]]],
     shard_tokens: int,

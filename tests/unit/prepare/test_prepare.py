@@ -35,7 +35,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "web.jsonl"
 
 
-def test_every_document_is_there_once_and_in_order(tmp_path: Path) -> None:
+def test_every_document_is_written_once_and_in_order(tmp_path: Path) -> None:
     texts = jsonl(tmp_path / "web.jsonl", 300)
     with small():
         summary = lowtide.prepare(
@@ -56,7 +56,7 @@ def test_every_document_is_there_once_and_in_order(tmp_path: Path) -> None:
     assert verify(tmp_path / "out").files == 2 * (len(sizes) + 2) + 1
 
 
-def test_a_text_of_many_units_is_one_document(tmp_path: Path) -> None:
+def test_text_of_many_units_is_one_document(tmp_path: Path) -> None:
     text = "low tide, é high tide\r\n" * 3000
     (tmp_path / "sea.txt").write_bytes(text.encode())
     with small(unit=1000):
@@ -74,7 +74,7 @@ def nanogpt_shakespeare_char(text: str) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("length", [10, 1001, 33_333])
-def test_layout_nanogpt_has_the_bytes_of_its_script(tmp_path: Path, length: int) -> None:
+def test_nanogpt_layout_has_same_bytes_as_its_script(tmp_path: Path, length: int) -> None:
     letters = np.random.default_rng(length).choice(list("abc ABC\n.,é☃"), length)
     text = "".join(letters.tolist())
     (tmp_path / "input.txt").write_bytes(text.encode())
@@ -97,7 +97,7 @@ def test_layout_nanogpt_has_the_bytes_of_its_script(tmp_path: Path, length: int)
     verify(tmp_path)
 
 
-def test_the_layout_of_llmc(tmp_path: Path, source: Path) -> None:
+def test_llmc_layout_has_header_and_same_tokens(tmp_path: Path, source: Path) -> None:
     lowtide.prepare(source, tmp_path / "raw", val_fraction=0, shard_tokens=7000)
     with small():
         lowtide.prepare(source, tmp_path / "llmc", val_fraction=0, shard_tokens=7000, layout="llmc")
@@ -111,14 +111,14 @@ def test_the_layout_of_llmc(tmp_path: Path, source: Path) -> None:
     assert lowtide.corpus(paths).format == "llm.c"  # as anybody else would read them
 
 
-def test_without_an_end_of_text(tmp_path: Path) -> None:
+def test_eos_false_writes_no_end_of_text(tmp_path: Path) -> None:
     texts = jsonl(tmp_path / "web.jsonl", 50)
     lowtide.prepare(tmp_path / "web.jsonl", tmp_path / "out", val_fraction=0, eos=False)
     assert documents(tmp_path / "out", "train") == [as_bytes(text)[:-1] for text in texts]
     assert lowtide.corpus(tmp_path / "out").eos is None
 
 
-def test_validation_depends_on_the_seed_and_the_document_alone(tmp_path: Path, source: Path) -> None:
+def test_validation_split_depends_only_on_seed_and_document(tmp_path: Path, source: Path) -> None:
     def val(name: str, **options: Any) -> list[list[int]]:
         lowtide.prepare(source, tmp_path / name, val_fraction=0.2, **options)
         return documents(tmp_path / name, "val")
@@ -132,7 +132,7 @@ def test_validation_depends_on_the_seed_and_the_document_alone(tmp_path: Path, s
     assert more < {tuple(document) for document in documents(tmp_path / "d", "val")}
 
 
-def test_standard_input_gives_the_bytes_of_a_file(
+def test_standard_input_gives_same_bytes_as_file(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stdin:
@@ -149,7 +149,7 @@ def test_standard_input_gives_the_bytes_of_a_file(
     assert not (tmp_path / "piped" / ".prepare").exists()
 
 
-def test_a_folder_of_small_files(tmp_path: Path) -> None:
+def test_folder_of_small_files_is_prepared_in_order(tmp_path: Path) -> None:
     (tmp_path / "texts" / "deep").mkdir(parents=True)
     for number in range(50):
         (tmp_path / "texts" / "deep" / f"{number:03}.txt").write_text(f"text {number}")
@@ -172,7 +172,7 @@ def test_skipped_documents_are_counted(tmp_path: Path) -> None:
     assert summary.manifest.settings["skipped"] == 2
 
 
-def test_the_good_part_of_a_truncated_gzip_can_be_kept(tmp_path: Path) -> None:
+def test_valid_part_of_truncated_gzip_can_be_kept(tmp_path: Path) -> None:
     line = json.dumps({"text": "tide " * 200}).encode() + b"\n"
     packed = gzip.compress(line * 5000)  # 5 MB, read a megabyte at a time
     (tmp_path / "web.jsonl.gz").write_bytes(packed[: len(packed) // 2])
@@ -208,7 +208,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_run_leaves_no_files(tmp_path: Path, name: str) -> None:
+def test_failed_run_leaves_no_files(tmp_path: Path, name: str) -> None:
     data, options, kind, parts = REFUSED[name]
     (tmp_path / "web.jsonl").write_bytes(data)
     with refused(kind, *parts):
@@ -299,7 +299,7 @@ def test_changed_source_is_not_resumed(tmp_path: Path, source: Path, monkeypatch
     assert documents(tmp_path / "out", "train") == [as_bytes(text) for text in texts]
 
 
-def test_second_run_in_a_folder_raises(tmp_path: Path, source: Path) -> None:
+def test_concurrent_run_in_same_folder_raises(tmp_path: Path, source: Path) -> None:
     from lowtide._prepare.workdir import Workdir
 
     held = Workdir(str(tmp_path / "out"))
@@ -331,7 +331,7 @@ def test_id_outside_the_vocabulary_raises(
         ({"errors": "replace", "on_error": "skip"}, {"on_error": "replace-or-skip"}),
     ],
 )
-def test_deprecated_argument_warns_and_means_the_same(
+def test_deprecated_argument_warns_and_gives_same_result(
     tmp_path: Path, source: Path, deprecated: dict[str, Any], current: dict[str, Any]
 ) -> None:
     old = next(iter(deprecated))
@@ -353,7 +353,7 @@ def test_replace_or_skip_replaces_bytes_and_skips_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["shards", "llmc"])
-def test_same_bytes_without_calls_that_some_systems_lack(
+def test_missing_system_calls_give_same_bytes(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
 ) -> None:
     """Windows has no pread, pwrite, fdatasync, fork, affinity or modes of files; macOS lacks some."""
@@ -375,7 +375,7 @@ def test_same_bytes_without_calls_that_some_systems_lack(
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe:300"])
-def test_one_text_is_split_where_it_is_worth_something(tmp_path: Path, tokenizer: str) -> None:
+def test_single_text_is_split_into_train_and_val(tmp_path: Path, tokenizer: str) -> None:
     (tmp_path / "sea.txt").write_text("the tide is low and the sea is far away\n" * 2000)
     summary = lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", tokenizer=tokenizer, workers=1)
     train, val = (lowtide.corpus(tmp_path / "out", split=split) for split in ("train", "val"))
@@ -383,13 +383,13 @@ def test_one_text_is_split_where_it_is_worth_something(tmp_path: Path, tokenizer
     assert f"val    {len(val):,} tokens" in str(summary)
 
 
-def test_a_small_validation_split_is_remarked(tmp_path: Path) -> None:
+def test_small_validation_split_adds_note(tmp_path: Path) -> None:
     (tmp_path / "sea.txt").write_text("low tide " * 100)
     summary = lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", workers=1)
     assert any("val is small" in note for note in summary.notes)
 
 
-def test_an_empty_validation_split_names_the_remedy(tmp_path: Path) -> None:
+def test_empty_validation_split_adds_note_with_remedy(tmp_path: Path) -> None:
     (tmp_path / "sea.txt").write_text("low tide " * 100)
     summary = lowtide.prepare(
         tmp_path / "sea.txt", tmp_path / "out", val_fraction=0.01, holdout="documents", workers=1
@@ -397,13 +397,13 @@ def test_an_empty_validation_split_names_the_remedy(tmp_path: Path) -> None:
     assert any("holdout='contiguous'" in note for note in summary.notes)
 
 
-def test_a_vocabulary_that_stays_small_is_remarked(tmp_path: Path) -> None:
+def test_vocabulary_smaller_than_requested_adds_note(tmp_path: Path) -> None:
     (tmp_path / "sea.txt").write_text("low tide " * 1000)
     summary = lowtide.prepare(tmp_path / "sea.txt", tmp_path / "out", tokenizer="bpe:5000", workers=1)
     assert any("instead of 5,000" in note for note in summary.notes)
 
 
-def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+def test_finished_run_is_not_repeated(tmp_path: Path) -> None:
     source = tmp_path / "sea.txt"
     source.write_text("low tide " * 1000)
     first = lowtide.prepare(source, tmp_path / "out", workers=1)
@@ -415,7 +415,7 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["settings", "source", "damage"])
-def test_another_run_is_not_taken_for_the_finished_one(tmp_path: Path, change: str) -> None:
+def test_changed_run_is_not_taken_for_finished_run(tmp_path: Path, change: str) -> None:
     source = tmp_path / "sea.txt"
     source.write_text("low tide " * 1000)
     lowtide.prepare(source, tmp_path / "out", workers=1)

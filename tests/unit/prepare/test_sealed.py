@@ -18,12 +18,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state.json"
 
 
-def test_content_comes_back_and_nothing_else_is_left(path: Path) -> None:
+def test_content_round_trips_and_leaves_no_other_files(path: Path) -> None:
     assert read(str(path), "key") == CONTENT
     assert os.listdir(path.parent) == ["state.json"]
 
 
-def test_any_changed_byte_is_noticed(path: Path) -> None:
+def test_any_changed_byte_is_detected(path: Path) -> None:
     data = path.read_bytes()
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
@@ -31,20 +31,20 @@ def test_any_changed_byte_is_noticed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, -1])
-def test_truncated_content_is_noticed(path: Path, size: int) -> None:
+def test_truncated_content_is_detected(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     assert read(str(path), "key") is None
 
 
-def test_another_key_or_name_does_not_match(path: Path) -> None:
+def test_different_key_or_name_does_not_match(path: Path) -> None:
     assert read(str(path), "another") is None
     assert read(str(path.rename(path.with_name("plan.json"))), "key") is None
 
 
-def test_a_missing_file_and_a_folder_have_no_content(tmp_path: Path) -> None:
+def test_missing_file_and_folder_return_none(tmp_path: Path) -> None:
     assert read(str(tmp_path / "none")) is None
     assert read(str(tmp_path)) is None
 
 
-def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:
+def test_digest_does_not_depend_on_key_order() -> None:
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1}) != digest_of({"a": 1, "b": 3})

@@ -26,7 +26,7 @@ def generated() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["generator", "mappings", "list of mappings"])
-def test_iterable_of_texts_is_prepared_as_a_file_would_be(tmp_path: Path, kind: str) -> None:
+def test_iterable_of_texts_is_prepared_like_file(tmp_path: Path, kind: str) -> None:
     rows = [{"id": i, "text": text} for i, text in enumerate(TEXTS)]
     sources: Any = {"generator": generated(), "mappings": iter(rows), "list of mappings": rows}[kind]
     summary = lowtide.prepare(sources, tmp_path / "corpus", val_fraction=0, workers=1)
@@ -35,7 +35,7 @@ def test_iterable_of_texts_is_prepared_as_a_file_would_be(tmp_path: Path, kind: 
     assert not (tmp_path / "corpus" / ".prepare").exists()
 
 
-def test_same_iterable_again_writes_nothing_and_another_one_is_refused(tmp_path: Path) -> None:
+def test_repeated_iterable_writes_nothing_and_other_iterable_raises(tmp_path: Path) -> None:
     lowtide.prepare(generated(), tmp_path / "corpus", workers=1)
     before = content(tmp_path / "corpus")
     assert "prepared before" in str(lowtide.prepare(generated(), tmp_path / "corpus", workers=1))
@@ -56,7 +56,7 @@ def test_unfinished_run_of_an_iterable_is_resumed(tmp_path: Path) -> None:
     assert content(tmp_path / "whole") == content(tmp_path / "resumed")
 
 
-def test_paths_from_an_iterator_are_paths(tmp_path: Path) -> None:
+def test_paths_from_iterator_are_read_as_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(name * 3)
     paths: Any = iter(sorted(tmp_path.glob("*.txt")))
@@ -76,7 +76,7 @@ def test_paths_from_an_iterator_are_paths(tmp_path: Path) -> None:
         (7, "paths or an iterable of texts, got 7"),
     ],
 )
-def test_what_is_not_documents_is_refused(tmp_path: Path, sources: Any, problem: str) -> None:
+def test_sources_that_are_not_documents_raise(tmp_path: Path, sources: Any, problem: str) -> None:
     with refused(ArgumentError, problem):
         lowtide.prepare(sources, tmp_path / "corpus", workers=1)
     assert not (tmp_path / "corpus").exists()
@@ -86,7 +86,7 @@ IDS = [[5, 6, 7], [8, 0], [0], [60_000, 1]]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "field", "iterable", "arrays"])
-def test_token_ids_are_taken_as_they_are(tmp_path: Path, kind: str) -> None:
+def test_token_ids_are_copied_unchanged(tmp_path: Path, kind: str) -> None:
     options: dict[str, Any] = {}
     sources: Any = tmp_path / "x.jsonl"
     if kind in ("jsonl", "field"):
@@ -104,7 +104,7 @@ def test_token_ids_are_taken_as_they_are(tmp_path: Path, kind: str) -> None:
     assert (summary.manifest.tokenizer.name, summary.manifest.tokenizer.file) == ("ids:60001", None)
 
 
-def test_token_ids_need_a_tokenizer_that_has_them(tmp_path: Path) -> None:
+def test_token_ids_outside_vocabulary_raise(tmp_path: Path) -> None:
     for options, problem in (
         ({}, "the source contains token ids; pass the tokenizer that made them"),
         ({"tokenizer": "byte"}, "the id 60000 is not in the vocabulary of the tokenizer 'byte'"),
@@ -116,7 +116,7 @@ def test_token_ids_need_a_tokenizer_that_has_them(tmp_path: Path) -> None:
         lowtide.prepare(iter(["low"]), tmp_path / "other", tokenizer="ids:100", workers=1)
 
 
-def test_validation_data_that_exists(tmp_path: Path) -> None:
+def test_existing_validation_data_becomes_val_split(tmp_path: Path) -> None:
     for name in ("train", "val"):
         lines = [json.dumps({"text": f"{name} {i}"}) + "\n" for i in range(30)]
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
@@ -133,7 +133,7 @@ def test_validation_data_that_exists(tmp_path: Path) -> None:
     assert documents(tmp_path / "both", "val") == [as_bytes("held out")]
 
 
-def test_tokenizer_is_not_trained_on_validation_data_and_shows_its_progress(tmp_path: Path) -> None:
+def test_tokenizer_training_skips_val_data_and_reports_progress(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("low tide " * 500)
     (tmp_path / "val.txt").write_text("zzzz qqqq " * 500)
     val = tmp_path / "val.txt"
@@ -159,7 +159,7 @@ def test_tokenizer_is_not_trained_on_validation_data_and_shows_its_progress(tmp_
         ({"tokenizer": "byte"}, "lowtide\nhigh"),
     ],
 )
-def test_separators_stay_where_no_token_marks_the_end(
+def test_separators_are_kept_if_no_token_marks_document_end(
     tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     (tmp_path / "x.txt").write_text("low\n\ntide\n\n\nhigh")

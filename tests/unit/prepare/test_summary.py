@@ -5,7 +5,7 @@ from __future__ import annotations
 from lowtide._prepare.summary import Progress, ProgressCounter
 
 
-def test_counts_add_up_and_are_reported_at_each_tick() -> None:
+def test_counts_accumulate_and_are_reported_at_each_tick() -> None:
     reports: list[Progress] = []
     counter = ProgressCounter(100, 40, reports.append)
     counter.add(2, 30)

@@ -129,7 +129,7 @@ DAMAGES = [
 ]
 
 
-def test_resuming_over_a_damaged_folder_ends_with_the_same_bytes(
+def test_resuming_damaged_work_folder_gives_same_bytes(
     source: Path, stopped: tuple[Path, str], whole: Any, tmp_path: Path
 ) -> None:
     pristine, name = stopped
@@ -149,7 +149,7 @@ def test_resuming_over_a_damaged_folder_ends_with_the_same_bytes(
 
 
 @pytest.mark.parametrize("damaged", ["state.json", "plan.json", "out/train-00000.bin", "tokenizer.json"])
-def test_what_was_made_again_is_reported(tmp_path: Path, source: Path, damaged: str) -> None:
+def test_repeated_work_is_reported(tmp_path: Path, source: Path, damaged: str) -> None:
     stop(*MOMENTS["state"], sources=source, out=tmp_path / "out", **OPTIONS["byte"])
     path = tmp_path / "out" / ".prepare" / damaged
     path.write_bytes(path.read_bytes()[:-1])
@@ -158,7 +158,7 @@ def test_what_was_made_again_is_reported(tmp_path: Path, source: Path, damaged: 
     assert f"the work folder was damaged ({damaged}); the damaged files were made again" in summary.notes
 
 
-def test_an_undamaged_folder_is_resumed_without_a_note(
+def test_undamaged_folder_is_resumed_without_note(
     source: Path, stopped: tuple[Path, str], whole: Any, tmp_path: Path
 ) -> None:
     pristine, name = stopped
@@ -173,7 +173,7 @@ def test_an_undamaged_folder_is_resumed_without_a_note(
     assert content(tmp_path / "out") == whole[name]
 
 
-def test_only_the_damaged_tasks_are_made_again(tmp_path: Path, source: Path, whole: Any) -> None:
+def test_only_damaged_tasks_are_repeated(tmp_path: Path, source: Path, whole: Any) -> None:
     stop(Merger, "consume", 1, sources=source, out=tmp_path / "out", **OPTIONS["char"])
     tasks = tmp_path / "out" / ".prepare" / "tasks"
     flip(tasks / "00000003.train.bin", tasks, random.Random(0))
@@ -189,7 +189,7 @@ def test_only_the_damaged_tasks_are_made_again(tmp_path: Path, source: Path, who
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_source_that_changed_between_two_runs_is_refused(tmp_path: Path, source: Path, name: str) -> None:
+def test_source_changed_between_runs_raises(tmp_path: Path, source: Path, name: str) -> None:
     copy = tmp_path / "web.jsonl"
     shutil.copy2(source, copy)
     stop(*MOMENTS["tasks"], sources=copy, out=tmp_path / "out", **OPTIONS[name])
@@ -199,7 +199,7 @@ def test_a_source_that_changed_between_two_runs_is_refused(tmp_path: Path, sourc
         lowtide.prepare(copy, tmp_path / "out", workers=1, **OPTIONS[name])
 
 
-def test_stopped_after_the_index_was_written_the_corpus_stays_whole(
+def test_corpus_is_complete_if_run_stops_after_index_is_written(
     tmp_path: Path, source: Path, whole: Any
 ) -> None:
     stop(workdir.Workdir, "discard", 2, sources=source, out=tmp_path / "out", **OPTIONS["byte"])

@@ -56,7 +56,7 @@ class Reads:
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("order", ["shuffle", "random", "sequential", "blocks"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_batches_are_those_that_are_read_alone(
+def test_batches_match_unprefetched_batches(
     corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch, cached: bool, order: str, rank: int
 ) -> None:
     Reads(monkeypatch, cached=cached)
@@ -77,7 +77,7 @@ def test_batches_are_those_that_are_read_alone(
     batch_size=st.integers(1, 9),
     cached=st.booleans(),
 )
-def test_any_steps_in_any_order(
+def test_steps_can_be_read_in_any_order(
     folder: Path, steps: list[int], length: int, batch_size: int, cached: bool
 ) -> None:
     with (
@@ -92,7 +92,7 @@ def test_any_steps_in_any_order(
                 assert (batches.read(step) == alone.read(step)).all()
 
 
-def test_a_budget_makes_few_reads_of_many(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_merges_many_reads_into_few(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch, cached=False)
     with corpus.batches(8, 64, prefetch=0, budget="1 MiB") as batches:
         for _ in range(70):
@@ -100,9 +100,7 @@ def test_a_budget_makes_few_reads_of_many(corpus: lowtide.Corpus, monkeypatch: p
     assert reads.count < 10
 
 
-def test_cached_steps_are_read_several_at_a_time(
-    corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_steps_are_read_in_groups(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch, cached=True)
     with corpus.batches(8, 64) as batches:
         for _ in range(70):
@@ -110,7 +108,7 @@ def test_cached_steps_are_read_several_at_a_time(
     assert reads.count < 10
 
 
-def test_without_prefetch_nothing_is_read_ahead(
+def test_nothing_is_read_ahead_without_prefetch(
     corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = Reads(monkeypatch, cached=True)
@@ -120,7 +118,7 @@ def test_without_prefetch_nothing_is_read_ahead(
     assert reads.count == 7
 
 
-def test_a_batch_that_is_kept_keeps_its_own_memory_only(corpus: lowtide.Corpus) -> None:
+def test_kept_batch_retains_only_its_own_memory(corpus: lowtide.Corpus) -> None:
     with corpus.batches(8, 64) as batches:
         kept = [next(batches) for _ in range(20)]
     for x, y in kept:
@@ -131,7 +129,7 @@ def test_a_batch_that_is_kept_keeps_its_own_memory_only(corpus: lowtide.Corpus) 
         assert (x[:, 1:] == y[:, :-1]).all()
 
 
-def test_results_are_the_consumers_own(corpus: lowtide.Corpus) -> None:
+def test_modified_batch_does_not_affect_later_batches(corpus: lowtide.Corpus) -> None:
     alone = corpus.batches(8, 64, prefetch=0)
     with corpus.batches(8, 64) as batches:
         for step in range(20):
@@ -140,7 +138,7 @@ def test_results_are_the_consumers_own(corpus: lowtide.Corpus) -> None:
             x[:] = 0
 
 
-def test_whoever_comes_while_steps_are_loaded_reads_for_itself(
+def test_reader_does_not_wait_while_another_thread_loads(
     corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Reads(monkeypatch, cached=False)
@@ -156,7 +154,7 @@ def test_whoever_comes_while_steps_are_loaded_reads_for_itself(
     assert (seen[0] == alone.read(1)).all()
 
 
-def test_a_failure_is_raised_and_asking_again_reads_again(
+def test_failed_read_raises_and_is_retried_on_next_request(
     corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = Reads(monkeypatch, cached=False)
@@ -182,7 +180,7 @@ def _broken() -> Outcome:
     raise OSError(5, "broken")
 
 
-def test_a_copy_has_the_settings_and_nothing_that_was_read(corpus: lowtide.Corpus) -> None:
+def test_pickle_has_settings_but_no_read_data(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(8, 64, budget="1 MiB")
     first = [next(batches) for _ in range(5)]
     assert batches._steps.at(0).ahead is not None

@@ -33,7 +33,7 @@ def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @any_order
-def test_x_and_y_are_views_of_one_buffer_and_y_is_one_later(corpus: lowtide.Corpus, order: str) -> None:
+def test_x_and_y_share_buffer_and_y_is_shifted_by_one(corpus: lowtide.Corpus, order: str) -> None:
     x, y = corpus.batches(6, 32, order=order, seed=3)[5]
     assert x.shape == y.shape == (6, 32)
     assert x.dtype == corpus.dtype
@@ -44,7 +44,7 @@ def test_x_and_y_are_views_of_one_buffer_and_y_is_one_later(corpus: lowtide.Corp
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
 @pytest.mark.parametrize(("tokens", "length"), [(3007, 32), (1024, 32), (33, 32), (500, 7)])
-def test_every_token_comes_once_an_epoch(tmp_path: Path, order: str, tokens: int, length: int) -> None:
+def test_every_token_occurs_once_per_epoch(tmp_path: Path, order: str, tokens: int, length: int) -> None:
     """All but the fewer than `length` that are left over, in each of several epochs."""
     batches = numbered(tmp_path, tokens, shards=3).batches(1, length, order=order, seed=1, prefetch=0)
     windows = tokens // length
@@ -58,7 +58,7 @@ def test_every_token_comes_once_an_epoch(tmp_path: Path, order: str, tokens: int
 
 
 @any_order
-def test_iterating_gives_the_steps(corpus: lowtide.Corpus, order: str) -> None:
+def test_iteration_matches_indexing(corpus: lowtide.Corpus, order: str) -> None:
     with corpus.batches(4, 16, order=order, seed=9, start=3) as batches:
         for step in range(3, 40):
             assert batches.step == step
@@ -73,7 +73,7 @@ def test_iterating_gives_the_steps(corpus: lowtide.Corpus, order: str) -> None:
     stops=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=4),
 )
 @examples(0.3)
-def test_the_global_batch_does_not_depend_on_the_ranks(
+def test_global_batch_does_not_depend_on_number_of_ranks(
     corpus: lowtide.Corpus, order: str, batch_size: int, stops: list[tuple[int, int]]
 ) -> None:
     """Train on some ranks, stop, resume on another number, and compare every batch with one rank's."""
@@ -118,7 +118,7 @@ def test_random_offsets_are_uniform_and_reach_both_ends(tmp_path: Path) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 44.3
 
 
-def test_sequential_is_in_order(corpus: lowtide.Corpus) -> None:
+def test_sequential_order_reads_in_order(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, 32, order="sequential", prefetch=0)
     assert (batches[0][0].ravel() == np.arange(128)).all()
     last = batches.epoch_samples - 1
@@ -126,7 +126,7 @@ def test_sequential_is_in_order(corpus: lowtide.Corpus) -> None:
 
 
 @any_order
-def test_resuming_far_away_takes_no_walk(corpus: lowtide.Corpus, order: str) -> None:
+def test_resuming_at_distant_step_replays_nothing(corpus: lowtide.Corpus, order: str) -> None:
     """Nothing is replayed: the samples of step 10**9 are the only ones that are computed."""
     batches = corpus.batches(4, 16, order=order, seed=1)
     state = {**batches.state_dict(), "step": 10**9}
@@ -147,9 +147,7 @@ def test_resuming_far_away_takes_no_walk(corpus: lowtide.Corpus, order: str) -> 
 
 @pytest.mark.parametrize("order", ["shuffle", "random", "blocks", "sequential"])
 @pytest.mark.parametrize("token", [0, 1, 31, 32, 5000, 10_005])
-def test_when_names_exactly_the_steps_that_hold_a_token(
-    corpus: lowtide.Corpus, order: str, token: int
-) -> None:
+def test_when_lists_exactly_the_steps_with_token(corpus: lowtide.Corpus, order: str, token: int) -> None:
     batches = corpus.batches(3, 32, order=order, seed=6, prefetch=0)
     for epoch in (0, 2):
         first, last = epoch * batches.epoch_samples, (epoch + 1) * batches.epoch_samples
@@ -159,7 +157,7 @@ def test_when_names_exactly_the_steps_that_hold_a_token(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_when_is_exact_at_the_seam_of_the_ring(tmp_path: Path, seed: int) -> None:
+def test_when_is_exact_at_wraparound(tmp_path: Path, seed: int) -> None:
     """Every token of a corpus that is not a multiple of the length, so that the ring has a gap."""
     batches = numbered(tmp_path, 503).batches(4, 16, seed=seed, prefetch=0)
     windows = batches.read_samples(np.arange(batches.epoch_samples))
@@ -171,7 +169,7 @@ def test_when_is_exact_at_the_seam_of_the_ring(tmp_path: Path, seed: int) -> Non
 # State
 
 
-def test_numpy_integers_become_plain_in_states(corpus: lowtide.Corpus) -> None:
+def test_state_converts_numpy_integers_to_int(corpus: lowtide.Corpus) -> None:
     state = corpus.batches(np.int64(4), np.int64(16), seed=np.int64(3)).state_dict()  # type: ignore[arg-type]
     assert all(type(value) in (int, str) for value in state["settings"].values())
     assert json.loads(json.dumps(state)) == state == corpus.batches(4, 16, seed=3).state_dict()
@@ -192,7 +190,7 @@ def test_seed_that_is_not_an_integer_raises(corpus: lowtide.Corpus, seed: Any, t
         lowtide.shuffle(array, tmp_path / "out.npy", seed=seed)
 
 
-def test_a_state_of_another_corpus_or_other_settings_says_what_differs(
+def test_state_of_other_corpus_or_settings_raises_with_differences(
     corpus: lowtide.Corpus, tmp_path: Path
 ) -> None:
     state = corpus.batches(4, 16, seed=1).state_dict()
@@ -210,7 +208,7 @@ def test_a_state_of_another_corpus_or_other_settings_says_what_differs(
 
 
 @pytest.mark.parametrize("size", [8, 2, 3])
-def test_state_of_another_batch_size_says_how_to_continue(corpus: lowtide.Corpus, size: int) -> None:
+def test_state_of_other_batch_size_raises_with_remedy(corpus: lowtide.Corpus, size: int) -> None:
     old = corpus.batches(4, 16, seed=1)
     state = {**old.state_dict(), "step": 10}
     message = f"batch_size was 4 and is {size}; to continue with the next window pass batch_size="
@@ -241,7 +239,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("lowtide-prefetch")]
 
 
-def test_an_error_ahead_reaches_the_caller_with_its_traceback(tmp_path: Path) -> None:
+def test_prefetch_error_reaches_caller_with_its_traceback(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 5000)
     batches = corpus.batches(4, 16)
     next(batches)
@@ -253,7 +251,7 @@ def test_an_error_ahead_reaches_the_caller_with_its_traceback(tmp_path: Path) ->
     batches.close()
 
 
-def test_closing_and_dropping_leave_no_thread(corpus: lowtide.Corpus) -> None:
+def test_closed_or_deleted_batches_leave_no_thread(corpus: lowtide.Corpus) -> None:
     before = len(threads())
     batches = corpus.batches(4, 16, order="blocks")
     next(batches)
@@ -289,6 +287,6 @@ def test_closing_and_dropping_leave_no_thread(corpus: lowtide.Corpus) -> None:
         pytest.param({"batch_size": 2.5}, "batch_size must be an integer, got 2.5", id="float"),
     ],
 )
-def test_settings_that_make_no_sense(corpus: lowtide.Corpus, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_settings_raise(corpus: lowtide.Corpus, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         corpus.batches(**{"batch_size": 4, "length": 16, **arguments})

@@ -22,7 +22,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lowtide.Corpus:
     return numbered(tmp_path, 10_007, shards=3)
 
 
-def test_reads_are_as_long_as_a_block(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_read_has_length_of_block(corpus: lowtide.Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = corpus.batches(1, 16, order="blocks", seed=1, prefetch=0)
     reads: list[tuple[int, int]] = []
     segments: Any = corpus._segments
@@ -39,7 +39,7 @@ def test_reads_are_as_long_as_a_block(corpus: lowtide.Corpus, monkeypatch: pytes
     assert sum(count for count, _ in reads) == -(-batches.epoch_samples // 10)
 
 
-def test_threads_share_one_buffer(corpus: lowtide.Corpus) -> None:
+def test_threads_share_one_shuffle_buffer(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, 16, order="blocks", seed=1, prefetch=0)
     expected = [batches[step][0].tolist() for step in range(60)]
     results: dict[int, list[Any]] = {}

@@ -33,7 +33,7 @@ def npy_of(array: np.ndarray) -> bytes:
     step=st.integers(-5, 5).filter(bool),
 )
 @examples(1.2)
-def test_slices_are_those_of_one_long_array(
+def test_slices_match_one_long_array(
     tmp_path_factory: pytest.TempPathFactory,
     tokens: int,
     shards: int,
@@ -58,16 +58,14 @@ def test_single_tokens_are_numpy_scalars(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [100, -101, 1.5, "a", None, True, (1,), [1, 2], ...], ids=repr)
-def test_other_indexes_raise(tmp_path: Path, index: Any) -> None:
+def test_invalid_index_raises(tmp_path: Path, index: Any) -> None:
     corpus = numbered(tmp_path, 100, 3)
     with pytest.raises(IndexingError, match=r"100 is out|-101 is out|takes an integer or a slice"):
         corpus[index]
 
 
 @pytest.mark.parametrize("step", [2, 7, 1023, 1500, 50_000, -3, -1500])
-def test_strided_slice_reads_a_part_at_a_time(
-    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strided_slice_is_read_in_parts(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowtide._tokens.corpus._PART", 10_000)
     corpus = numbered(tmp_path, 100_003, 3)
     index = slice(17, 100_000, step) if step > 0 else slice(100_000, 17, step)
@@ -77,7 +75,7 @@ def test_strided_slice_reads_a_part_at_a_time(
     assert tokens.base is None
 
 
-def test_streaming_gives_every_token_once(tmp_path: Path) -> None:
+def test_stream_yields_every_token_once(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 10_000, 4)
     assert np.concatenate(list(corpus.stream(1000))).tolist() == list(range(10_000))
 
@@ -133,7 +131,7 @@ def text(
     tail=st.integers(0, 3),
 )
 @examples(0.8)
-def test_documents_are_found_by_their_end(
+def test_documents_are_located_by_end_token(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], shards: int, tail: int
 ) -> None:
     folder = tmp_path_factory.mktemp("documents")
@@ -154,7 +152,7 @@ def test_documents_are_found_by_their_end(
     del paths
 
 
-def test_the_scan_is_kept_beside_the_corpus_and_repeated_when_it_changed(tmp_path: Path) -> None:
+def test_scan_is_cached_beside_corpus_and_repeated_after_change(tmp_path: Path) -> None:
     paths, _ = text(tmp_path, [[1, 2], [3]], eos=0)
     assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 2
     kept = [name for name in os.listdir(tmp_path) if name.startswith(".lowtide-documents-")]
@@ -178,7 +176,7 @@ def test_the_scan_is_kept_beside_the_corpus_and_repeated_when_it_changed(tmp_pat
     ],
     ids=["empty", "text", "shape", "dtype", "end"],
 )
-def test_a_damaged_index_of_a_scan_is_made_again(tmp_path: Path, damaged: bytes) -> None:
+def test_damaged_scan_index_is_rebuilt(tmp_path: Path, damaged: bytes) -> None:
     paths, _ = text(tmp_path, [[1, 2], [3]], eos=0)
     assert lowtide.corpus(paths, dtype="<u2", eos=0).documents.count == 2
     [index] = tmp_path.glob(".lowtide-documents-*")
@@ -188,9 +186,7 @@ def test_a_damaged_index_of_a_scan_is_made_again(tmp_path: Path, damaged: bytes)
     assert index.read_bytes() == valid
 
 
-def test_where_the_folder_may_not_be_written_the_users_cache_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_folder_uses_user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     data.mkdir()
     paths, _ = text(data, [[1, 2], [3]], eos=0)
@@ -245,7 +241,7 @@ def test_windows_start_at_documents(tmp_path: Path) -> None:
 # Ids
 
 
-def test_largest_id_and_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
+def test_id_beyond_vocabulary_raises(tmp_path: Path) -> None:
     tokens = np.zeros(600_000, "<u2")
     tokens[123_457] = 999
     tokens.tofile(tmp_path / "train.bin")
@@ -258,7 +254,7 @@ def test_largest_id_and_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
         lowtide.corpus(tmp_path).batches(4, 16)
 
 
-def test_end_of_text_that_cannot_be_or_never_occurs(tmp_path: Path) -> None:
+def test_invalid_eos_raises_and_absent_eos_warns(tmp_path: Path) -> None:
     (np.arange(500) % 100).astype("<u2").tofile(tmp_path / "train.bin")
     for eos in (-1, 70_000):
         with pytest.raises(ArgumentError, match=f"eos must be an id that uint16 holds .*, got {eos}"):

@@ -46,7 +46,7 @@ def test_raw_files_need_a_dtype(tmp_path: Path) -> None:
     assert file.arrays[0].layout.shape == (2, 3)
 
 
-def test_corpora_are_summarised(tmp_path: Path) -> None:
+def test_corpus_is_summarised(tmp_path: Path) -> None:
     np.array([5, 0, 7, 7, 0], "<u2").tofile(tmp_path / "train.bin")
     summary = describe(str(tmp_path), eos=0)
     assert isinstance(summary, CorpusSummary)
@@ -89,7 +89,7 @@ def test_corpora_are_summarised_with_splits_and_tokenizer(tmp_path: Path) -> Non
         lowtide.corpus(tmp_path / "own" / "train-00000.bin")
 
 
-def test_what_looks_wrong_is_remarked(tmp_path: Path) -> None:
+def test_suspicious_corpus_adds_remarks(tmp_path: Path) -> None:
     tokens = np.random.default_rng(0).integers(0, 1000, 5000)
     tokens.astype("<u4").tofile(tmp_path / "train.bin")
     wide = summary(tmp_path, dtype="uint16")

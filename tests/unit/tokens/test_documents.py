@@ -32,13 +32,13 @@ def slow_ids(row: list[int], mark: int, marks: str) -> list[int]:
 
 @given(rows=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=1, max_size=4))
 @pytest.mark.parametrize("marks", ["end", "start"])
-def test_ids_from_marks(rows: list[list[int]], marks: Any) -> None:
+def test_ids_from_marks_match_reference(rows: list[list[int]], marks: Any) -> None:
     ids = ids_from_marks(np.array(rows, "u2"), 0, marks)
     assert ids.tolist() == [slow_ids(row, 0, marks) for row in rows]
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30), data=st.data())
-def test_ids_from_index_equal_those_from_marks(lengths: list[int], data: st.DataObject) -> None:
+def test_ids_from_index_match_ids_from_marks(lengths: list[int], data: st.DataObject) -> None:
     """Rows that pass the end continue at the start, as windows do."""
     whole = np.array([token for length in lengths for token in [*[1] * length, 0]], "u2")
     ends = np.cumsum(np.array(lengths) + 1)
@@ -51,7 +51,7 @@ def test_ids_from_index_equal_those_from_marks(lengths: list[int], data: st.Data
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1, max_size=4))
-def test_cu_seqlens_are_the_borders(steps: list[list[int]]) -> None:
+def test_cu_seqlens_are_document_borders(steps: list[list[int]]) -> None:
     ids = np.cumsum(np.array(steps), axis=1).astype(np.int32)
     borders = cu_seqlens(ids)
     assert borders[0] == 0
@@ -61,7 +61,7 @@ def test_cu_seqlens_are_the_borders(steps: list[list[int]]) -> None:
         assert len(set(ids.ravel()[start:stop].tolist())) == 1
 
 
-def test_batches_with_documents(tmp_path: Path) -> None:
+def test_batches_with_documents_have_ids_or_cu_seqlens(tmp_path: Path) -> None:
     np.array([1, 1, 0, 2, 2, 2, 0] * 40, "<u2").tofile(tmp_path / "t.bin")
     corpus = lowtide.corpus(tmp_path / "t.bin", dtype="<u2", eos=0)
     with corpus.batches(4, 16, seed=1).with_documents() as batches:
@@ -87,7 +87,7 @@ def test_pickled_batch_keeps_its_attributes(tmp_path: Path) -> None:
     assert [part.tolist() for part in again] == [part.tolist() for part in batch]
 
 
-def test_mixtures_with_documents(tmp_path: Path) -> None:
+def test_mixture_uses_eos_of_each_corpus_for_ids(tmp_path: Path) -> None:
     corpora = {}
     for name, eos in (("a", 0), ("b", 9)):
         np.array([1, 1, eos, 2, 2, eos] * 40, "<u2").tofile(tmp_path / f"{name}.bin")
@@ -97,7 +97,7 @@ def test_mixtures_with_documents(tmp_path: Path) -> None:
         assert row_ids == slow_ids(row, 9 if 9 in row else 0, "end")
 
 
-def test_ids_are_those_of_the_batch_when_another_thread_takes_one_in_between(
+def test_ids_match_batch_if_another_thread_reads_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 9, 5000).astype("<u2")

@@ -28,7 +28,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lowtide.Corpu
     batch_size=st.integers(1, 16),
 )
 @examples(0.6)
-def test_shares_never_stray_by_more_than_one_sample(
+def test_shares_deviate_by_at_most_one_sample(
     corpora: dict[str, lowtide.Corpus], weights: list[float], batch_size: int
 ) -> None:
     if not sum(weights):
@@ -47,7 +47,7 @@ def test_shares_never_stray_by_more_than_one_sample(
         ).all()  # each corpus in its own order, none left out
 
 
-def test_rows_come_from_their_corpora(corpora: dict[str, lowtide.Corpus], tmp_path: Path) -> None:
+def test_rows_come_from_their_corpus(corpora: dict[str, lowtide.Corpus], tmp_path: Path) -> None:
     low, high = numbered(tmp_path, 5000), tmp_path / "high.bin"
     np.arange(100_000, 105_000, dtype="<u4").tofile(high)
     mixed = lowtide.mix({"low": low, "high": lowtide.corpus(high, dtype="<u4")}, {"low": 3, "high": 1})
@@ -60,7 +60,7 @@ def test_rows_come_from_their_corpora(corpora: dict[str, lowtide.Corpus], tmp_pa
     batches.close()
 
 
-def test_the_same_rows_on_any_number_of_ranks(corpora: dict[str, lowtide.Corpus]) -> None:
+def test_rows_do_not_depend_on_number_of_ranks(corpora: dict[str, lowtide.Corpus]) -> None:
     mixed = lowtide.mix(corpora, {"a": 0.5, "b": 0.2, "c": 0.15, "d": 0.1, "e": 0.05})
     alone = mixed.batches(12, 16, seed=7)
     for world_size in (2, 3, 4):
@@ -71,7 +71,7 @@ def test_the_same_rows_on_any_number_of_ranks(corpora: dict[str, lowtide.Corpus]
             assert (np.concatenate([rank[step][0] for rank in ranks]) == alone[step][0]).all()
 
 
-def test_weights_may_change_at_stated_steps(corpora: dict[str, lowtide.Corpus]) -> None:
+def test_weights_change_at_scheduled_steps(corpora: dict[str, lowtide.Corpus]) -> None:
     two = {name: corpora[name] for name in "ab"}
     mixed = lowtide.mix(two, {0: {"a": 1, "b": 0}, 10: {"a": 1, "b": 3}, 25: {"a": 0, "b": 1}})
     batches = mixed.batches(8, 16)
@@ -91,7 +91,7 @@ def test_weights_may_change_at_stated_steps(corpora: dict[str, lowtide.Corpus]) 
     assert (whole[1] == numbers[70:300]).all()
 
 
-def test_two_copies_of_one_corpus_come_in_different_orders(corpora: dict[str, lowtide.Corpus]) -> None:
+def test_two_copies_of_corpus_are_shuffled_differently(corpora: dict[str, lowtide.Corpus]) -> None:
     batches = lowtide.mix({"one": corpora["a"], "two": corpora["a"]}, {"one": 1, "two": 1}).batches(64, 16)
     x = batches[0][0][:, 0]
     source: Any = batches._samples
@@ -99,7 +99,7 @@ def test_two_copies_of_one_corpus_come_in_different_orders(corpora: dict[str, lo
     assert set(x[which == 0].tolist()) != set(x[which == 1].tolist())
 
 
-def test_a_state_says_which_corpus_differs(corpora: dict[str, lowtide.Corpus]) -> None:
+def test_state_of_other_corpora_raises_with_name_of_corpus(corpora: dict[str, lowtide.Corpus]) -> None:
     two = {name: corpora[name] for name in "ab"}
     state = lowtide.mix(two, {"a": 1, "b": 1}).batches(8, 16).state_dict()
     other = lowtide.mix({"a": corpora["a"], "b": corpora["c"]}, {"a": 1, "b": 1}).batches(8, 16)
@@ -124,7 +124,7 @@ def own(folder: Path, tokenizer: dict[str, Any]) -> lowtide.Corpus:
     return lowtide.corpus(folder)
 
 
-def test_corpora_with_different_tokenizers_are_refused(tmp_path: Path) -> None:
+def test_corpora_with_different_tokenizers_raise(tmp_path: Path) -> None:
     chars, octets = own(tmp_path / "a", {"tokenizer": "char"}), own(tmp_path / "b", {"tokenizer": "byte"})
     with pytest.raises(
         ArgumentError, match=r"different tokenizers \('a': char, sha256 .*; 'b': byte, sha256"
@@ -135,7 +135,7 @@ def test_corpora_with_different_tokenizers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"a": "path"}, ["a"]])
-def test_mixture_of_something_else_says_what_it_takes(wrong: Any) -> None:
+def test_mixture_of_invalid_type_raises(wrong: Any) -> None:
     with pytest.raises(ArgumentError, match="takes a dict of corpora by name"):
         lowtide.mix(wrong, {"a": 1})
 
@@ -150,6 +150,6 @@ def test_mixture_of_something_else_says_what_it_takes(wrong: Any) -> None:
         pytest.param({5: {"a": 1, "b": 1}}, "must start at step 0", id="late"),
     ],
 )
-def test_weights_that_make_no_sense(corpora: dict[str, lowtide.Corpus], weights: Any, message: str) -> None:
+def test_invalid_weights_raise(corpora: dict[str, lowtide.Corpus], weights: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         lowtide.mix({name: corpora[name] for name in "ab"}, weights)

@@ -16,7 +16,9 @@ from lowtide.errors import ArgumentError
 
 
 @given(lengths=st.lists(st.integers(0, 40), max_size=60), capacity=st.integers(1, 25))
-def test_rows_are_full_and_every_token_is_used_once_or_counted(lengths: list[int], capacity: int) -> None:
+def test_rows_are_full_and_tokens_are_used_once_or_counted_as_dropped(
+    lengths: list[int], capacity: int
+) -> None:
     ends = np.cumsum([0, *lengths])
     rows, dropped = pack(np.stack((ends[:-1], ends[1:]), axis=1), capacity)
     used = [token for row in rows for start, length in row for token in range(start, start + length)]
@@ -29,7 +31,7 @@ def test_rows_are_full_and_every_token_is_used_once_or_counted(lengths: list[int
     ("low", "high", "capacity", "kept_whole", "lost"),
     [pytest.param(5, 200, 1025, 0.9, 0.01, id="short"), pytest.param(10, 91, 101, 0.55, 0.03, id="long")],
 )
-def test_most_documents_stay_whole_and_few_tokens_go(
+def test_most_documents_stay_whole_and_few_tokens_are_dropped(
     low: int, high: int, capacity: int, kept_whole: float, lost: float
 ) -> None:
     lengths = np.random.default_rng(0).integers(low, high, 1024)
@@ -41,7 +43,7 @@ def test_most_documents_stay_whole_and_few_tokens_go(
     assert dropped < lost * lengths.sum()
 
 
-def test_every_piece_starts_where_its_document_does() -> None:
+def test_every_piece_starts_at_document_start() -> None:
     lengths = np.random.default_rng(0).integers(1, 101, 1000)
     ends = np.cumsum([0, *lengths])
     rows, _ = pack(np.stack((ends[:-1], ends[1:]), axis=1), 101)
@@ -57,7 +59,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lowtide.Corpus:
     return lowtide.corpus(tmp_path / "t.bin", dtype="<u2", eos=0)
 
 
-def test_packed_batches(corpus: lowtide.Corpus) -> None:
+def test_packed_epoch_uses_each_token_at_most_once(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(1, 63, order="packed", seed=4, prefetch=0)
     rows = batches.epoch_samples
     assert rows * 64 + batches.dropped_tokens == len(corpus)
@@ -70,7 +72,7 @@ def test_packed_batches(corpus: lowtide.Corpus) -> None:
     assert (batches[3][0] != batches[3 + rows][0]).any()
 
 
-def test_documents_of_packed_rows(corpus: lowtide.Corpus) -> None:
+def test_ids_of_packed_rows_separate_documents(corpus: lowtide.Corpus) -> None:
     x, y, ids = corpus.batches(8, 63, order="packed", seed=4).with_documents()[2]
     assert (x[:, 1:] == y[:, :-1]).all()
     for row, row_ids in zip(x, ids, strict=True):
@@ -79,7 +81,7 @@ def test_documents_of_packed_rows(corpus: lowtide.Corpus) -> None:
             assert len(tokens) == 1
 
 
-def test_when_a_token_is_seen(corpus: lowtide.Corpus) -> None:
+def test_when_lists_steps_of_packed_token(corpus: lowtide.Corpus) -> None:
     batches = corpus.batches(4, 63, order="packed", seed=4, prefetch=0)
     for token in (0, 777, 5000):
         mark = int(corpus[token]) or int(corpus[token - 1])
@@ -87,7 +89,7 @@ def test_when_a_token_is_seen(corpus: lowtide.Corpus) -> None:
             assert mark in batches.read(step)
 
 
-def test_documents_shorter_than_a_row_raise(tmp_path: Path) -> None:
+def test_documents_shorter_than_one_row_raise(tmp_path: Path) -> None:
     np.array([1, 0, 2, 0], "<u2").tofile(tmp_path / "t.bin")
     with pytest.raises(ArgumentError, match="do not fill one row of 65 tokens"):
         lowtide.corpus(tmp_path / "t.bin", dtype="<u2", eos=0).batches(1, 64, order="packed")

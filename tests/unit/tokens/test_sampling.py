@@ -38,7 +38,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lowtide.Corpus:
     return numbered(tmp_path, 1000, shards=3)
 
 
-def test_registered_order_works_everywhere(corpus: lowtide.Corpus) -> None:
+def test_registered_order_works(corpus: lowtide.Corpus) -> None:
     backwards = corpus.batches(2, 10, order="backwards")
     assert [next(backwards)[0][:, 0].tolist() for _ in range(2)] == [[990, 980], [970, 960]]
     assert backwards.epoch_samples == 100
@@ -50,13 +50,13 @@ def test_registered_order_works_everywhere(corpus: lowtide.Corpus) -> None:
     assert sorted(mixed[0][0][:, 0].tolist()) == [980, 980, 990, 990]
 
 
-def test_unknown_order_lists_the_known_ones(corpus: lowtide.Corpus) -> None:
+def test_unknown_order_raises_with_list_of_orders(corpus: lowtide.Corpus) -> None:
     known = "shuffle, random, blocks, sequential, documents, packed or backwards"
     with pytest.raises(ArgumentError, match=f"order must be {known}, got 'sorted'"):
         corpus.batches(2, 10, order="sorted")
 
 
-def test_names_of_orders_are_unique() -> None:
+def test_order_names_are_unique() -> None:
     names = [kind.name for kind in batches.ORDERS]
     assert len(set(names)) == len(names)
 
@@ -70,7 +70,7 @@ def test_copies_have_their_own_caches(corpus: lowtide.Corpus, order: str) -> Non
 
 
 @pytest.mark.parametrize("order", [kind.name for kind in batches.ORDERS])
-def test_same_places_of_another_corpus(tmp_path: Path, order: Any) -> None:
+def test_order_over_another_corpus_reads_same_positions(tmp_path: Path, order: Any) -> None:
     """In files of other sizes, and after the places in the first ones were computed."""
     tokens = np.arange(1, 1001, dtype=np.uint16)
     tokens[::7] = 0
@@ -93,7 +93,7 @@ def test_same_places_of_another_corpus(tmp_path: Path, order: Any) -> None:
 
 @pytest.mark.parametrize("order", ["shuffle", "random", "sequential"])
 @pytest.mark.parametrize("windows", [100, sampling._PLANNED + 700])
-def test_places_planned_together_are_those_of_each_sample(tmp_path: Path, windows: int, order: Any) -> None:
+def test_positions_planned_together_match_single_samples(tmp_path: Path, windows: int, order: Any) -> None:
     """Across the borders of what is planned at once, and of epochs."""
     batches = numbered(tmp_path, 2 * windows, shards=2).batches(48, 2, order=order, seed=3)
     for number in (sampling._FEW_PLANNED, sampling._PLANNED, 2 * sampling._PLANNED, windows):

@@ -41,7 +41,7 @@ ANY_LENGTHS = by_step(st.sampled_from(LENGTHS))
 
 @examples(2)
 @given(sizes=SIZES, lengths=ANY_LENGTHS, tokens=st.sampled_from([97, 240, 1009]), seed=st.integers(0, 9))
-def test_every_token_comes_once_per_epoch(
+def test_every_token_occurs_once_per_epoch(
     corpora: dict[int, lowtide.Corpus], sizes: Any, lengths: Any, tokens: int, seed: int
 ) -> None:
     """Windows are walked in order; an epoch ends when its blocks do, and what it lacks is stated."""
@@ -95,7 +95,7 @@ def test_windows_of_every_epoch_do_not_overlap(
     order=st.sampled_from(["shuffle", "sequential", "random"]),
     data=st.data(),
 )
-def test_ranks_restarts_and_prefetching_change_nothing(
+def test_ranks_restarts_and_prefetch_do_not_change_batches(
     corpora: dict[int, lowtide.Corpus], sizes: Any, lengths: Any, ranks: int, order: str, data: st.DataObject
 ) -> None:
     corpus = corpora[240]
@@ -136,7 +136,7 @@ def test_ranks_restarts_and_prefetching_change_nothing(
     token=st.integers(0, 239),
     seed=st.integers(0, 99),
 )
-def test_when_lists_exactly_the_steps_that_see_a_token(
+def test_when_lists_exactly_the_steps_with_token(
     corpora: dict[int, lowtide.Corpus], sizes: Any, lengths: Any, order: str, token: int, seed: int
 ) -> None:
     batches = corpora[240].batches(sizes, lengths, order=order, seed=seed, prefetch=0)
@@ -149,7 +149,7 @@ def test_when_lists_exactly_the_steps_that_see_a_token(
             assert token in batches.read(step)
 
 
-def test_batch_size_changes_at_its_step(tmp_path: Path) -> None:
+def test_batch_size_changes_at_scheduled_step(tmp_path: Path) -> None:
     batches = numbered(tmp_path, 1000).batches({0: 2, 3: 5}, 4, order="sequential")
     shapes = [next(batches)[0].shape for _ in range(5)]
     assert shapes == [(2, 4)] * 3 + [(5, 4)] * 2
@@ -157,7 +157,7 @@ def test_batch_size_changes_at_its_step(tmp_path: Path) -> None:
     assert (batches.batch_size, batches.length, batches.epoch_steps) == (5, 4, 3 + (249 - 6) // 5)
 
 
-def test_windows_of_a_length_come_from_the_whole_corpus(tmp_path: Path) -> None:
+def test_windows_of_each_length_cover_whole_corpus(tmp_path: Path) -> None:
     """A short length at first does not mean the first part of the corpus."""
     batches = numbered(tmp_path, 100_000).batches(4, {0: 16, 200: 64}, seed=3)
     starts = np.concatenate([batches[step][0][:, 0] for step in range(200)])
@@ -167,7 +167,7 @@ def test_windows_of_a_length_come_from_the_whole_corpus(tmp_path: Path) -> None:
     assert neighbours.mean() < 0.05
 
 
-def test_documents_come_once_whatever_the_length(tmp_path: Path) -> None:
+def test_documents_occur_once_for_any_length(tmp_path: Path) -> None:
     (np.arange(1000) % 10).astype("<u2").tofile(tmp_path / "train.bin")
     corpus = lowtide.corpus(tmp_path, eos=9)
     batches = corpus.batches({0: 3, 5: 5}, {0: 4, 10: 8}, order="documents")
@@ -193,7 +193,7 @@ def test_documents_come_once_whatever_the_length(tmp_path: Path) -> None:
         (4, {0: 8, 9: 600}, {}, "too few for one block of 600"),
     ],
 )
-def test_schedules_that_cannot_be_are_refused(
+def test_invalid_schedule_raises(
     tmp_path: Path, sizes: Any, lengths: Any, options: dict[str, Any], problem: str
 ) -> None:
     (np.arange(500) % 10).astype("<u2").tofile(tmp_path / "train.bin")
@@ -201,7 +201,7 @@ def test_schedules_that_cannot_be_are_refused(
         lowtide.corpus(tmp_path, eos=9).batches(sizes, lengths, **options)
 
 
-def test_state_fits_where_the_past_is_the_same(tmp_path: Path) -> None:
+def test_state_loads_only_if_past_schedule_is_same(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 1000)
     state = {**corpus.batches(4, 8).state_dict(), "step": 10}
     for sizes in ({0: 4, 10: 8}, {0: 4, 11: 2}, {0: 4, 500: 8}):
@@ -220,7 +220,7 @@ def test_state_fits_where_the_past_is_the_same(tmp_path: Path) -> None:
         corpus.batches(4, 8).load_state_dict(lengths)
 
 
-def test_single_windows_have_no_numbers_where_the_length_changes(tmp_path: Path) -> None:
+def test_single_windows_raise_if_length_changes(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 1000)
     with pytest.raises(ArgumentError, match="pass one length"):
         corpus.batches(4, {0: 8, 10: 16}).read_samples(np.array([0]))
@@ -231,7 +231,7 @@ def test_single_windows_have_no_numbers_where_the_length_changes(tmp_path: Path)
 
 @examples(1)
 @given(sizes=SIZES, lengths=ANY_LENGTHS, change=st.integers(1, 30), seed=st.integers(0, 9))
-def test_mixtures_keep_their_shares_and_every_token_once(
+def test_mixture_keeps_shares_and_token_counts_under_schedule(
     corpora: dict[int, lowtide.Corpus], sizes: Any, lengths: Any, change: int, seed: int
 ) -> None:
     parts = {"a": corpora[240], "b": corpora[1009]}

@@ -40,7 +40,7 @@ def write(folder: Path, sizes: list[int], record: int, gap: int) -> tuple[Segmen
     gap=st.integers(0, 5),
     data=st.data(),
 )
-def test_spans_are_those_of_one_long_ring(
+def test_spans_match_one_long_ring(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], record: int, gap: int, data: st.DataObject
 ) -> None:
     tokens, expected = write(tmp_path_factory.mktemp("segments"), sizes, record, gap)
@@ -60,7 +60,7 @@ def test_spans_are_those_of_one_long_ring(
     tokens.close()
 
 
-def test_no_spans_are_done_at_once(tmp_path: Path) -> None:
+def test_empty_request_is_done_immediately(tmp_path: Path) -> None:
     tokens, _ = write(tmp_path, [5], 1, 0)
     empty = np.empty(0, np.int64)
     assert tokens.submit(empty, empty, empty, np.empty(0, DTYPE)).done

@@ -32,7 +32,7 @@ MAKERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_transformers_encodes_and_decodes_alike(kind: str, tmp_path: Path) -> None:
+def test_transformers_tokenizer_matches_original(kind: str, tmp_path: Path) -> None:
     import transformers
 
     ours = MAKERS[kind]()
@@ -48,14 +48,14 @@ def test_transformers_encodes_and_decodes_alike(kind: str, tmp_path: Path) -> No
     assert theirs.model_max_length == 64
 
 
-def test_a_tokenizer_that_would_differ_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_that_decodes_differently_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that adds a prefix to every text in ``tokenizers``, and not in ours, for example."""
     ours = tokenizers.make("byte")
     monkeypatch.setattr(ours, "decode", lambda ids: "other")
     assert portable.files_of(ours, 64) is None
 
 
-def test_end_of_text_of_a_given_tokenizer_keeps_its_name() -> None:
+def test_eos_token_name_is_kept() -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     level = pre_tokenizers.ByteLevel(add_prefix_space=False)

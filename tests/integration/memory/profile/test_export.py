@@ -29,7 +29,7 @@ def test_unknown_figures_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "ä {x} 1\\n"])
-def test_any_name_survives_as_a_label(name: str) -> None:
+def test_target_name_is_escaped_in_label(name: str) -> None:
     (family,) = text_string_to_metric_families(export.openmetrics(name, {"heap": 7}))
     assert family.samples[0].labels == {"target": name}
 
@@ -46,7 +46,7 @@ def test_any_name_survives_as_a_label(name: str) -> None:
         ("./9464", "./9464"),
     ],
 )
-def test_port_address_or_file(text: str, where: object) -> None:
+def test_destination_parses_port_address_or_file(text: str, where: object) -> None:
     assert export.destination(text) == where
 
 

@@ -63,7 +63,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_page_is_small_and_fetches_nothing(page: Path) -> None:
+def test_page_is_small_without_external_references(page: Path) -> None:
     text = page.read_text()
     assert page.stat().st_size < 200_000
     assert not re.search(r"""(src|href)=["'](?!data:)""", text.split("<script>")[0])
@@ -72,7 +72,7 @@ def test_the_page_is_small_and_fetches_nothing(page: Path) -> None:
     assert "unsafe-eval" not in text
 
 
-def test_names_are_text_and_never_markup(page: Path) -> None:
+def test_names_are_escaped_in_html(page: Path) -> None:
     text = page.read_text()
     assert "<img src=x" not in text
     assert "<b>nothing</b>" not in text
@@ -80,7 +80,7 @@ def test_names_are_text_and_never_markup(page: Path) -> None:
     assert "{{data}}.bin" in text, "a name is not a place in the template"
 
 
-def test_the_verdict_stands_on_top_in_words(page: Path) -> None:
+def test_verdict_is_page_heading(page: Path) -> None:
     text = page.read_text()
     assert '<h1 id="verdict">grows: ' in text
     assert "Pages of a mapped file stay resident once touched" in text
@@ -103,7 +103,7 @@ def test_what_ended_the_command_and_its_budget_stand_on_top() -> None:
     assert "ended with status 3" in report.render(document.of(recording(status=3)))
 
 
-def test_table_says_when_it_was_looked_at_a_file() -> None:
+def test_table_shows_when_file_was_measured() -> None:
     """The last look at files may be long before the end of the curve."""
     trace = recording()
     trace.details[:] = trace.details[:2]
@@ -116,12 +116,12 @@ def test_table_says_when_it_was_looked_at_a_file() -> None:
     assert "<em>240.0 MiB</em>" in report.render(figures)
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_page_raises(tmp_path: Path) -> None:
     with pytest.raises(WriteError):
         report.save(str(tmp_path / "no" / "x.html"), document.of(recording()))
 
 
-def test_a_long_recording_is_drawn_with_as_many_points_as_a_screen_has() -> None:
+def test_long_recording_is_thinned_keeping_peak() -> None:
     trace = recording()
     point = trace.points[-1]
     for index in range(4000):
@@ -141,7 +141,7 @@ def _colors(browser: Browser) -> list[str]:
     return data
 
 
-def test_the_page_in_a_browser(page: Path) -> None:
+def test_page_renders_in_browser_without_errors(page: Path) -> None:
     address = page.as_uri()
     with Browser() as browser:
         for theme, heap, mapped in (("light", HEAP, MAPPED), ("dark", HEAP_DARK, MAPPED_DARK)):
@@ -170,7 +170,7 @@ def test_the_page_in_a_browser(page: Path) -> None:
             assert browser.requests == [address]
 
 
-def test_the_pointer_shows_the_figures(page: Path) -> None:
+def test_pointer_shows_tooltip(page: Path) -> None:
     with Browser() as browser:
         browser.open(page.as_uri())
         browser.wait("document.getElementById('chart').dataset.axis === 'time'")
@@ -183,7 +183,7 @@ def test_the_pointer_shows_the_figures(page: Path) -> None:
         assert browser.errors == []
 
 
-def test_the_theme_follows_a_change_of_mind(page: Path) -> None:
+def test_theme_switch_recolours_chart(page: Path) -> None:
     with Browser() as browser:
         browser.open(page.as_uri(), "light")
         browser.wait("document.getElementById('chart').dataset.ready === '1'")
@@ -192,7 +192,7 @@ def test_the_theme_follows_a_change_of_mind(page: Path) -> None:
         assert HEAP_DARK in _colors(browser)
 
 
-def test_inside_a_limit_the_container_is_drawn_and_not_the_page_cache(tmp_path: Path) -> None:
+def test_container_curves_replace_page_cache_under_limit(tmp_path: Path) -> None:
     trace = recording()
     trace.limit = 2**31
     for index in range(100):
@@ -212,7 +212,7 @@ def test_inside_a_limit_the_container_is_drawn_and_not_the_page_cache(tmp_path: 
         assert browser.errors == []
 
 
-def test_unclear_verdict_has_its_own_words_and_edge(tmp_path: Path) -> None:
+def test_unclear_verdict_has_distinct_text_and_style(tmp_path: Path) -> None:
     text = report.render(document.of(Recording(["true"], 1, 0.0, 0.01)))
     assert 'class="card verdict unclear"' in text
     assert "The curve does not decide it." in text
@@ -224,7 +224,7 @@ EVENTS = [
 ]
 
 
-def test_events_are_in_words_and_on_both_curves(tmp_path: Path) -> None:
+def test_events_are_listed_and_drawn_on_both_axes(tmp_path: Path) -> None:
     path = tmp_path / "events.html"
     report.save(str(path), document.of(recording(events=EVENTS, limit=400 * MIB, status=-9)))
     assert "<i>x</i>" not in path.read_text()
@@ -247,7 +247,7 @@ def test_events_are_in_words_and_on_both_curves(tmp_path: Path) -> None:
         assert browser.errors == []
 
 
-def test_labels_of_lines_close_to_each_other_do_not_overlap(tmp_path: Path) -> None:
+def test_labels_of_adjacent_lines_do_not_overlap(tmp_path: Path) -> None:
     path = tmp_path / "lines.html"
     report.save(str(path), document.of(recording(limit=260 * MIB)))
     with Browser() as browser:
@@ -296,7 +296,7 @@ def test_time_has_a_unit_that_reads_well(scale: float, unit: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("width", [360, 1600])
-def test_the_page_fits_phones_and_wide_screens(page: Path, width: int) -> None:
+def test_page_fits_narrow_and_wide_screens(page: Path, width: int) -> None:
     with Browser(width, 900) as browser:
         browser.open(page.as_uri())
         browser.wait("document.getElementById('chart').dataset.axis === 'time'")
@@ -318,7 +318,7 @@ def one_point() -> Recording:
         ("killed", recording(status=-9)),
     ],
 )
-def test_odd_recordings_have_a_page_too(name: str, trace: Recording, tmp_path: Path) -> None:
+def test_unusual_recordings_render_without_errors(name: str, trace: Recording, tmp_path: Path) -> None:
     path = tmp_path / "odd.html"
     report.save(str(path), document.of(trace))
     with Browser() as browser:
@@ -328,7 +328,7 @@ def test_odd_recordings_have_a_page_too(name: str, trace: Recording, tmp_path: P
         assert browser.requests == [path.as_uri()]
 
 
-def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
+def test_non_increasing_times_give_finite_chart_data() -> None:
     data = document.of(recording())
     for index, sample in enumerate(data["samples"]):
         sample["time"] = (0.0, 5e-324, -3.0)[index % 3]
@@ -339,7 +339,7 @@ def test_a_page_is_made_from_times_that_stand_still_or_run_backwards() -> None:
     assert "NaN" not in report._script_json(data)
 
 
-def test_a_page_is_made_where_figures_are_null() -> None:
+def test_null_figures_render_like_missing_ones() -> None:
     data = document.of(recording())
     names = (
         "started",
@@ -363,7 +363,7 @@ def test_a_page_is_made_where_figures_are_null() -> None:
         {"mappings": [{"path": "x", "resident": "<b>"}]}, {"status": "0"}, {"seconds": {}}, {"verdict": 3},
     ],
 )  # fmt: skip
-def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_document_raises(change: dict[str, Any], tmp_path: Path) -> None:
     data = document.of(recording())
     (tmp_path / "good.json").write_text(json.dumps(data))
     assert report.render(document.load(str(tmp_path / "good.json")))
@@ -372,7 +372,7 @@ def test_document_that_is_not_one_is_refused(change: dict[str, Any], tmp_path: P
         document.load(str(tmp_path / "bad.json"))
 
 
-def test_control_characters_in_names_are_written_out() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     trace = recording(command=["python", "a\x1b[31m\u202e\udcff\n.py"])
     grown = {**trace.details[-1].mapped, "/data/b\x9b\u2028.bin": 2**30}
     trace.details[-1] = trace.details[-1]._replace(mapped=grown)

@@ -69,7 +69,7 @@ def test_every_token_comes_once_per_epoch(tmp_path: Path) -> None:
     assert sorted(tokens.tolist()) == list(range(2700))
 
 
-def test_splits_of_a_dataset_dict(tmp_path: Path) -> None:
+def test_dataset_dict_splits_are_selected(tmp_path: Path) -> None:
     rows = {"train": [[1, 2], [3]], "validation": [[4, 5, 6]]}
     splits = {name: datasets.Dataset.from_dict({"input_ids": value}) for name, value in rows.items()}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
@@ -82,7 +82,7 @@ def test_splits_of_a_dataset_dict(tmp_path: Path) -> None:
         lowtide.corpus(tmp_path / "saved" / "train", split="val")
 
 
-def test_files_without_an_index(tmp_path: Path) -> None:
+def test_arrow_files_without_index_are_read(tmp_path: Path) -> None:
     """As in the library's cache, and as an IPC file of pyarrow."""
     for name, split in (("a-train-00000", "train"), ("a-train-00001", "train"), ("a-validation-0", "val")):
         (tmp_path / f"{name}.arrow").write_bytes(stream({"input_ids": [[1, 2], [3]]}))
@@ -121,7 +121,7 @@ TYPES: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_columns_of_any_type_before_the_tokens(tmp_path: Path, kind: Any) -> None:
+def test_columns_before_tokens_may_have_any_type(tmp_path: Path, kind: Any) -> None:
     other = pa.nulls(5, kind)
     rows = [[1], [], [2, 3, 4], [5], [6, 7]]
     (tmp_path / "x.arrow").write_bytes(stream({"other": other, "input_ids": rows}))
@@ -130,7 +130,7 @@ def test_columns_of_any_type_before_the_tokens(tmp_path: Path, kind: Any) -> Non
     assert [corpus.document(i).tolist() for i in range(5)] == rows
 
 
-def test_lists_whose_offsets_do_not_start_at_zero(tmp_path: Path) -> None:
+def test_list_offsets_may_start_above_zero(tmp_path: Path) -> None:
     """pyarrow moves them to zero, and other writers do not."""
     data = bytearray(stream({"input_ids": [[10, 11, 12], [13, 14]]}))
     at = data.find(np.array([0, 3, 5], "<i4").tobytes())
@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LowtideError], tuple[str, ...]]] =
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_a_column_of_tokens_is_refused(tmp_path: Path, name: str) -> None:
+def test_column_without_tokens_raises(tmp_path: Path, name: str) -> None:
     columns, kind, parts = REFUSED[name]
     (tmp_path / "x.arrow").write_bytes(stream(columns))
     with refused(kind, tmp_path / "x.arrow", *parts):
@@ -174,7 +174,7 @@ def test_compressed_and_truncated_files_are_refused(tmp_path: Path) -> None:
         find(path)
 
 
-def test_index_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_state_json_with_path_outside_folder_raises(tmp_path: Path) -> None:
     folder = saved(tmp_path / "saved", [[1, 2, 3]])
     state = json.loads((folder / "state.json").read_text())
     for name in ("../x.arrow", "/etc/passwd", 7):
@@ -186,7 +186,7 @@ def test_index_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         find(folder)
 
 
-def test_files_of_another_dtype_are_refused(tmp_path: Path) -> None:
+def test_dtype_mismatch_raises(tmp_path: Path) -> None:
     for name, kind in (("a", pa.int32()), ("b", pa.int64())):
         (tmp_path / f"{name}.arrow").write_bytes(stream({"input_ids": pa.array([[1]], pa.list_(kind))}))
     with refused(ArgumentError, tmp_path / "b.arrow", "another dtype", "int64", "int32"):
@@ -203,6 +203,8 @@ ORIGINALS = [
 
 @examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=900))
-def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_damaged_files_raise_only_lowtide_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-arrow", {"x.arrow": data})
     assert_honest_corpus(folder / "x.arrow")

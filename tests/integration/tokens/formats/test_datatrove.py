@@ -49,7 +49,7 @@ file.close()
 """
 
 
-def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_files_of_datatrove_writer_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = written_by("datatrove", WRITER, tmp_path_factory.mktemp("datatrove"))
     layout = find(folder / "a")
     assert (layout.format, str(layout.dtype), layout.metadata) == (
@@ -68,13 +68,13 @@ def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -
     assert read_tokens(find(folder / "d", dtype="uint32")).tolist() == [7]
 
 
-def test_every_way_to_name_it(tmp_path: Path) -> None:
+def test_corpus_opens_by_folder_file_list_and_glob(tmp_path: Path) -> None:
     put(tmp_path, {**build(), "x.ds.loss": b""})
     for path in (tmp_path, tmp_path / "x.ds", [tmp_path / "x.ds"], tmp_path / "*.ds"):
         assert document_bounds(find(path)) == [[0, 3], [3, 5]]
 
 
-def test_without_an_index_nothing_is_known_of_documents(tmp_path: Path) -> None:
+def test_missing_index_leaves_documents_unknown(tmp_path: Path) -> None:
     files = build()
     del files["x.ds.index"]
     assert find(put(tmp_path, files)).documents is None
@@ -83,7 +83,7 @@ def test_without_an_index_nothing_is_known_of_documents(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
+def test_files_of_different_tokenizer_or_dtype_raise(tmp_path: Path) -> None:
     put(tmp_path, {**build("a.ds"), **build("b.ds", metadata="llama|2\n5\n")})
     with refused(ArgumentError, tmp_path / "b.ds.metadata", "'llama'", "'gpt2'"):
         find(tmp_path)
@@ -112,7 +112,7 @@ LIES: dict[str, tuple[Files, type[LowtideError], tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_files_that_contradict_each_other_are_refused(tmp_path: Path, name: str) -> None:
+def test_contradictory_files_raise(tmp_path: Path, name: str) -> None:
     files, kind, says = LIES[name]
     put(tmp_path, files)
     with refused(kind, tmp_path, *says):
@@ -121,7 +121,7 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path, name: str)
 
 @examples(6, deadline=2000)
 @given(data=st.data(), name=st.sampled_from(sorted(build())))
-def test_damaged_files_give_no_other_exception(
+def test_damaged_files_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
 ) -> None:
     files = build()

@@ -99,7 +99,7 @@ ITEMS = [list(range(i * 100, i * 100 + 10 + i)) for i in range(7)]
 EVEN = [list(range(i * 100, i * 100 + 10)) for i in range(7)]
 
 
-def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_files_of_litdata_optimize_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = written_by("litdata", WRITER, tmp_path_factory.mktemp("litdata"))
     ends = np.cumsum([len(item) for item in ITEMS]).tolist()
     for name, dtype in [("i32", "int32"), ("u16", "uint16"), ("numpy_u16", "uint16")]:
@@ -142,7 +142,7 @@ def test_what_the_real_writer_writes(tmp_path_factory: pytest.TempPathFactory) -
     ],
 )
 @pytest.mark.parametrize("sized", [False, True])
-def test_tokens_of_every_integer_type(tmp_path: Path, code: str, dtype: str, sized: bool) -> None:
+def test_every_integer_dtype_is_read(tmp_path: Path, code: str, dtype: str, sized: bool) -> None:
     tokens = find(put(tmp_path, build([[[1, 2], [3]], [[4]]], dtype, code, sized)))
     assert tokens.dtype == np.dtype(dtype)
     assert read_tokens(tokens).tolist() == [1, 2, 3, 4]
@@ -150,7 +150,7 @@ def test_tokens_of_every_integer_type(tmp_path: Path, code: str, dtype: str, siz
     assert document_bounds(pickle.loads(pickle.dumps(tokens))) == [[0, 2], [2, 3], [3, 4]]
 
 
-def test_samples_of_one_size_are_one_segment_a_chunk(tmp_path: Path) -> None:
+def test_equal_size_samples_are_one_segment_per_chunk(tmp_path: Path) -> None:
     tokens = find(put(tmp_path, build([[[1, 2], [3, 4]], [[5], [6], [7]]], sized=True)))
     assert [(s.offset, s.count, s.record, s.stride) for s in tokens.segments] == [
         (20, 4, 2, 8),
@@ -159,7 +159,7 @@ def test_samples_of_one_size_are_one_segment_a_chunk(tmp_path: Path) -> None:
     assert read_tokens(tokens).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_samples_of_many_sizes_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_sample_sizes_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, build([[[1, 2], [3]], [[4], [5, 6]]], sized=True))
     monkeypatch.setattr(records, "MAX_SEGMENTS", 4)
     assert len(find(tmp_path).segments) == 4
@@ -168,7 +168,7 @@ def test_samples_of_many_sizes_have_a_limit(tmp_path: Path, monkeypatch: pytest.
         find(tmp_path)
 
 
-def test_a_large_corpus_is_looked_at_in_places_and_whole_on_demand(
+def test_large_corpus_is_sampled_and_verified_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "EXACT", 100)
@@ -226,14 +226,14 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_an_index_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_index_raises(tmp_path: Path, name: str) -> None:
     files, kind, says = LIES[name]
     put(tmp_path, files)
     with refused(kind, tmp_path, *says):
         find(tmp_path)
 
 
-def test_offsets_that_lie_are_refused_when_documents_are_read(tmp_path: Path) -> None:
+def test_invalid_offsets_raise_when_documents_are_read(tmp_path: Path) -> None:
     for middle, says in [(19, "multiples of 2 bytes"), (40, "found 3 after 12"), (2, "found -7")]:
         tokens = find(put(tmp_path, bytes_of(2, 16, middle, 22, rest=bytes(6))))
         assert tokens.documents is not None
@@ -241,7 +241,7 @@ def test_offsets_that_lie_are_refused_when_documents_are_read(tmp_path: Path) ->
             tokens.documents.bounds(0, 2)
 
 
-def test_a_dtype_that_contradicts(tmp_path: Path) -> None:
+def test_contradicting_dtype_raises(tmp_path: Path) -> None:
     put(tmp_path, FLAT)
     assert find(tmp_path, dtype="uint16").count == 3
     with refused(ArgumentError, tmp_path / "index.json", "uint16", "got dtype='int32'"):
@@ -250,7 +250,7 @@ def test_a_dtype_that_contradicts(tmp_path: Path) -> None:
 
 @examples(6, deadline=2000)
 @given(data=st.data(), original=st.sampled_from([FLAT, SIZED]), name=st.sampled_from(sorted(FLAT)))
-def test_damaged_files_give_no_other_exception(
+def test_damaged_files_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, original: Files, name: str
 ) -> None:
     files = {**original, name: data.draw(damaged([original[name]], head=300 if name == "index.json" else 30))}
@@ -267,7 +267,7 @@ VALUES: st.SearchStrategy[Any] = (
     key=st.sampled_from(["chunk_bytes", "chunk_size", "dim", "filename", "data_format", "compression"]),
     value=VALUES | st.sampled_from([".", "..", "a/../b", "chunk-0-0.bin/", "\ud800"]),
 )
-def test_any_value_in_an_index_gives_no_other_exception(
+def test_arbitrary_index_values_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-litdata"

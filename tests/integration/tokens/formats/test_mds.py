@@ -161,13 +161,13 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_bytes_here_are_those_of_the_real_writer(name: str) -> None:
+def test_built_shards_match_mds_writer_bytes(name: str) -> None:
     limit = 100 if name == "fixed" else 1 << 26
     assert hashlib.sha256(shard(*CASES[name], limit)).hexdigest().startswith(REAL[name])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_kind_of_column(tmp_path: Path, name: str) -> None:
+def test_every_column_encoding_is_read(tmp_path: Path, name: str) -> None:
     columns, samples = CASES[name]
     tokens = find(put(tmp_path, build(columns, samples)), dtype="uint16" if name == "bytes" else None)
     values = [np.frombuffer(s["tokens"], "<u2") if name == "bytes" else s["tokens"] for s in samples]
@@ -197,12 +197,12 @@ with MDSWriter(out=sys.argv[1] + "/x", columns={"tokens": "ndarray:uint16"}, siz
     importlib.util.find_spec("transformers") is None or importlib.util.find_spec("streaming") is None,
     reason="mosaicml-streaming does not install beside a current NumPy",
 )
-def test_what_the_real_writer_writes(tmp_path: Path) -> None:
+def test_files_of_mds_writer_are_read(tmp_path: Path) -> None:
     folder = written_by("streaming", WRITER, tmp_path)
     assert read_tokens(find(folder / "x")).tolist() == list(range(160))
 
 
-def test_several_shards_and_empty_ones(tmp_path: Path) -> None:
+def test_empty_shards_are_skipped(tmp_path: Path) -> None:
     columns = {"tokens": "ndarray:uint16"}
     put(
         tmp_path, build(columns, [], [{"tokens": ids(2)}, {"tokens": ids(2, 2)}], [], [{"tokens": ids(5, 4)}])
@@ -216,13 +216,13 @@ def test_several_shards_and_empty_ones(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_values_one_behind_the_other_are_one_run(tmp_path: Path) -> None:
+def test_adjacent_values_are_joined_into_one_run(tmp_path: Path) -> None:
     put(tmp_path, build({"tokens": "ndarray:uint16:4"}, [{"tokens": ids(4, 4 * i)} for i in range(3)]))
     [segment] = find(tmp_path).segments
     assert (segment.count, segment.record, segment.stride) == (12, 0, 0)
 
 
-def test_which_column_holds_tokens(tmp_path: Path) -> None:
+def test_token_column_is_detected(tmp_path: Path) -> None:
     two = {"a": "ndarray:uint16", "b": "ndarray:uint16"}
     put(tmp_path, build(two, [{"a": ids(2), "b": ids(2)}]))
     with refused(UnsupportedError, "a (ndarray:uint16), b (ndarray:uint16)", "tokens or input_ids"):
@@ -235,7 +235,7 @@ def test_which_column_holds_tokens(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_bytes_need_a_dtype(tmp_path: Path) -> None:
+def test_bytes_column_without_dtype_raises(tmp_path: Path) -> None:
     put(tmp_path, build(*CASES["bytes"]))
     with refused(ArgumentError, tmp_path / "index.json", "'tokens' (bytes)", "dtype='int64'"):
         find(tmp_path)
@@ -243,7 +243,7 @@ def test_bytes_need_a_dtype(tmp_path: Path) -> None:
         records.Gatherer(1, 3)._tokens(records.SampleFile("x", 0, 0, 0, Identity(0, 0, 0, 0)), 16)
 
 
-def test_arrays_of_two_axes(tmp_path: Path) -> None:
+def test_two_dimensional_samples_raise(tmp_path: Path) -> None:
     put(tmp_path, build({"tokens": "ndarray:uint16"}, [{"tokens": ids(8).reshape(2, 4)}]))
     with refused(UnsupportedError, tmp_path / "shard.00000.mds", "2 axes"):
         find(tmp_path)
@@ -252,7 +252,7 @@ def test_arrays_of_two_axes(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_compressed_shards_are_read_where_they_lie_decompressed_too(tmp_path: Path) -> None:
+def test_compressed_shard_without_decompressed_copy_raises(tmp_path: Path) -> None:
     files = changed(build(*CASES["even"]), compression="zstd", zip_data={"basename": "shard.00000.mds.zstd"})
     assert find(put(tmp_path, files)).count == 40
     del files["shard.00000.mds"]
@@ -316,14 +316,14 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_an_index_or_a_shard_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_index_or_shard_raises(tmp_path: Path, name: str) -> None:
     files, kind, says = LIES[name]
     put(tmp_path, files)
     with refused(kind, tmp_path, *says):
         find(tmp_path)
 
 
-def test_shards_of_other_columns(tmp_path: Path) -> None:
+def test_shards_with_different_columns_raise(tmp_path: Path) -> None:
     files = build({"tokens": "ndarray:uint16"}, [{"tokens": ids(2)}], [{"tokens": ids(2)}])
     with refused(
         FormatError, tmp_path / "index.json", "shards[1] is invalid", "expected the columns of shards[0]"
@@ -337,7 +337,7 @@ def test_shards_of_other_columns(tmp_path: Path) -> None:
     case=st.sampled_from(sorted(CASES)),
     which=st.sampled_from(["index.json", "shard.00000.mds"]),
 )
-def test_damaged_files_give_no_other_exception(
+def test_damaged_files_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str, which: str
 ) -> None:
     files = build(*CASES[case])
@@ -358,14 +358,14 @@ VALUES: st.SearchStrategy[Any] = (
     ),
     value=VALUES | st.lists(VALUES, max_size=2),
 )
-def test_any_value_in_an_index_gives_no_other_exception(
+def test_arbitrary_index_values_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-mds"
     assert_honest_corpus(put(folder, changed(EVEN, **{key: value})))
 
 
-def test_an_encoding_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
+def test_error_for_huge_encoding_is_short(tmp_path: Path) -> None:
     files = build({"tokens": "ndarray:uint16:8"}, [{"tokens": ids(8)}])
     put(tmp_path, changed(files, column_encodings=["ndarray:" + "x" * 10**6]))
     with pytest.raises(FormatError) as caught:

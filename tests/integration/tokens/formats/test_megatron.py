@@ -77,7 +77,7 @@ never.finalize(f"{folder}/never.idx")
 """
 
 
-def test_what_the_real_builder_writes(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_files_of_megatron_builder_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = written_by("megatron", WRITER, tmp_path_factory.mktemp("megatron"))
     expected = {"u16": "uint16", "i32": "int32", "u8": "uint8", "i64": "int64"}
     for name, dtype in expected.items():
@@ -100,7 +100,7 @@ def folder(tmp_path: Path) -> Path:
     return put(tmp_path / "my", {"x.bin": data(6), "x.idx": index([3, 0, 2, 1], [0, 2, 4])})
 
 
-def test_every_way_to_name_it(folder: Path) -> None:
+def test_corpus_opens_by_folder_prefix_file_and_glob(folder: Path) -> None:
     for path in (
         folder,
         folder / "x",
@@ -116,14 +116,14 @@ def test_every_way_to_name_it(folder: Path) -> None:
     assert (segment.path, segment.offset, segment.file_size) == (str(folder / "x.bin"), 0, 12)
 
 
-def test_it_survives_a_pickle(folder: Path) -> None:
+def test_layout_survives_pickle(folder: Path) -> None:
     layout = find(folder)
     assert layout.documents is not None
     assert layout.documents.at(4) == 1
     assert document_bounds(pickle.loads(pickle.dumps(layout))) == [[0, 3], [3, 6]]
 
 
-def test_two_in_a_folder_are_not_guessed_between(folder: Path) -> None:
+def test_two_data_sets_in_folder_raise(folder: Path) -> None:
     put_more = {"y.bin": data(2), "y.idx": index([2], [0, 1])}
     for name, content in put_more.items():
         (folder / name).write_bytes(content)
@@ -136,7 +136,7 @@ def test_two_in_a_folder_are_not_guessed_between(folder: Path) -> None:
         find([folder / "x.bin", folder / "y.bin"])
 
 
-def test_one_of_the_two_files_is_missing(folder: Path) -> None:
+def test_missing_bin_file_raises(folder: Path) -> None:
     (folder / "x.bin").unlink()
     with refused(NotFoundError, folder / "x.bin"):
         find(folder / "x.idx")
@@ -178,7 +178,7 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_an_index_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_index_raises(tmp_path: Path, name: str) -> None:
     files, kind, says = LIES[name]
     put(tmp_path, files)
     with refused(kind, tmp_path, *says):
@@ -188,9 +188,7 @@ def test_an_index_that_lies_is_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("documents", "says"), [([0, 3, 1, 3], "found 3 after 6"), ([0, 9, 3], "from 0 to 3")]
 )
-def test_documents_that_lie_are_refused_when_they_are_read(
-    tmp_path: Path, documents: list[int], says: str
-) -> None:
+def test_invalid_documents_raise_when_read(tmp_path: Path, documents: list[int], says: str) -> None:
     put(tmp_path, {"x.bin": data(6), "x.idx": index([3, 1, 2], documents)})
     layout = find(tmp_path).documents
     assert layout is not None
@@ -198,7 +196,7 @@ def test_documents_that_lie_are_refused_when_they_are_read(
         layout.bounds(0, layout.count)
 
 
-def test_a_large_index_is_looked_at_in_places_and_whole_on_demand(
+def test_large_index_is_sampled_and_verified_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(megatron, "EXACT", 1000)
@@ -218,7 +216,7 @@ def test_a_large_index_is_looked_at_in_places_and_whole_on_demand(
         find(tmp_path)
 
 
-def test_documents_of_many_sequences_are_searched(tmp_path: Path) -> None:
+def test_documents_are_located_among_many_sequences(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 4, 30_000)
     cuts = np.unique(np.concatenate(([0, 30_000], rng.integers(0, 30_000, 9_000))))
@@ -237,7 +235,7 @@ ORIGINALS = [index([3, 1, 2], [0, 2, 3]), index([6], [0, 1], modes=b"\0")]
 
 @examples(6, deadline=2000)
 @given(idx=damaged(ORIGINALS, head=90))
-def test_damaged_indexes_give_no_other_exception(
+def test_damaged_indexes_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, idx: bytes
 ) -> None:
     folder: Any = put(tmp_path_factory.getbasetemp() / "fuzz-megatron", {"x.bin": data(6), "x.idx": idx})

@@ -11,7 +11,7 @@ from lowtide.errors import ReadError
 from tests.support.formats import refused
 
 
-def test_a_file_that_something_else_is_writing(tmp_path: Path) -> None:
+def test_file_open_for_writing_elsewhere_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     script = (
         "import h5py, sys\n"

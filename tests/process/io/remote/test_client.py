@@ -42,11 +42,11 @@ def test_forked_child_reads(array: lowtide.Array) -> None:
     assert in_child(lambda: right(array))
 
 
-def test_child_of_a_child_reads(array: lowtide.Array) -> None:
+def test_grandchild_reads(array: lowtide.Array) -> None:
     assert in_child(lambda: right(array) and in_child(lambda: right(array)) and right(array))
 
 
-def test_errors_cross_from_the_helper(array: lowtide.Array) -> None:
+def test_helper_errors_reach_child(array: lowtide.Array) -> None:
     def refused() -> bool:
         signal.alarm(30)
         try:
@@ -82,7 +82,7 @@ def test_helper_ends_with_its_process(array: lowtide.Array) -> None:
     pytest.fail("the helper still runs")
 
 
-def test_forked_before_anything_was_read_needs_no_helper(object_server: ObjectServer) -> None:
+def test_fork_before_first_read_needs_no_helper(object_server: ObjectServer) -> None:
     code = """
         import os, sys, lowtide
         from lowtide._io.remote import client
@@ -107,7 +107,7 @@ def test_spawned_child_reads(array: lowtide.Array) -> None:
     assert len(pickle.dumps(array)) < 1000
 
 
-def test_process_ends_while_requests_are_under_way(object_server: ObjectServer) -> None:
+def test_process_exits_cleanly_with_pending_requests(object_server: ObjectServer) -> None:
     code = """
         import sys, lowtide
         array = lowtide.open(sys.argv[1])

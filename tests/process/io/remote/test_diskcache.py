@@ -59,7 +59,7 @@ def content(cache: DiskCache, start: int, stop: int, use: Use = Use()) -> tuple[
     return bytes(out), missing
 
 
-def test_what_was_written_comes_back(tmp_path: Path) -> None:
+def test_written_ranges_are_read_back(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path), 16 * BLOCK)
     start, stop = 300_000, 3_500_000
     borders = [start, BLOCK, 2 * BLOCK, 3 * BLOCK, stop]
@@ -74,7 +74,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["written", "used again"])
-def test_nothing_is_renamed_while_somebody_counts(
+def test_pieces_are_not_renamed_during_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Who counts would find neither name, and keep more than it may."""
@@ -104,7 +104,7 @@ def test_nothing_is_renamed_while_somebody_counts(
     assert os.listdir(tmp_path / KEY / "0") == ["0-100000-9" if how == "used again" else "0-100000-5"]
 
 
-def test_the_count_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+def test_used_size_can_be_read_during_write(tmp_path: Path) -> None:
     """Without the lock: a short read asks whether there is room."""
     cache = DiskCache(str(tmp_path), 16 * BLOCK)
     stop = threading.Event()
@@ -123,7 +123,7 @@ def test_the_count_can_be_read_while_it_is_written(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_pieces_are_out_of_the_page_cache(tmp_path: Path) -> None:
+def test_pieces_are_dropped_from_page_cache(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path), 16 * BLOCK)
     cache.write(KEY, 0, memoryview(DATA)[:BLOCK], Use())
     content(cache, 0, BLOCK)
@@ -144,7 +144,7 @@ def test_damaged_piece_is_not_used(damage: str, tmp_path: Path) -> None:
     assert not piece.exists()
 
 
-def test_disk_stays_below_the_limit_and_what_is_used_last_goes_first(
+def test_cache_stays_below_limit_and_evicts_farthest_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lowtide._io.remote.diskcache._SKIPS", 3)
@@ -193,7 +193,7 @@ WRITER = """
 """
 
 
-def test_two_processes_and_a_killed_one_share_it(tmp_path: Path) -> None:
+def test_cache_is_shared_by_processes_and_survives_kill(tmp_path: Path) -> None:
     """Counted while they write: never above the limit; what the killed one left behind is removed."""
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
     writers = [subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE) for seed in range(3)]
@@ -220,7 +220,7 @@ def test_two_processes_and_a_killed_one_share_it(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/*/.writing-*"))
 
 
-def test_later_epochs_come_from_the_disk(
+def test_later_epochs_are_read_from_cache(
     object_server: ObjectServer, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room for all nothing is fetched twice; with room for half, half of it is not fetched again."""
@@ -252,7 +252,7 @@ def test_later_epochs_come_from_the_disk(
     assert fetched["half"] < 2.3
 
 
-def test_short_reads_are_kept_with_what_is_around_them(
+def test_short_reads_are_cached_with_surrounding_data(
     object_server: ObjectServer, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     """Windows and rows of a KiB: nothing is fetched twice with room for all, and nothing too much without."""
@@ -289,14 +289,14 @@ def test_short_reads_are_kept_with_what_is_around_them(
     assert proxy.sent < 2**17
 
 
-def test_short_reads_do_not_make_a_piece_forgotten(tmp_path: Path) -> None:
+def test_short_reads_do_not_change_next_use_of_piece(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path), 8 * BLOCK)
     cache.write(KEY, 0, memoryview(DATA[:BLOCK]), Use(1, 7))
     assert content(cache, 10, 20) == (DATA[10:20], [])
     assert [path.name for path in tmp_path.glob("*/*/*")] == [f"0-{BLOCK:x}-7"]
 
 
-def test_arguments(object_server: ObjectServer, tmp_path: Path) -> None:
+def test_invalid_cache_arguments_raise(object_server: ObjectServer, tmp_path: Path) -> None:
     options: Any = {"storage_options": object_server.options, "cache_dir": tmp_path}
     with refused(ArgumentError, "cache_dir needs cache"):
         lowtide.open(f"s3://{BUCKET}/x.npy", **options)

@@ -72,7 +72,7 @@ def test_every_array_format_is_read_in_place(kind: str, object_server: ObjectSer
 
 
 @pytest.mark.usefixtures("environment")
-def test_raw_objects_lists_globs_and_prefixes(object_server: ObjectServer, tmp_path: Path) -> None:
+def test_lists_globs_prefixes_and_raw_objects_are_read(object_server: ObjectServer, tmp_path: Path) -> None:
     rows = np.arange(60, dtype="<f4").reshape(12, 5)
     for i in range(3):
         np.save(tmp_path / f"part-{i}.npy", rows[4 * i : 4 * i + 4])
@@ -131,7 +131,7 @@ INDEXES: st.SearchStrategy[Any] = st.one_of(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(index=INDEXES)
 @pytest.mark.usefixtures("environment")
-def test_any_index_gives_what_numpy_gives(index: Any, matrix: tuple[str, np.ndarray]) -> None:
+def test_indexing_matches_numpy(index: Any, matrix: tuple[str, np.ndarray]) -> None:
     address, rows = matrix
     array = lowtide.open(address)
     np.testing.assert_array_equal(array[index], rows[index])
@@ -139,7 +139,9 @@ def test_any_index_gives_what_numpy_gives(index: Any, matrix: tuple[str, np.ndar
 
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "blocks"])
-def test_passes_give_every_row_once(order: Any, matrix: tuple[str, np.ndarray], tmp_path: Path) -> None:
+def test_chunks_match_files_and_give_every_row_once(
+    order: Any, matrix: tuple[str, np.ndarray], tmp_path: Path
+) -> None:
     address, rows = matrix
     np.save(tmp_path / "x.npy", rows)
     file, remote = lowtide.open(tmp_path / "x.npy"), lowtide.open(address)
@@ -151,7 +153,7 @@ def test_passes_give_every_row_once(order: Any, matrix: tuple[str, np.ndarray], 
 
 
 @pytest.mark.usefixtures("environment", "matrix")
-def test_errors_say_what_is_missing(object_server: ObjectServer) -> None:
+def test_errors_report_what_is_missing(object_server: ObjectServer) -> None:
     import obstore
 
     obstore.put(object_server.store(), "empty.npy", b"")
@@ -175,7 +177,7 @@ def test_errors_say_what_is_missing(object_server: ObjectServer) -> None:
         lowtide.corpus(f"s3://{BUCKET}/nothing-*.bin")
 
 
-def test_options_take_the_place_of_the_environment(
+def test_storage_options_override_environment(
     object_server: ObjectServer, matrix: tuple[str, np.ndarray]
 ) -> None:
     address, rows = matrix
@@ -218,7 +220,9 @@ def test_profiles_are_read_by_boto3(
         lowtide.open(address, storage_options=options | {"profile": "other"})
 
 
-def test_web_server_with_ranges(web_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_server_with_range_requests_is_read(
+    web_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     address, folder = web_server
     rows = np.arange(4000, dtype="<f8").reshape(1000, 4)
     np.save(folder / "x y.npy", rows)
@@ -232,7 +236,7 @@ def test_web_server_with_ranges(web_server: tuple[str, Path], monkeypatch: pytes
         lowtide.corpus(f"{address}/*.bin", dtype="uint16")
 
 
-def test_presigned_address_allows_nothing_but_get(web_server: tuple[str, Path]) -> None:
+def test_presigned_address_is_read_with_get_only(web_server: tuple[str, Path]) -> None:
     address, folder = web_server
     rows = np.arange(600, dtype="<u2")
     np.save(folder / "signed.npy", rows)

@@ -78,7 +78,7 @@ def write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_rows_and_batches_are_those_of_files(place: Place, tmp_path: Path) -> None:
+def test_rows_and_batches_match_files(place: Place, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     TOKENS.tofile(tmp_path / "train.bin")
     for name in ("rows.npy", "train.bin"):
@@ -103,7 +103,7 @@ def test_rows_and_batches_are_those_of_files(place: Place, tmp_path: Path) -> No
             np.testing.assert_array_equal(y, expected_y)
 
 
-def test_replaced_object_is_an_error(place: Place) -> None:
+def test_replaced_object_raises(place: Place) -> None:
     place.put("replaced.npy", npy(ROWS))
     rows = lowtide.open(f"{place.prefix}/replaced.npy", storage_options=place.options)
     place.put("replaced.npy", npy(ROWS + 1))
@@ -111,7 +111,7 @@ def test_replaced_object_is_an_error(place: Place) -> None:
         rows[50_000:50_010]
 
 
-def test_missing_and_denied_objects_are_errors(place: Place) -> None:
+def test_missing_and_denied_objects_raise(place: Place) -> None:
     with refused(NotFoundError, f"{place.prefix}/none.npy", "no such object"):
         lowtide.open(f"{place.prefix}/none.npy", storage_options=place.options)
     place.put("denied.npy", npy(ROWS))
@@ -133,13 +133,15 @@ def test_azure_is_written_and_listed(servers_folder: Path, tmp_path: Path) -> No
     np.testing.assert_array_equal(corpus[:], lowtide.corpus(tmp_path / "corpus")[:])
 
 
-def test_certificate_that_nobody_trusts_is_an_error(servers_folder: Path) -> None:
+def test_untrusted_certificate_raises(servers_folder: Path) -> None:
     address = f"https://localhost:{servers.shared('https', servers_folder)}/x.npy"
     with refused(ReadError, address, "certificate is not trusted (UnknownIssuer)", "root_certificate"):
         lowtide.open(address, storage_options={"retry_timeout": "1s"})
 
 
-def test_certificate_of_the_environment(servers_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_from_environment_is_trusted(
+    servers_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = servers.shared("https", servers_folder)
     data = servers_folder / "https-data"
     write(data / "environment.npy", npy(ROWS))

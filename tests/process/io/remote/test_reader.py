@@ -38,12 +38,12 @@ def lengths(proxy: FaultProxy) -> list[int]:
     return sorted(int(stop) + 1 - int(start) for start, stop in bounds)
 
 
-def test_neighbours_are_one_request(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_adjacent_rows_are_one_request(array: lowtide.Array, proxy: FaultProxy) -> None:
     np.testing.assert_array_equal(array[[9, 7, 8, 2000, 30]], ROWS[[9, 7, 8, 2000, 30]])
     assert lengths(proxy) == [1024, 24 * 1024]
 
 
-def test_long_runs_are_cut(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_long_runs_are_split_into_requests(array: lowtide.Array, proxy: FaultProxy) -> None:
     np.testing.assert_array_equal(array[:], ROWS)
     assert max(lengths(proxy)) <= 2**20
     assert sum(lengths(proxy)) == ROWS.nbytes
@@ -61,7 +61,7 @@ def test_bytes_in_flight_are_bounded(array: lowtide.Array, monkeypatch: pytest.M
     assert (budget.used, budget.most) == (0, 2 * 2**20)
 
 
-def test_nothing_is_written_after_a_read_was_dropped(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_dropped_read_does_not_write_to_buffer(array: lowtide.Array, proxy: FaultProxy) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold(exchange: Exchange) -> None:
@@ -96,7 +96,7 @@ def test_reads_of_several_chunks_overlap(array: lowtide.Array, proxy: FaultProxy
     chunks.close()
 
 
-def test_blocks_read_the_next_window_meanwhile(
+def test_block_order_prefetches_next_window(
     object_server: ObjectServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who reads more of a window finds the next one in memory; who asks for one batch fetches one window."""
@@ -122,7 +122,7 @@ def test_blocks_read_the_next_window_meanwhile(
     assert samples._next is not None
 
 
-def test_fork_while_the_next_window_is_read(array: lowtide.Array) -> None:
+def test_fork_during_window_prefetch_continues(array: lowtide.Array) -> None:
     from tests.support.process import in_child
 
     chunks = array.chunks(128, shuffle="blocks", prefetch=0, reuse=True)
@@ -140,7 +140,7 @@ def test_fork_while_the_next_window_is_read(array: lowtide.Array) -> None:
     assert np.array_equal(first, next(array.chunks(128, shuffle="blocks")))
 
 
-def test_run_that_is_one_piece_of_the_buffer_has_a_shift() -> None:
+def test_run_contiguous_in_buffer_has_shift() -> None:
     whole = Extents(np.array([100]), np.array([7]), np.array([2**20 + 2]))  # cut, and joined again
     [run] = runs_of(whole)
     assert (len(run.extents), run.shift) == (2, -93)

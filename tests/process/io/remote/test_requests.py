@@ -44,24 +44,24 @@ def array(options: dict[str, Any], proxy: FaultProxy) -> Iterator[lowtide.Array]
         yield opened
 
 
-def test_503_is_repeated(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_503_is_retried(array: lowtide.Array, proxy: FaultProxy) -> None:
     proxy.faults.append(refuse(503, "SlowDown", times=2))
     np.testing.assert_array_equal(array[:], ROWS)
     assert len(proxy.exchanges) >= 4
 
 
-def test_503_that_outlasts_the_retries(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_persistent_503_raises(array: lowtide.Array, proxy: FaultProxy) -> None:
     proxy.faults.append(refuse(503, "SlowDown"))
     with refused(ReadError, ADDRESS, "bytes 128 to 4224", "503", "SlowDown", "retry_timeout"):
         array[0]
 
 
-def test_connection_cut_within_a_range_is_repeated(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_connection_lost_within_range_is_retried(array: lowtide.Array, proxy: FaultProxy) -> None:
     proxy.faults.append(on_reads(lambda exchange: _cut(exchange, 1000), times=2))
     np.testing.assert_array_equal(array[3], ROWS[3])
 
 
-def test_connection_that_is_always_cut(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_connection_that_is_always_lost_raises(array: lowtide.Array, proxy: FaultProxy) -> None:
     proxy.faults.append(on_reads(lambda exchange: _cut(exchange, 0)))
     with refused(ReadError, ADDRESS, "bytes 128 to 4224"):
         array[0]
@@ -72,7 +72,7 @@ def _cut(exchange: Exchange, at: int) -> None:
 
 
 @pytest.mark.parametrize("length", [100, 10_000])
-def test_wrong_length(array: lowtide.Array, proxy: FaultProxy, length: int) -> None:
+def test_wrong_content_length_raises(array: lowtide.Array, proxy: FaultProxy, length: int) -> None:
     def change(exchange: Exchange) -> None:
         exchange.length = length
 
@@ -81,7 +81,7 @@ def test_wrong_length(array: lowtide.Array, proxy: FaultProxy, length: int) -> N
         array[0]
 
 
-def test_body_that_is_too_short_for_its_range(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_short_body_raises(array: lowtide.Array, proxy: FaultProxy) -> None:
     def change(exchange: Exchange) -> None:
         exchange.body = exchange.body[:-1]
 
@@ -90,7 +90,7 @@ def test_body_that_is_too_short_for_its_range(array: lowtide.Array, proxy: Fault
         array[0]
 
 
-def test_another_range_than_was_asked_for(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_wrong_content_range_raises(array: lowtide.Array, proxy: FaultProxy) -> None:
     def change(exchange: Exchange) -> None:
         exchange.headers = [
             (
@@ -105,7 +105,9 @@ def test_another_range_than_was_asked_for(array: lowtide.Array, proxy: FaultProx
         array[0]
 
 
-def test_server_that_ignores_ranges(array: lowtide.Array, proxy: FaultProxy, options: dict[str, Any]) -> None:
+def test_server_without_range_requests_raises(
+    array: lowtide.Array, proxy: FaultProxy, options: dict[str, Any]
+) -> None:
     def change(exchange: Exchange) -> None:
         exchange.status, exchange.body = 200, npy(ROWS)
         exchange.headers = [pair for pair in exchange.headers if pair[0].lower() != "content-range"]
@@ -117,7 +119,7 @@ def test_server_that_ignores_ranges(array: lowtide.Array, proxy: FaultProxy, opt
         lowtide.open(ADDRESS, storage_options=options)
 
 
-def test_slow_body_has_a_deadline(array: lowtide.Array, proxy: FaultProxy) -> None:
+def test_slow_body_times_out(array: lowtide.Array, proxy: FaultProxy) -> None:
     def change(exchange: Exchange) -> None:
         exchange.pause = 1.0
 
@@ -138,7 +140,7 @@ def test_slow_body_has_a_deadline(array: lowtide.Array, proxy: FaultProxy) -> No
         (416, "InvalidRange", ReadError, "wrong answer"),  # the object has these bytes
     ],
 )
-def test_statuses(
+def test_http_status_maps_to_error(
     array: lowtide.Array, proxy: FaultProxy, status: int, code: str, kind: type[LowtideError], words: str
 ) -> None:
     proxy.faults.append(refuse(status, code))
@@ -146,7 +148,9 @@ def test_statuses(
         array[0]
 
 
-def test_object_that_was_replaced_or_shortened(array: lowtide.Array, object_server: ObjectServer) -> None:
+def test_replaced_shortened_or_deleted_object_raises(
+    array: lowtide.Array, object_server: ObjectServer
+) -> None:
     import obstore
 
     client = object_server.store()
@@ -161,7 +165,7 @@ def test_object_that_was_replaced_or_shortened(array: lowtide.Array, object_serv
         array[5]
 
 
-def test_server_that_ignores_conditions(
+def test_changed_etag_raises_if_server_ignores_if_match(
     options: dict[str, Any], proxy: FaultProxy, object_server: ObjectServer
 ) -> None:
     """Every answer is compared with what was opened, should a server not know If-Match."""
@@ -179,7 +183,7 @@ def test_server_that_ignores_conditions(
     obstore.put(object_server.store(), "faults.npy", npy(ROWS))
 
 
-def test_nobody_listens(object_server: ObjectServer) -> None:
+def test_refused_connection_raises(object_server: ObjectServer) -> None:
     options = object_server.options | {
         "endpoint": "http://127.0.0.1:9",
         "timeout": "1s",

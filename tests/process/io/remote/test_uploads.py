@@ -52,7 +52,7 @@ def unfinished(server: ObjectServer) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["large.npy", "large.bin", "small.npy", "small.bin"])
-def test_rows_come_back(name: str, object_server: ObjectServer) -> None:
+def test_uploaded_rows_are_read_back(name: str, object_server: ObjectServer) -> None:
     rows = ROWS if "large" in name else ROWS[:100]
     options = object_server.options
     with lowtide.create(address(name), "<i4", 64, storage_options=options) as out:
@@ -65,7 +65,7 @@ def test_rows_come_back(name: str, object_server: ObjectServer) -> None:
     assert not any("partial" in each for each in names(object_server))
 
 
-def test_failure_leaves_nothing(object_server: ObjectServer) -> None:
+def test_failed_upload_leaves_nothing(object_server: ObjectServer) -> None:
     options = object_server.options
     with pytest.raises(KeyError):
         with lowtide.create(address("failed.npy"), "<i4", 64, storage_options=options) as out:
@@ -80,7 +80,7 @@ def test_failure_leaves_nothing(object_server: ObjectServer) -> None:
     assert unfinished(object_server) == []
 
 
-def test_append_that_is_refused_adds_nothing(object_server: ObjectServer) -> None:
+def test_invalid_append_adds_nothing(object_server: ObjectServer) -> None:
     with lowtide.create(address("refused.npy"), "u1", storage_options=object_server.options) as out:
         out.append([1, 2])
         with pytest.raises(lowtide.errors.ArgumentError):
@@ -93,7 +93,7 @@ def test_append_that_is_refused_adds_nothing(object_server: ObjectServer) -> Non
     ]
 
 
-def test_process_that_is_killed_publishes_nothing(object_server: ObjectServer) -> None:
+def test_killed_process_publishes_nothing(object_server: ObjectServer) -> None:
     code = """
         import sys, time, numpy as np, lowtide
         out = lowtide.create(sys.argv[1], "<i4", 64)
@@ -114,7 +114,7 @@ def test_process_that_is_killed_publishes_nothing(object_server: ObjectServer) -
     assert "killed.bin" not in names(object_server)
 
 
-def test_part_that_the_store_refuses(object_server: ObjectServer, proxy: FaultProxy) -> None:
+def test_refused_part_raises(object_server: ObjectServer, proxy: FaultProxy) -> None:
     def refuse(exchange: Exchange) -> None:
         if not exchange.status and exchange.method == "PUT" and "partNumber" in exchange.path:
             exchange.status, exchange.body = 403, b"<Error><Code>AccessDenied</Code></Error>"
@@ -128,7 +128,7 @@ def test_part_that_the_store_refuses(object_server: ObjectServer, proxy: FaultPr
     assert "denied.bin" not in names(object_server)
 
 
-def test_errors(object_server: ObjectServer) -> None:
+def test_invalid_uploads_raise(object_server: ObjectServer) -> None:
     options = object_server.options
     with refused(UnsupportedError, "cannot be changed in place"):
         lowtide.create(address("x.npy"), "<i4", shape=(3, 4))
@@ -143,7 +143,7 @@ def test_errors(object_server: ObjectServer) -> None:
         lowtide.open(address("x.npy"), storage_options=options)
 
 
-def test_forked_child_writes_its_own_and_not_its_parents(object_server: ObjectServer) -> None:
+def test_forked_child_cannot_append_to_parents_upload(object_server: ObjectServer) -> None:
     options = object_server.options
     with lowtide.create(address("parent.npy"), "<i4", 64, storage_options=options) as out:
         out.append(ROWS)
@@ -161,9 +161,7 @@ def test_forked_child_writes_its_own_and_not_its_parents(object_server: ObjectSe
         assert lowtide.open(address(name), storage_options=options).shape == ROWS.shape
 
 
-def test_object_that_would_have_too_many_parts(
-    object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_parts_raise(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowtide._io.remote.uploads._MOST_PARTS", 1)
     with using(object_server.options):
         upload = Upload(address("parts.bin"))
@@ -172,7 +170,9 @@ def test_object_that_would_have_too_many_parts(
     upload.abort()
 
 
-def test_shuffled_rows_go_up_once(object_server: ObjectServer, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_shuffled_rows_are_uploaded_once(
+    object_server: ObjectServer, proxy: FaultProxy, tmp_path: Path
+) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     lowtide.shuffle(tmp_path / "rows.npy", tmp_path / "mixed.npy", seed=3)
     with using(object_server.options | {"endpoint": proxy.endpoint}):
@@ -184,7 +184,7 @@ def test_shuffled_rows_go_up_once(object_server: ObjectServer, proxy: FaultProxy
 
 
 @pytest.mark.parametrize("count", [50_000, 70_000])
-def test_other_number_of_rows_than_the_header_has(count: int, object_server: ObjectServer) -> None:
+def test_row_count_other_than_header_raises(count: int, object_server: ObjectServer) -> None:
     with using(object_server.options):
         target = Uploaded(address("counted.npy"), True, ROWS.dtype, (64,), rows=count)
         target.write(ROWS.reshape(-1).view(np.uint8).data)

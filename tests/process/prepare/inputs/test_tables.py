@@ -21,7 +21,7 @@ def dies(*arguments: Any, **named: Any) -> Any:
 
 @both
 @pytest.mark.parametrize("step", ["inputs._ranges", "run.encode"])
-def test_a_crash_of_the_library_is_an_error_with_a_single_worker_too(
+def test_library_crash_raises_with_single_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
 ) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array(["low tide"]))

@@ -18,7 +18,7 @@ def bpe() -> HuggingFaceTokenizer:
     return BpeTokenizer.create("bpe:280", Texts(SAMPLE))
 
 
-def test_training_is_the_same_everywhere(bpe: HuggingFaceTokenizer) -> None:
+def test_training_does_not_depend_on_parallelism(bpe: HuggingFaceTokenizer) -> None:
     program = (
         "from lowtide._prepare.tokenizers import Texts, make\n"
         "from tests.process.prepare.tokenizers.test_huggingface import SAMPLE\n"

@@ -32,9 +32,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_that_ends_the_process_that_loads_it_is_refused(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokenizer_that_crashes_probe_raises(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_PROGRAM", "import os; os.abort()")
     for refusing in (load, make):
         with refused(FormatError, file, "ended the process", "-6"):
@@ -42,14 +40,14 @@ def test_one_that_ends_the_process_that_loads_it_is_refused(
     assert load(file, trusted=True).vocab_size >= 257
 
 
-def test_one_that_never_ends_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_that_hangs_probe_raises(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SECONDS", 0.1)
     monkeypatch.setattr(probe, "_PROGRAM", "import time; time.sleep(60)")
     with refused(FormatError, file, "takes over 0.1 s"):
         load(file)
 
 
-def test_a_vocabulary_with_an_id_in_the_billions_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_with_huge_id_raises(tmp_path: Path) -> None:
     model = {"type": "WordLevel", "vocab": {"a": 0, "b": 2**31}, "unk_token": "a"}
     content: dict[str, object] = {"version": "1.0", "added_tokens": [], "model": model}
     for key in ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"):
@@ -65,7 +63,7 @@ def test_a_vocabulary_with_an_id_in_the_billions_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "content", ["[" * 100_000, '{"model": ' * 500 + "1" + "}" * 500, '{"model": 1, "model": 2}']
 )
-def test_json_that_no_library_should_see_is_refused(tmp_path: Path, content: str) -> None:
+def test_nested_or_duplicate_key_json_raises(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     for refusing in (load, make):
@@ -73,7 +71,7 @@ def test_json_that_no_library_should_see_is_refused(tmp_path: Path, content: str
             refusing(str(path))
 
 
-def test_a_panic_of_the_library_is_an_error() -> None:
+def test_library_panic_raises_format_error() -> None:
     class PanicException(BaseException):
         """As Rust's are: no Exception."""
 
@@ -91,13 +89,13 @@ def test_decoding_invalid_ids_raises(tokenizer: Tokenizer, ids: list[object]) ->
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda one: one.name)
-def test_half_a_surrogate_pair_in_a_text_is_refused(tokenizer: Tokenizer) -> None:
+def test_lone_surrogate_in_text_raises(tokenizer: Tokenizer) -> None:
     with refused(ArgumentError, "valid Unicode", "'\\ud800' at character 1"):
         tokenizer.encode_batch(["a\ud800"])
 
 
 @pytest.mark.parametrize("characters", ["ba", "aa", ""])
-def test_an_alphabet_that_is_not_sorted_is_refused(tmp_path: Path, characters: str) -> None:
+def test_unsorted_alphabet_raises(tmp_path: Path, characters: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(CharTokenizer("ab").to_json().replace('"ab"', json.dumps(characters)))
     with refused(FormatError, path, "sorted and without duplicates"):
@@ -105,7 +103,7 @@ def test_an_alphabet_that_is_not_sorted_is_refused(tmp_path: Path, characters: s
 
 
 @pytest.mark.parametrize("name", ["byte", "char"])
-def test_its_own_files_are_tokenizers_by_their_path(tmp_path: Path, name: str) -> None:
+def test_own_tokenizer_file_loads_by_path(tmp_path: Path, name: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(make(name, Texts(["low tide"])).to_json())
     assert make(str(path)).name == make(str(tmp_path)).name == name

@@ -39,7 +39,7 @@ def test_nothing_heavy_is_imported_for_text_and_bytes(tmp_path: Path) -> None:
         ("tiktoken", "make('gpt2')"),
     ],
 )
-def test_a_missing_library_is_named_with_its_command(tmp_path: Path, module: str, act: str) -> None:
+def test_missing_library_error_has_install_command(tmp_path: Path, module: str, act: str) -> None:
     (tmp_path / "x.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     program = (

@@ -28,7 +28,7 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_corpus_with_and_without(kind: str, tmp_path: Path) -> None:
+def test_manifest_gives_same_corpus(kind: str, tmp_path: Path) -> None:
     make, below, options = CORPORA[kind]
     folder = tmp_path / "files"
     folder.mkdir()
@@ -76,7 +76,7 @@ def test_bucket_opens_with_few_requests(
         corpus[450]
 
 
-def test_command_refuses_what_needs_none(tmp_path: Path) -> None:
+def test_manifest_for_corpus_with_index_raises(tmp_path: Path) -> None:
     CORPORA["lowtide"][0](tmp_path)
     with refused(ArgumentError, "has a corpus.json"):
         manifest.write({"train": lowtide.corpus(tmp_path / "corpus")})

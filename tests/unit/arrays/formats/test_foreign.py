@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_file_of_another_kind_is_named_with_the_next_step(tmp_path: Path, name: str) -> None:
+def test_unsupported_file_kind_error_has_remedy(tmp_path: Path, name: str) -> None:
     make, kind, numbers, tokens = KINDS[name]
     make(tmp_path / name)
     with refused(FormatError, tmp_path / name, kind, numbers):
@@ -98,7 +98,7 @@ def test_a_file_of_another_kind_is_named_with_the_next_step(tmp_path: Path, name
         lowtide.corpus(tmp_path / name, dtype="uint8")
 
 
-def test_a_checkpoint_of_torch_is_not_an_npz(tmp_path: Path) -> None:
+def test_torch_checkpoint_is_not_read_as_npz(tmp_path: Path) -> None:
     _torch(tmp_path / "model.pt")
     with refused(LowtideError, tmp_path / "model.pt", "torch.save", "safetensors.torch.save_file"):
         lowtide.open(tmp_path / "model.pt")
@@ -106,27 +106,27 @@ def test_a_checkpoint_of_torch_is_not_an_npz(tmp_path: Path) -> None:
         lowtide.corpus(tmp_path / "model.pt")
 
 
-def test_other_zips_raise(tmp_path: Path) -> None:
+def test_zip_without_arrays_raises(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", "low tide")
     with refused(LowtideError, tmp_path / "a.zip", "a zip of 1 files without an NPY array", "extract it"):
         lowtide.open(tmp_path / "a.zip")
 
 
-def test_a_folder_of_text_is_sent_to_prepare(tmp_path: Path) -> None:
+def test_folder_of_text_error_suggests_prepare(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("low tide")
     with refused(FormatError, f"`lowtide prepare {tmp_path} -o OUT`"):
         lowtide.corpus(tmp_path)
 
 
 @pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x1f\x8b", b"text", b"\x80\x04\x95" + bytes(8)], ids=repr)
-def test_a_file_that_is_called_a_file_of_tokens_may_hold_any(tmp_path: Path, head: bytes) -> None:
+def test_bin_file_with_foreign_magic_is_read_as_tokens(tmp_path: Path, head: bytes) -> None:
     path = write(tmp_path / "train.bin", head + bytes(10 - len(head) % 2))
     assert lowtide.corpus(path, dtype="uint8")[:2].tobytes() == head[:2]
 
 
 @pytest.mark.parametrize("format", ["npy", "npz", "safetensors", "h5"])
-def test_a_header_is_not_read_as_data(tmp_path: Path, format: str) -> None:
+def test_dtype_without_offset_for_file_with_header_raises(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"x.{format}"
     if format == "npy":
         np.save(path, np.arange(5))

@@ -44,7 +44,7 @@ CONTAINERS = pytest.mark.parametrize("format", ["npz", "safetensors", "hdf5"])
 
 
 @CONTAINERS
-def test_content_decides_and_not_the_suffix(tmp_path: Path, format: str) -> None:
+def test_format_is_detected_by_content_not_suffix(tmp_path: Path, format: str) -> None:
     path = tmp_path / "array.npz"
     save(path, format, {"x": np.arange(4)})
     path.rename(tmp_path / "array.npy")
@@ -52,7 +52,7 @@ def test_content_decides_and_not_the_suffix(tmp_path: Path, format: str) -> None
 
 
 @CONTAINERS
-def test_several_members_are_listed_when_none_is_named(tmp_path: Path, format: str) -> None:
+def test_missing_member_name_error_lists_members(tmp_path: Path, format: str) -> None:
     path = save(tmp_path / "a.npz", format, {f"m{i:03}": np.arange(3) for i in range(21)})
     names = [f"'m{i:03}'" for i in range(20)]
     with refused(
@@ -65,7 +65,7 @@ def test_several_members_are_listed_when_none_is_named(tmp_path: Path, format: s
 
 
 @CONTAINERS
-def test_a_name_that_is_not_there_brings_the_close_ones(tmp_path: Path, format: str) -> None:
+def test_unknown_member_name_suggests_close_matches(tmp_path: Path, format: str) -> None:
     path = save(tmp_path / "a.npz", format, {"weights": np.arange(3), "bias": np.arange(2)})
     with refused(MemberError, path, "no array 'weigths'", "did you mean 'weights'?", "2: ", "'bias'"):
         inspect(path, name="weigths")
@@ -75,7 +75,7 @@ def test_a_name_that_is_not_there_brings_the_close_ones(tmp_path: Path, format: 
         inspect(path, name=3)  # type: ignore[arg-type]
 
 
-def test_a_single_array_has_no_members(tmp_path: Path) -> None:
+def test_member_name_for_single_array_raises(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     with refused(MemberError, tmp_path / "a.npy", "single NPY array", "name='x'", "leave it out"):
         inspect(tmp_path / "a.npy", name="x")
@@ -83,7 +83,7 @@ def test_a_single_array_has_no_members(tmp_path: Path) -> None:
     assert (member.name, member.layout) == (None, inspect(tmp_path / "a.npy"))
 
 
-def test_an_unknown_file_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_unknown_format_error_lists_known_signatures(tmp_path: Path) -> None:
     path = write(tmp_path / "train.bin", b"\x01\x02\x03\x04\x05\x06\x07\x08\x09")
     says = (r"b'\x01\x02", r"b'\x93NUMPY'", r"b'PK\x03\x04'", r"b'\x89HDF", "safetensors")
     with refused(FormatError, path, *says, f"lowtide.open({str(path)!r}, dtype='uint16')"):
@@ -93,7 +93,7 @@ def test_an_unknown_file_says_what_was_looked_for(tmp_path: Path) -> None:
     assert "OLMo" not in str(caught.value)
 
 
-def test_a_raw_file_called_npy_gets_the_hint(tmp_path: Path) -> None:
+def test_raw_file_with_npy_suffix_error_suggests_dtype(tmp_path: Path) -> None:
     path = write(tmp_path / "part-0.npy", np.arange(100, dtype="<u2").tobytes())
     with refused(FormatError, path, "OLMo and Dolma", "dtype='uint16'"):
         inspect(path)
@@ -101,19 +101,19 @@ def test_a_raw_file_called_npy_gets_the_hint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh9"], ids=repr)
-def test_a_compressed_file_gets_the_hint(tmp_path: Path, magic: bytes) -> None:
+def test_compressed_file_error_suggests_decompressing(tmp_path: Path, magic: bytes) -> None:
     path = write(tmp_path / "a.npy.gz", magic + bytes(20))
     with refused(FormatError, path, "compressed", "decompress it"):
         inspect(path)
 
 
-def test_the_suffix_of_safetensors_is_enough_for_its_errors(tmp_path: Path) -> None:
+def test_safetensors_suffix_gives_safetensors_error(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", bytes(100))
     with refused(FormatError, path, "safetensors header"):
         inspect(path)
 
 
-def test_a_layout_pickles_small(tmp_path: Path) -> None:
+def test_pickled_layout_is_small(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", "npz", {"x": np.arange(4)})
     layout = inspect(path)
     assert pickle.loads(pickle.dumps(layout)) == layout
@@ -127,7 +127,7 @@ def test_a_layout_pickles_small(tmp_path: Path) -> None:
     ),
     rest=st.binary(max_size=100),
 )
-def test_any_bytes_give_no_other_exception(
+def test_random_bytes_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, magic: bytes, rest: bytes
 ) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.any", magic + rest))
@@ -142,7 +142,7 @@ ABSURD = {
 
 
 @pytest.mark.parametrize("start", ABSURD.values(), ids=ABSURD)
-def test_an_absurd_length_costs_no_memory_even_if_the_file_has_it(tmp_path: Path, start: bytes) -> None:
+def test_huge_header_length_allocates_no_memory(tmp_path: Path, start: bytes) -> None:
     path = write(tmp_path / "a.safetensors", start)
     with path.open("r+b") as file:
         file.truncate(2**33)  # sparse: the bytes are there, and cost nothing until they are read

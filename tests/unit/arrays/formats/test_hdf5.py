@@ -30,7 +30,7 @@ ALIGNED = np.dtype([("a", "i1"), ("b", "<f8")], align=True)
     ids=lambda dtype: str(dtype)[:12],
 )
 @pytest.mark.parametrize("userblock", [0, 512, 2048])
-def test_what_h5py_writes_is_read_in_place(tmp_path: Path, dtype: Any, userblock: int) -> None:
+def test_datasets_of_h5py_are_read_in_place(tmp_path: Path, dtype: Any, userblock: int) -> None:
     path = tmp_path / "a.h5"
     array = np.zeros((3, 4), dtype)
     array.reshape(-1)[1:] = np.ones(11).astype(dtype) if array.dtype.names is None else np.ones(11, dtype)
@@ -42,7 +42,7 @@ def test_what_h5py_writes_is_read_in_place(tmp_path: Path, dtype: Any, userblock
 
 
 @pytest.mark.parametrize("name", ["train/x", "/train/x", "train//x/", "./train/x"])
-def test_names_with_and_without_a_slash(tmp_path: Path, name: str) -> None:
+def test_dataset_names_ignore_redundant_slashes(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["train/x"] = np.arange(5)
@@ -50,7 +50,7 @@ def test_names_with_and_without_a_slash(tmp_path: Path, name: str) -> None:
     assert_same(inspect(path, name=name), np.arange(5))
 
 
-def test_scalars_empty_ones_arrays_of_arrays_and_enums(tmp_path: Path) -> None:
+def test_scalar_empty_subarray_and_enum_datasets_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     enum = h5py.enum_dtype({"a": 1, "b": 2}, "<i2")
     with h5py.File(path, "w", userblock_size=512) as file:
@@ -170,9 +170,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize("userblock", [0, 512])
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.id)
-def test_what_is_not_in_one_piece_is_refused_with_the_remedy(
-    tmp_path: Path, case: Refusal, userblock: int
-) -> None:
+def test_unsupported_dataset_error_has_remedy(tmp_path: Path, case: Refusal, userblock: int) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", userblock_size=userblock) as file:
         file["x"] = np.arange(5)
@@ -187,7 +185,7 @@ def test_what_is_not_in_one_piece_is_refused_with_the_remedy(
         assert case.says[0] in listed["d"].reason
 
 
-def test_a_link_into_a_pipe_is_not_opened(tmp_path: Path) -> None:
+def test_external_link_to_pipe_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     os.mkfifo(tmp_path / "pipe.h5")
     with h5py.File(path, "w") as file:
@@ -198,7 +196,7 @@ def test_a_link_into_a_pipe_is_not_opened(tmp_path: Path) -> None:
     assert [member.name for member in members(path)] == ["x"]
 
 
-def test_a_group_inside_itself_is_listed_once(tmp_path: Path) -> None:
+def test_cyclic_group_is_listed_once(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["g/x"] = np.arange(5)
@@ -207,7 +205,7 @@ def test_a_group_inside_itself_is_listed_once(tmp_path: Path) -> None:
     assert [member.name for member in members(path)] == ["g/x"]
 
 
-def test_groups_as_deep_as_a_stranger_likes(tmp_path: Path) -> None:
+def test_deeply_nested_groups_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         group = file
@@ -218,7 +216,7 @@ def test_groups_as_deep_as_a_stranger_likes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["g", "", "/", "g/x/y", "g/z", "type", "q\0", "\ud800"], ids=repr)
-def test_names_that_are_no_dataset(tmp_path: Path, name: str) -> None:
+def test_name_that_is_not_a_dataset_raises(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["g/x"] = np.arange(5)
@@ -228,7 +226,7 @@ def test_names_that_are_no_dataset(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_a_file_that_is_truncated(tmp_path: Path, libver: str) -> None:
+def test_truncated_file_raises(tmp_path: Path, libver: str) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver=libver) as file:
         file["x"] = np.arange(1000)
@@ -239,7 +237,7 @@ def test_a_file_that_is_truncated(tmp_path: Path, libver: str) -> None:
             inspect(short)
 
 
-def test_without_h5py_the_install_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_h5py_error_has_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(5)
@@ -257,7 +255,7 @@ def original(tmp: Path, **options: Any) -> bytes:
     return (tmp / "original.h5").read_bytes()
 
 
-def test_damaged_files_give_no_other_exception(tmp_path: Path) -> None:
+def test_damaged_files_raise_only_lowtide_errors(tmp_path: Path) -> None:
     originals = [
         original(tmp_path),
         original(tmp_path, libver="latest"),

@@ -81,7 +81,7 @@ def described(descr: str = "'<f4'", fortran: str = "False", shape: str = "(2,)")
     ],
 )
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 4), (2, 0, 3), (2, 3, 4)], ids=str)
-def test_what_np_save_writes_is_read_in_place(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_files_of_np_save_are_read_in_place(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     path = tmp_path / "a.npy"
     np.save(path, sample(np.dtype(dtype), shape))
     layout = inspect(path)
@@ -90,7 +90,7 @@ def test_what_np_save_writes_is_read_in_place(tmp_path: Path, dtype: str, shape:
 
 
 @pytest.mark.parametrize("dtype", [NESTED, ALIGNED, SUBARRAYS], ids=["nested", "aligned", "subarrays"])
-def test_structured_dtypes_are_those_of_np_load(tmp_path: Path, dtype: np.dtype) -> None:
+def test_structured_dtypes_match_np_load(tmp_path: Path, dtype: np.dtype) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.zeros((3, 2), dtype))
     layout = inspect(path)
@@ -100,7 +100,7 @@ def test_structured_dtypes_are_those_of_np_load(tmp_path: Path, dtype: np.dtype)
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)], ids=str)
-def test_every_version_of_the_header_is_read(tmp_path: Path, version: tuple[int, int]) -> None:
+def test_every_header_version_is_read(tmp_path: Path, version: tuple[int, int]) -> None:
     path = tmp_path / "a.npy"
     names = ["x", "größe"] if version == (3, 0) else ["x", "y"]
     array = np.zeros(4, [(names[0], "<f4"), (names[1], ">i2")])
@@ -111,7 +111,7 @@ def test_every_version_of_the_header_is_read(tmp_path: Path, version: tuple[int,
     assert_same(inspect(path), np.load(path))
 
 
-def test_names_beyond_latin1_make_np_save_choose_version_3(tmp_path: Path) -> None:
+def test_field_names_beyond_latin1_are_read_from_version_3(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,7 +139,7 @@ class Order:
     ],
     ids=lambda case: f"{case.shape}",
 )
-def test_fortran_order_only_where_the_bytes_differ(tmp_path: Path, case: Order) -> None:
+def test_fortran_order_is_set_only_where_bytes_differ(tmp_path: Path, case: Order) -> None:
     data = np.arange(int(np.prod(case.shape, dtype=int)), dtype="<i2").tobytes()
     path = write(tmp_path / "a.npy", npy(described("'<i2'", "True", repr(case.shape)), data=data))
     layout = inspect(path)
@@ -147,7 +147,7 @@ def test_fortran_order_only_where_the_bytes_differ(tmp_path: Path, case: Order) 
     assert_same(layout, np.load(path))
 
 
-def test_a_header_from_python_2(tmp_path: Path) -> None:
+def test_python_2_header_is_read(tmp_path: Path) -> None:
     header = "{'descr': [('3L', '<i4')], 'fortran_order': False, 'shape': (2L, 3L), }\n"
     layout = inspect(write(tmp_path / "a.npy", npy(header, data=bytes(24))))
     assert layout.shape == (2, 3)
@@ -156,14 +156,14 @@ def test_a_header_from_python_2(tmp_path: Path) -> None:
         inspect(write(tmp_path / "b.npy", npy(header, (3, 0), bytes(24))))
 
 
-def test_the_content_decides_and_not_the_suffix(tmp_path: Path) -> None:
+def test_format_is_detected_by_content_not_suffix(tmp_path: Path) -> None:
     path = tmp_path / "tokens.bin"
     with path.open("wb") as file:
         np.save(file, np.arange(6))
     assert inspect(path).format == "npy"
 
 
-def test_a_header_is_read_at_any_base(tmp_path: Path) -> None:
+def test_header_at_any_offset_is_read(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     np.save(buffer, np.zeros((2, 3), ">f4"))
     path = write(tmp_path / "a.bin", b"12345" + buffer.getvalue() + b"behind")
@@ -277,13 +277,13 @@ LIES = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.id)
-def test_a_header_that_lies_is_refused(tmp_path: Path, lie: Lie) -> None:
+def test_invalid_header_raises(tmp_path: Path, lie: Lie) -> None:
     path = write(tmp_path / "lie.npy", lie.data)
     with refused(lie.kind, path, *lie.says):
         inspect(path)
 
 
-def test_the_longest_header_that_is_read(tmp_path: Path) -> None:
+def test_header_of_maximum_length_is_read(tmp_path: Path) -> None:
     header = described(shape="(1,)")
     padded = header[:-1] + " " * (MAX_HEADER - len(header)) + "\n"
     assert inspect(write(tmp_path / "a.npy", npy(padded, data=bytes(4)))).offset == 10 + MAX_HEADER
@@ -298,7 +298,7 @@ def test_truncated_file_raises(tmp_path: Path) -> None:
         inspect(path)
 
 
-def test_a_file_with_more_than_its_header_says_gives_the_call_that_reads_it(tmp_path: Path) -> None:
+def test_trailing_bytes_error_shows_open_call(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with path.open("wb") as file:
         np.save(file, np.arange(12, dtype="<f4").reshape(3, 4))
@@ -317,7 +317,7 @@ def test_a_file_with_more_than_its_header_says_gives_the_call_that_reads_it(tmp_
     assert np.array_equal(np.fromfile(path, "<f4", 12, offset=layout.offset), np.arange(12))
 
 
-def test_the_call_for_fortran_order_and_fields(tmp_path: Path) -> None:
+def test_trailing_bytes_error_handles_fortran_order_and_fields(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.zeros((3, 4), [("x", "<f4")], order="F"))
     write(path, path.read_bytes() + b"!")
@@ -325,7 +325,7 @@ def test_the_call_for_fortran_order_and_fields(tmp_path: Path) -> None:
         inspect(path)
 
 
-def test_while_an_append_is_under_way_what_was_published_is_read(tmp_path: Path) -> None:
+def test_only_published_rows_are_read_during_append(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.arange(5))
     size = path.stat().st_size
@@ -335,7 +335,7 @@ def test_while_an_append_is_under_way_what_was_published_is_read(tmp_path: Path)
     assert (layout.shape, layout.file_size) == ((5,), size)
 
 
-def test_an_object_array_is_listed_with_its_reason(tmp_path: Path) -> None:
+def test_object_array_is_listed_with_reason(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     [member] = members(path)
@@ -349,9 +349,7 @@ def test_an_object_array_is_listed_with_its_reason(tmp_path: Path) -> None:
     ids=["f4", "u2", "S3", "nested", "aligned", "utf8"],
 )
 @pytest.mark.parametrize("row", [(), (4,), (2, 3)], ids=str)
-def test_a_written_header_grows_in_place_and_np_load_reads_it(
-    tmp_path: Path, dtype: object, row: tuple[int, ...]
-) -> None:
+def test_written_header_can_grow_in_place(tmp_path: Path, dtype: object, row: tuple[int, ...]) -> None:
     build = np.dtype(dtype)  # type: ignore[call-overload]
     lengths = set()
     for rows in (0, 1, 9, 10, 12345):
@@ -367,14 +365,14 @@ def test_a_written_header_grows_in_place_and_np_load_reads_it(
     assert lengths.pop() % 64 == 0
 
 
-def test_a_written_header_is_what_np_save_writes() -> None:
+def test_written_header_equals_that_of_np_save() -> None:
     buffer = io.BytesIO()
     np.save(buffer, np.zeros((0, 256), "<f4"))
     assert make_header("<f4", (0, 256)) == buffer.getvalue()
     assert np.load(io.BytesIO(make_header("<f4", ()) + bytes(4))).shape == ()
 
 
-def test_h5py_like_metadata_is_dropped_without_a_warning() -> None:
+def test_dtype_metadata_is_dropped_without_warning() -> None:
     assert make_header(np.dtype("S3", metadata={"a": 1}), (1,)) == make_header("S3", (1,))
 
 
@@ -400,7 +398,7 @@ def test_h5py_like_metadata_is_dropped_without_a_warning() -> None:
     ],
     ids=["object", "empty", "overflow", "negative", "out-of-order", "too-long"],
 )
-def test_what_no_header_can_say(
+def test_make_header_rejects_unsupported_dtype_or_shape(
     dtype: object, shape: tuple[int, ...], kind: type[LowtideError], says: tuple[str, ...]
 ) -> None:
     with refused(kind, *says):
@@ -433,20 +431,22 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("text", ["'", "'a", '"', "1", "1 ", "\\'", "'\\"])
 @pytest.mark.timeout(60)  # in quadratic time it takes minutes
-def test_integers_of_python_2_are_found_in_linear_time(text: str) -> None:
+def test_python_2_integer_pattern_takes_linear_time(text: str) -> None:
     long = text * 10**5  # ten times the longest header
     assert _PYTHON2_LONG.sub(lambda result: result[1] or result[2], long) == long
 
 
 @examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=140))
-def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_damaged_files_raise_only_lowtide_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.npy", data))
 
 
 @examples(6, deadline=2000)
 @given(descr=VALUES, fortran=VALUES | st.booleans(), shape=VALUES | st.tuples(st.integers(0, 9)))
-def test_random_headers_give_no_other_exception(
+def test_random_headers_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, descr: object, fortran: object, shape: object
 ) -> None:
     header = repr({"descr": descr, "fortran_order": fortran, "shape": shape}).encode("utf8", "surrogatepass")

@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["x", "y", "z", "e"])
 @pytest.mark.parametrize("suffix", ["", ".npy"])
-def test_what_np_savez_writes_is_read_in_place(path: Path, name: str, suffix: str) -> None:
+def test_members_of_np_savez_are_read_in_place(path: Path, name: str, suffix: str) -> None:
     layout = inspect(path, name=name + suffix)
     assert (layout.format, layout.name) == ("npz", name)
     with np.load(path) as loaded:
@@ -58,19 +58,19 @@ def test_what_np_savez_writes_is_read_in_place(path: Path, name: str, suffix: st
     assert inspect(path, name="y").fortran
 
 
-def test_members_are_listed_as_np_load_names_them(path: Path) -> None:
+def test_member_names_match_np_load(path: Path) -> None:
     with np.load(path) as loaded:
         assert [member.name for member in members(path)] == loaded.files
     assert all(member.layout is not None and member.reason == "" for member in members(path))
 
 
-def test_the_only_member_needs_no_name(tmp_path: Path) -> None:
+def test_single_member_needs_no_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X)
     assert inspect(tmp_path / "a.npz").name == "arr_0"
     assert_same(inspect(tmp_path / "a.npz"), X)
 
 
-def test_the_local_header_s_own_extra_field_counts(tmp_path: Path) -> None:
+def test_data_offset_uses_extra_field_of_local_header(tmp_path: Path) -> None:
     # np.savez itself forces a zip64 field into the local header only; here the directory has another one.
     info = zipfile.ZipInfo("x.npy")
     info.extra = struct.pack("<HH6s", 0x9999, 6, b"filler")
@@ -82,7 +82,7 @@ def test_the_local_header_s_own_extra_field_counts(tmp_path: Path) -> None:
     assert_same(inspect(tmp_path / "a.npz"), X)
 
 
-def test_beyond_four_gigabytes(tmp_path: Path) -> None:
+def test_zip64_member_beyond_4_gib_is_read(tmp_path: Path) -> None:
     """A sparse archive whose second member lies where only zip64 fields can point."""
     path = tmp_path / "big.npz"
     rows, small, full = 2**32, npy(X), 2**32 - 1  # a size or offset of `full` means: see the zip64 field
@@ -121,7 +121,7 @@ def test_beyond_four_gigabytes(tmp_path: Path) -> None:
     assert_same(inspect(path, name="x"), X)
 
 
-def test_a_deflated_member_is_refused_with_the_remedy_and_still_listed(tmp_path: Path) -> None:
+def test_deflated_member_raises_but_is_listed(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=X)
     says = (
@@ -139,7 +139,7 @@ def test_a_deflated_member_is_refused_with_the_remedy_and_still_listed(tmp_path:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_other_compressions_are_refused(tmp_path: Path, method: int) -> None:
+def test_bzip2_and_lzma_members_raise(tmp_path: Path, method: int) -> None:
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("x.npy", npy(X))
@@ -147,7 +147,7 @@ def test_other_compressions_are_refused(tmp_path: Path, method: int) -> None:
         inspect(path)
 
 
-def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
+def test_encrypted_member_raises(tmp_path: Path) -> None:
     data = zipped({"x.npy": npy(X)})
     directory = data.index(b"PK\1\2")
     both = bytearray(data)
@@ -161,7 +161,7 @@ def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
         inspect(write(tmp_path / "b.npz", bytes(only_local)))
 
 
-def test_an_object_member_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+def test_object_member_raises_and_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=X, o=np.array([{}], dtype=object))
     with refused(UnsupportedError, f"{path}['o']", "pickle", "allow_pickle=True"):
@@ -170,7 +170,7 @@ def test_an_object_member_is_refused_and_the_others_are_read(tmp_path: Path) -> 
     assert [bool(member.reason) for member in members(path)] == [False, True]
 
 
-def test_a_member_whose_header_promises_more_or_less_than_it_has(tmp_path: Path) -> None:
+def test_member_size_not_matching_header_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", zipped({"x.npy": npy(X)[:-1], "y.npy": npy(X) + b"!"}))
     with refused(TruncatedFileError, f"{path}['x']", 176, 175, "(3, 4)", "truncated"):
         inspect(path, name="x")
@@ -178,7 +178,7 @@ def test_a_member_whose_header_promises_more_or_less_than_it_has(tmp_path: Path)
         inspect(path, name="y")
 
 
-def test_a_header_never_reaches_into_the_next_member(tmp_path: Path) -> None:
+def test_header_beyond_member_end_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", zipped({"x.npy": npy(X)[:40], "y.npy": npy(X)}))
     with refused(TruncatedFileError, f"{path}['x']", "truncated"):
         inspect(path, name="x")
@@ -194,14 +194,14 @@ def test_duplicate_member_names_raise(tmp_path: Path) -> None:
         inspect(path, name="x")
 
 
-def test_a_listed_name_wins_over_a_file_name(tmp_path: Path) -> None:
+def test_listed_name_takes_precedence_over_file_name(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     savez(path, {"x.npy": X, "x": Y})  # as files: x.npy.npy and x.npy
     assert_same(inspect(path, name="x.npy"), X)
     assert_same(inspect(path, name="x"), Y)
 
 
-def test_members_that_are_no_arrays(tmp_path: Path) -> None:
+def test_non_array_members_are_not_listed(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.npz", zipped({"notes.txt": b"hello you", "bare": npy(X), "x.npy": npy(Y), "dir/": b""})
     )
@@ -213,7 +213,7 @@ def test_members_that_are_no_arrays(tmp_path: Path) -> None:
         inspect(path, name="dir/")
 
 
-def test_a_member_without_a_name(tmp_path: Path) -> None:
+def test_member_with_empty_name_is_ignored(tmp_path: Path) -> None:
     data = zipped({"x.npy": npy(X), "q": b""})
     at = data.rindex(b"PK\1\2")
     nameless = data[: at + 28] + b"\0\0" + data[at + 30 : at + 46] + data[at + 47 :]
@@ -224,7 +224,7 @@ def test_a_member_without_a_name(tmp_path: Path) -> None:
     assert_same(inspect(path), X)
 
 
-def test_an_archive_without_arrays(tmp_path: Path) -> None:
+def test_archive_without_arrays_raises(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz")
     with refused(MemberError, tmp_path / "a.npz", "holds no array", "1 or more"):
         inspect(tmp_path / "a.npz")
@@ -232,14 +232,14 @@ def test_an_archive_without_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 22, 60, 400])
-def test_an_archive_that_is_truncated(path: Path, cut: int) -> None:
+def test_truncated_archive_raises(path: Path, cut: int) -> None:
     size = path.stat().st_size - cut
     write(path, path.read_bytes()[:-cut])
     with refused(FormatError, path, size, "truncated", "copy or write it again"):
         inspect(path, name="x")
 
 
-def test_the_directory_and_the_local_header_must_agree(tmp_path: Path) -> None:
+def test_directory_and_local_header_mismatch_raises(tmp_path: Path) -> None:
     data = zipped({"x.npy": npy(X), "y.npy": npy(Y)})
     swapped = data.replace(b"x.npy", b"q.npy", 1)  # the local one comes first
     path = write(tmp_path / "a.npz", swapped)
@@ -259,7 +259,7 @@ def test_the_directory_and_the_local_header_must_agree(tmp_path: Path) -> None:
         inspect(write(path, bytes(lying)), name="x")
 
 
-def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
+def test_overlapping_members_raise(tmp_path: Path) -> None:
     data = bytearray(zipped({"x.npy": npy(X), "y.npy": npy(X)}))
     second = data.index(b"PK\3\4", 4)
     skipped = second  # the first member's data: that of the second, past an extra field that is as long
@@ -270,13 +270,13 @@ def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
     assert_same(inspect(path, name="y"), X)
 
 
-def test_names_in_any_script(tmp_path: Path) -> None:
+def test_non_ascii_member_names_are_read(tmp_path: Path) -> None:
     savez(tmp_path / "a.npz", {"größe": X, "高さ": Y})
     assert_same(inspect(tmp_path / "a.npz", name="高さ"), Y)
     assert_same(inspect(tmp_path / "a.npz", name="größe.npy"), X)
 
 
-def test_a_directory_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+def test_huge_central_directory_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     size = 2**32 - 2
     with path.open("wb") as file:
@@ -296,5 +296,7 @@ ORIGINALS = [
 
 @examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=200))
-def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_damaged_files_raise_only_lowtide_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.npz", data))

@@ -65,18 +65,20 @@ def test_raw_file_reads_as_np_memmap_does(path: Path, dtype: Any, shape: Any, of
     ],
     ids=str,
 )
-def test_one_length_may_be_left_open(path: Path, shape: Any, offset: int, expected: tuple[int, ...]) -> None:
+def test_length_of_minus_one_is_inferred(
+    path: Path, shape: Any, offset: int, expected: tuple[int, ...]
+) -> None:
     assert inspect(path, "<i4", shape, offset).shape == expected
 
 
-def test_with_a_dtype_and_an_offset_every_file_is_raw(tmp_path: Path) -> None:
+def test_dtype_and_offset_read_any_file_as_raw(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npy"
     np.save(path, np.zeros(4))
     assert inspect(path, "u1", offset=0).shape == (160,)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (-1, 4, 5), (3, 20), (60,), (60, 1), 60, None], ids=str)
-def test_fortran_order_is_that_of_memmap(tmp_path: Path, shape: Any) -> None:
+def test_fortran_order_matches_np_memmap(tmp_path: Path, shape: Any) -> None:
     np.arange(60, dtype="<i4").tofile(tmp_path / "a.bin")
     result = lowtide.open(tmp_path / "a.bin", "<i4", shape, order="F")
     known = tuple(3 if length == -1 else length for length in shape) if isinstance(shape, tuple) else shape
@@ -85,7 +87,7 @@ def test_fortran_order_is_that_of_memmap(tmp_path: Path, shape: Any) -> None:
     assert np.array_equal(result[-1], expected[-1])
 
 
-def test_order_and_mode_are_checked(path: Path) -> None:
+def test_invalid_order_or_mode_raises(path: Path) -> None:
     with refused(ArgumentError, path, "order must be 'C' or 'F'", "'A'"):
         lowtide.open(path, "<i4", order="A")  # type: ignore[call-overload]
     with refused(UnsupportedError, path, "base dtype"):
@@ -103,7 +105,7 @@ def test_mode_as_the_third_argument_raises(path: Path) -> None:
         lowtide.open(path, "<i4", "r")  # type: ignore[call-overload]
 
 
-def test_a_file_object_is_not_a_path(path: Path) -> None:
+def test_file_object_raises(path: Path) -> None:
     with path.open("rb") as file, refused(ArgumentError, "file object", "pass its name"):
         lowtide.open(file, "<i4")  # type: ignore[call-overload]
 
@@ -159,31 +161,31 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.id)
-def test_what_does_not_fit_is_refused(path: Path, case: Refusal) -> None:
+def test_invalid_arguments_raise(path: Path, case: Refusal) -> None:
     with refused(case.kind, path, *case.says):
         inspect(path, **case.arguments)
 
 
-def test_at_the_edge_of_the_file(path: Path) -> None:
+def test_array_up_to_end_of_file_is_read(path: Path) -> None:
     assert inspect(path, "<f4", (60,)).shape == (60,)
     assert inspect(path, "u1", offset=239).shape == (1,)
 
 
 @pytest.mark.parametrize("arguments", [{"shape": (3,)}, {"offset": 2}], ids=str)
-def test_shape_and_offset_need_a_dtype(path: Path, arguments: dict[str, Any]) -> None:
+def test_shape_or_offset_without_dtype_raises(path: Path, arguments: dict[str, Any]) -> None:
     [value] = arguments.values()
     with refused(ArgumentError, path, repr(value), "dtype=..."):
         inspect(path, **arguments)
 
 
-def test_an_empty_file_is_an_array_only_if_the_shape_says_so(tmp_path: Path) -> None:
+def test_empty_file_needs_explicit_shape(tmp_path: Path) -> None:
     path = write(tmp_path / "empty.bin", b"")
     assert inspect(path, "<u2", (0,)).shape == (0,)
     with refused(FormatError, path, "0 bytes", "shape=(0,)"):
         inspect(path, "<u2")
 
 
-def test_while_an_append_is_under_way_what_was_published_is_read(path: Path) -> None:
+def test_only_published_rows_are_read_during_append(path: Path) -> None:
     write(path.with_name("train.bin.appending"), b'{"size": 200}')
     layout = inspect(path, "<f4")
     assert (layout.shape, layout.file_size) == ((50,), 200)
@@ -201,7 +203,7 @@ LENGTHS = st.integers(-2, 12) | st.sampled_from([2**31, 2**62, 2**63, -(2**63), 
     shape=st.none() | LENGTHS | st.lists(LENGTHS, max_size=3).map(tuple),
     offset=st.integers(-2, 70) | st.just(2**64),
 )
-def test_whatever_is_asked_an_accepted_layout_fits(
+def test_accepted_layout_lies_within_file(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, dtype: Any, shape: Any, offset: int
 ) -> None:
     path = write(tmp_path_factory.getbasetemp() / "fuzz.bin", content)

@@ -32,7 +32,7 @@ def tensor(dtype: Any = "F32", shape: Any = (2,), begin: Any = 0, end: Any = 8) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values())
-def test_what_the_real_writer_writes_is_read_in_place(tmp_path: Path, dtype: str) -> None:
+def test_tensors_of_reference_writer_are_read_in_place(tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "w.safetensors"
     arrays = {
         "a.weight": np.arange(12).reshape(3, 4).astype(dtype),
@@ -49,13 +49,13 @@ def test_what_the_real_writer_writes_is_read_in_place(tmp_path: Path, dtype: str
         assert_same(layout, array)
 
 
-def test_the_only_tensor_needs_no_name_and_no_suffix(tmp_path: Path) -> None:
+def test_single_tensor_needs_no_name_or_suffix(tmp_path: Path) -> None:
     path = tmp_path / "blob"  # as a model hub's cache names them
     safetensors.numpy.save_file({"w": np.arange(3)}, path)
     assert_same(inspect(path), np.arange(3))
 
 
-def test_an_empty_file_of_tensors(tmp_path: Path) -> None:
+def test_file_without_tensors_raises(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     safetensors.numpy.save_file({}, path, metadata={"a": "b"})
     assert members(path) == []
@@ -83,7 +83,7 @@ class Raw:
     ],
     ids=lambda case: case.dtype,
 )
-def test_types_that_numpy_lacks_come_with_the_call_that_opens_their_bits(tmp_path: Path, case: Raw) -> None:
+def test_dtype_missing_in_numpy_error_shows_raw_open_call(tmp_path: Path, case: Raw) -> None:
     header = {"f": tensor("F16", (1,), 0, 2), "w": tensor(case.dtype, case.shape, 2, 2 + case.nbytes)}
     data = bytes(range(2 + case.nbytes))
     path = write(tmp_path / "w.safetensors", build(header, data))
@@ -187,7 +187,7 @@ LIES = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.id)
-def test_a_header_that_lies_is_refused(tmp_path: Path, lie: Lie) -> None:
+def test_invalid_header_raises(tmp_path: Path, lie: Lie) -> None:
     path = write(tmp_path / "w.safetensors", lie.data)
     with refused(lie.kind, path, *lie.says):
         inspect(path)
@@ -200,19 +200,19 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, lie: Lie) -> None:
     ],  # against the format's own words, but the package takes it
     ids=lambda lie: lie.id,
 )
-def test_the_reference_refuses_the_same(tmp_path: Path, lie: Lie) -> None:
+def test_reference_reader_rejects_the_same_headers(tmp_path: Path, lie: Lie) -> None:
     path = write(tmp_path / "w.safetensors", lie.data)
     with pytest.raises(safetensors.SafetensorError):
         safetensors.numpy.load_file(path)
 
 
-def test_a_padded_header_and_fields_from_the_future(tmp_path: Path) -> None:
+def test_padded_header_and_unknown_fields_are_accepted(tmp_path: Path) -> None:
     header = {"__metadata__": {"a": "b"}, "w": {**tensor(), "note": "new"}}
     path = write(tmp_path / "w.safetensors", build(json.dumps(header).encode() + b"   ", bytes(8)))
     assert inspect(path).shape == (2,)
 
 
-def test_many_tensors_are_fast(tmp_path: Path) -> None:
+def test_file_of_many_tensors_is_read(tmp_path: Path) -> None:
     count = 5_000
     header = {f"layer.{i}": tensor("U8", (1,), i, i + 1) for i in range(count)}
     path = write(tmp_path / "w.safetensors", build(header, bytes(count)))
@@ -247,13 +247,15 @@ ORIGINALS = [
 
 @examples(6, deadline=2000)
 @given(data=damaged(ORIGINALS, head=200))
-def test_damaged_files_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_damaged_files_raise_only_lowtide_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.safetensors", data))
 
 
 @examples(6, deadline=2000)
 @given(header=st.dictionaries(st.text(max_size=3), TENSORS | VALUES, max_size=3), data=st.binary(max_size=80))
-def test_random_headers_give_no_other_exception(
+def test_random_headers_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], data: bytes
 ) -> None:
     assert_honest(write(tmp_path_factory.getbasetemp() / "fuzz.safetensors", build(header, data)))

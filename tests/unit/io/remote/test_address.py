@@ -22,7 +22,7 @@ from lowtide.errors import ArgumentError
         ("https://host:1/x.npy?sig=1&b=2", ("https", "host:1", "x.npy", "?sig=1&b=2")),
     ],
 )
-def test_parts(path: str, parts: tuple[str, ...]) -> None:
+def test_address_is_split_into_parts(path: str, parts: tuple[str, ...]) -> None:
     assert tuple(parse(path)) == parts
 
 
@@ -41,7 +41,7 @@ def test_other_paths_are_not_addresses(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["s3:///key", "s3:/bucket/key", "az:/x"])
-def test_what_has_no_bucket_is_refused(path: str) -> None:
+def test_address_without_bucket_raises(path: str) -> None:
     with pytest.raises(ArgumentError, match="s3://bucket/key"):
         parse(path)
 
@@ -54,7 +54,7 @@ def test_wrong_options_are_refused(values: Any) -> None:
         Options(values)
 
 
-def test_options_are_compared_and_pickled_and_not_shown() -> None:
+def test_options_compare_pickle_and_hide_secrets() -> None:
     options = Options({"secret_access_key": "hidden", "timeout": 2, "in_flight": "2 MiB"})
     copy = pickle.loads(pickle.dumps(options))
     assert copy == options
@@ -64,7 +64,7 @@ def test_options_are_compared_and_pickled_and_not_shown() -> None:
     assert (options.seconds("timeout"), options.in_flight, options.deadline) == (2, 2**21, 127)
 
 
-def test_options_in_use_come_first() -> None:
+def test_options_in_use_take_precedence() -> None:
     address = parse("s3://some-bucket/x")
     given, other = Options({"region": "a"}), Options({"region": "b"})
     assert options_for(address) == Options()

@@ -19,7 +19,7 @@ def test_every_task_runs() -> None:
     Batch([]).wait(10, "x")
 
 
-def test_no_more_threads_are_started_than_are_of_use() -> None:
+def test_batch_starts_at_most_given_threads() -> None:
     pool.forget()
     try:
         names: set[str] = set()
@@ -54,7 +54,7 @@ def test_first_error_ends_the_batch() -> None:
     assert batch.cancelled
 
 
-def test_wait_has_an_end() -> None:
+def test_call_without_answer_times_out() -> None:
     release = threading.Event()
     with pytest.raises(ReadError, match="s3://b/k: no answer") as caught:
         call(release.wait, 10, seconds=0.05, address="s3://b/k")
@@ -71,7 +71,7 @@ def test_nothing_is_copied_after_cancel() -> None:
     assert copied == [1]
 
 
-def test_malloc_is_trimmed_once_in_a_while() -> None:
+def test_malloc_is_trimmed_once_per_interval() -> None:
     trimmer, calls = Trimmer(interval=10), list[int]()
     trimmer._trim = lambda pad: len(calls.__iadd__([pad]))
     for _ in range(7):

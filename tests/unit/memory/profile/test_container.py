@@ -39,7 +39,7 @@ RISING = [2.0 * index for index in range(200)]
         ("kernel", "grows: 199.9 MiB per second, kernel memory"),
     ],
 )
-def test_memory_of_no_process_is_growth_inside_a_limit(name: str, line: str) -> None:
+def test_memory_outside_processes_is_growth_under_limit(name: str, line: str) -> None:
     assert judge(recorded({name: RISING})).line == line
     assert judge(recorded({name: RISING}, limit=None)).state == "bounded"
 
@@ -64,5 +64,5 @@ def test_active_page_cache_of_a_small_file_does_not_grow() -> None:
     assert judge(recorded({"working_set": early})).state == "bounded", "what the program works on"
 
 
-def test_unwritten_pages_are_mentioned() -> None:
+def test_unwritten_pages_are_reported() -> None:
     assert judge(recorded({"unwritten": RISING})).line.endswith("; written, not yet on disk +398 MiB")

@@ -31,7 +31,7 @@ def parse(data: bytes, path: str = "x.dat") -> Recording:
     return dat.parse(data.split(b"\n"), path)
 
 
-def test_file_of_mprof_is_read() -> None:
+def test_mprof_file_is_read() -> None:
     recording = parse(FOREIGN)
     assert recording.command == ["python", "train.py", "--fast"]
     assert [point.anon / MIB for point in recording.points] == [1.5, 30.25, 30.0]
@@ -42,7 +42,7 @@ def test_file_of_mprof_is_read() -> None:
     assert "what children share" in notes
 
 
-def test_written_dat_reads_the_same(tmp_path: Path) -> None:
+def test_written_dat_file_round_trips(tmp_path: Path) -> None:
     recording = Recording(["python", "a b.py"], 1, 1700000000.0, 0.01)
     for index in range(50):
         recording.add(Point(index * 0.1, 0, 1, index * MIB, 10 * MIB, 0, 0, 0, 0, 0, 0))
@@ -124,7 +124,7 @@ def test_thinning_keeps_peak_and_end() -> None:
     assert recording.interval == 1
 
 
-def test_command_with_unusual_characters() -> None:
+def test_command_with_unicode_separators_is_split() -> None:
     assert parse("CMDLINE a\u2028b\x0cc \x85\nMEM 1 1\n".encode(), "x.dat").command == ["a", "b", "c"]
 
 
@@ -173,7 +173,7 @@ def test_invalid_json_raises(text: str, tmp_path: Path) -> None:
         document.load(str(path))
 
 
-def test_files_beyond_the_limits_raise_unread(tmp_path: Path) -> None:
+def test_file_over_size_limit_raises_before_reading(tmp_path: Path) -> None:
     path = tmp_path / "x"
     for head, limit in ((b'{"lowtide_profile": 1}', document.MAX_JSON), (b"MEM 1 1\n", document.MAX_DAT)):
         path.write_bytes(head)

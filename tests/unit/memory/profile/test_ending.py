@@ -25,7 +25,7 @@ def pools(first: int, second: int) -> Recording:
     return trace
 
 
-def test_pools_one_after_the_other_are_not_added_up() -> None:
+def test_memory_of_consecutive_pools_is_not_summed() -> None:
     trace = pools(4, 4)
     series = trace.series()
     assert ending.risen_in_workers(trace, series, 0) > 0  # or the question would not arise
@@ -35,7 +35,7 @@ def test_pools_one_after_the_other_are_not_added_up() -> None:
     assert judge(trace).state == "unclear"
 
 
-def test_workers_of_one_pool_are_added_up() -> None:
+def test_memory_of_workers_of_one_pool_is_summed() -> None:
     trace = Recording(["x"], 1, 0.0, 0.05)
     for index in range(200):  # four workers that end at 5, 6, 7 and 9.5 s
         sizes = [min(index, end) * MIB if index < end else 0 for end in (100, 120, 140, 190)]

@@ -48,7 +48,7 @@ def end(tree: FakeTree, pid: int, signal: int) -> None:
     (tree.folder / "proc" / str(pid) / "stat").write_text(f"{pid} (x) {' '.join(fields)}\n")
 
 
-def test_killed_process_is_named_with_heap_and_limit(tree: FakeTree) -> None:
+def test_killed_process_is_reported_with_heap_and_limit(tree: FakeTree) -> None:
     seen = log(tree)
     seen.look(66.9, {123: 100 * MIB, 124: 3 * MIB})
     end(tree, 123, 9)
@@ -63,7 +63,7 @@ def test_killed_process_is_named_with_heap_and_limit(tree: FakeTree) -> None:
     assert seen.events[0].pid == 123
 
 
-def test_limit_of_a_parent_is_reported_as_such(tree: FakeTree) -> None:
+def test_limit_of_parent_group_is_reported(tree: FakeTree) -> None:
     seen = log(tree)
     end(tree, 124, 9)
     tree.group("pod", events="high 0\noom 2\noom_kill 2")
@@ -72,7 +72,7 @@ def test_limit_of_a_parent_is_reported_as_such(tree: FakeTree) -> None:
     assert seen.events[0].text.endswith(f"heap 118 of 256 MiB, the limit of {tree.mount}/pod")
 
 
-def test_limit_of_a_group_below_is_reported_as_such(tree: FakeTree) -> None:
+def test_limit_of_child_group_is_reported(tree: FakeTree) -> None:
     """The counters of the container have those of the group that a supervisor made for its worker."""
     worker = tree.group("pod/c/worker", max=96 * MIB, current=MIB, stat=STAT, events="oom 0\noom_kill 0")
     (tree.mount / "pod/c/worker/memory.events.local").write_text("oom 0\noom_kill 0\n")
@@ -87,7 +87,7 @@ def test_limit_of_a_group_below_is_reported_as_such(tree: FakeTree) -> None:
     assert event.text.endswith(f"heap 118 of 96 MiB, the limit of {worker}")
 
 
-def test_figures_that_are_old_have_their_age(tree: FakeTree) -> None:
+def test_old_figures_are_reported_with_their_age(tree: FakeTree) -> None:
     seen = log(tree)
     end(tree, 123, 9)
     tree.group("pod/c", events="oom 2\noom_kill 2")
@@ -95,7 +95,7 @@ def test_figures_that_are_old_have_their_age(tree: FakeTree) -> None:
     assert seen.events[0].text.endswith("heap 118 of 128 MiB, at the last look 3.5 s before")
 
 
-def test_kill_without_a_limit_reached_is_the_machine_s(tree: FakeTree) -> None:
+def test_kill_below_every_limit_is_attributed_to_machine(tree: FakeTree) -> None:
     seen = log(tree)
     end(tree, 123, 9)
     tree.group("pod/c", events="high 0\noom 1\noom_kill 2")
@@ -103,7 +103,7 @@ def test_kill_without_a_limit_reached_is_the_machine_s(tree: FakeTree) -> None:
     assert seen.events[0].text.endswith("so the machine was out of memory")
 
 
-def test_kill_in_a_neighbour_is_not_ours(tree: FakeTree) -> None:
+def test_kill_in_sibling_group_is_ignored(tree: FakeTree) -> None:
     seen = log(tree)
     tree.group("pod", events="high 0\noom 2\noom_kill 2")
     seen.look(2.0, {123: MIB, 124: MIB})
@@ -111,7 +111,7 @@ def test_kill_in_a_neighbour_is_not_ours(tree: FakeTree) -> None:
     assert seen.events == []
 
 
-def test_process_of_the_container_outside_the_tree_is_counted(tree: FakeTree) -> None:
+def test_killed_process_outside_tree_is_reported_without_pid(tree: FakeTree) -> None:
     seen = log(tree)
     tree.group("pod/c", events="oom 2\noom_kill 2")
     seen.look(2.0, {123: MIB, 124: MIB})
@@ -121,7 +121,7 @@ def test_process_of_the_container_outside_the_tree_is_counted(tree: FakeTree) ->
     assert "OOM-killed a process of this container" in seen.events[0].text
 
 
-def test_shared_memory_and_kernel_memory_are_named_if_they_fill_the_limit(tree: FakeTree) -> None:
+def test_shared_and_kernel_memory_that_fill_limit_are_reported(tree: FakeTree) -> None:
     tree.group("pod/c", stat=f"anon {9 * MIB}\nshmem {94 * MIB}\nkernel {20 * MIB}\nsock {2 * MIB}")
     seen = EventLog(cgroup.find(), 0.0)
     seen.look(0.0, {123: 9 * MIB})
@@ -131,14 +131,14 @@ def test_shared_memory_and_kernel_memory_are_named_if_they_fill_the_limit(tree: 
 
 
 @pytest.mark.parametrize("status", [-9, None])
-def test_command_that_is_killed_last_is_named(status: int | None, tree: FakeTree) -> None:
+def test_command_killed_at_end_is_identified(status: int | None, tree: FakeTree) -> None:
     seen = log(tree)
     tree.group("pod/c", events="oom 2\noom_kill 2")
     seen.finish(2.0, 123, status)
     assert seen.events[0].pid == 123
 
 
-def test_worker_that_is_killed_after_the_last_look_is_named(tree: FakeTree) -> None:
+def test_worker_killed_after_last_sample_is_identified(tree: FakeTree) -> None:
     """Its parent has waited for it and ended: there is nothing left to look at."""
     seen = log(tree)
     tree.group("pod/c", events="oom 2\noom_kill 2")
@@ -146,7 +146,7 @@ def test_worker_that_is_killed_after_the_last_look_is_named(tree: FakeTree) -> N
     assert seen.events[0].pid == 124
 
 
-def test_process_that_lives_on_was_not_killed(tree: FakeTree) -> None:
+def test_living_process_is_not_reported_as_killed(tree: FakeTree) -> None:
     seen = log(tree)
     (tree.folder / "proc/124/stat").write_text(f"124 (x) S {' '.join(['0'] * 50)}\n")
     tree.group("pod/c", events="oom 2\noom_kill 2")
@@ -154,7 +154,7 @@ def test_process_that_lives_on_was_not_killed(tree: FakeTree) -> None:
     assert seen.events[0].pid is None
 
 
-def test_throttling_is_one_event_with_its_length(tree: FakeTree) -> None:
+def test_throttling_is_one_event_with_its_duration(tree: FakeTree) -> None:
     seen = log(tree)
     for step in range(5, 30):
         tree.group("pod", events=f"high {step * 10}\noom 1\noom_kill 1")
@@ -173,7 +173,7 @@ def test_throttling_is_one_event_with_its_length(tree: FakeTree) -> None:
 
 
 @pytest.mark.parametrize(("microseconds", "lines"), [(900_000, 0), (4_000_000, 1)])
-def test_much_waiting_for_memory_is_an_event(microseconds: int, lines: int, tree: FakeTree) -> None:
+def test_long_memory_pressure_is_an_event(microseconds: int, lines: int, tree: FakeTree) -> None:
     tree.group("pod/c", pressure="some avg10=0.00 total=100")
     seen = log(tree)
     tree.group("pod/c", pressure=f"some avg10=9.00 total={microseconds}")
@@ -182,7 +182,7 @@ def test_much_waiting_for_memory_is_an_event(microseconds: int, lines: int, tree
     assert [event.text for event in seen.events] == texts[:lines]
 
 
-def test_renamed_process_has_its_last_name(tree: FakeTree) -> None:
+def test_renamed_process_is_reported_with_its_last_name(tree: FakeTree) -> None:
     seen = log(tree)
     (tree.folder / "proc/123/cmdline").write_text("trainer: epoch 3\0")
     seen.look(2.0, {123: MIB, 124: MIB})
@@ -201,7 +201,7 @@ def test_machine_without_cgroups_has_no_events() -> None:
     assert proc.ROOT == "/proc"
 
 
-def test_pressure_is_read_where_there_is_one(tree: FakeTree) -> None:
+def test_pressure_is_none_without_its_file(tree: FakeTree) -> None:
     group = cgroup.find()
     assert group is not None
     assert group.pressure() is None

@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_credit_that_is_not_spent_is_kept(clock: list[float]) -> None:
+def test_unspent_credit_is_kept(clock: list[float]) -> None:
     account = Governor(part=0.01, advance=0.1, early=0.05)
     clock[0] += 60
     assert account.credit() == pytest.approx(0.1 + 10 * 0.05 + 60 * 0.01)
@@ -33,7 +33,7 @@ def test_credit_that_is_not_spent_is_kept(clock: list[float]) -> None:
     assert account.debt() < 0
 
 
-def test_an_hour_costs_its_part(clock: list[float]) -> None:
+def test_cost_of_one_hour_stays_within_its_share(clock: list[float]) -> None:
     account = Governor(part=0.002, advance=0.03, early=0.02)
     while clock[0] < 3700:
         if account.credit() > 0:
@@ -55,7 +55,7 @@ def test_an_hour_costs_its_part(clock: list[float]) -> None:
         ({"written": 64 * MIB}, False),
     ],
 )
-def test_shares_are_looked_at_when_memory_moved(change: dict[str, int], due: bool) -> None:
+def test_shares_are_due_when_memory_changed(change: dict[str, int], due: bool) -> None:
     trigger = Trigger(shares=True)
     assert trigger.due(START, 0.0), "the first look"
     trigger.taken(START)
@@ -97,15 +97,13 @@ def test_looks_without_credit_are_few_however_much_memory_there_is() -> None:
         ({"time": 1.4}, True),
     ],
 )
-def test_files_are_looked_at_when_more_is_mapped_or_written_to_no_disk(
-    change: dict[str, float], due: bool
-) -> None:
+def test_files_are_due_when_mapped_or_memory_file_bytes_rise(change: dict[str, float], due: bool) -> None:
     trigger = Trigger(shares=False)
     trigger.taken(START)
     assert trigger.due(START._replace(**{"time": 1.1, **change}), 0.001) is due  # type: ignore[arg-type]
 
 
-def test_look_aside_does_not_keep_others_waiting() -> None:
+def test_background_sample_does_not_block() -> None:
     aside, wait = Aside(Governor(0.01, 1.0)), threading.Event()
     aside.start(lambda: wait.wait(5) and "seen")
     assert aside.busy
@@ -114,7 +112,7 @@ def test_look_aside_does_not_keep_others_waiting() -> None:
     assert (aside.collect(wait=5), aside.busy, aside.collect()) == ("seen", False, None)
 
 
-def test_cost_of_a_look_aside_is_its_own_processor_time() -> None:
+def test_cost_of_background_sample_is_its_cpu_time() -> None:
     aside = Aside(Governor(0.01, 1.0))
     aside.start(lambda: time.sleep(0.05))
     aside.collect(wait=5)

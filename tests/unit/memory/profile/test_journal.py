@@ -52,7 +52,7 @@ def finish(recording: Recording, kept: journal.Journal) -> None:
     kept.finish()
 
 
-def test_finished_recording_gives_the_same_document(tmp_path: Path) -> None:
+def test_finished_recording_loads_as_same_document(tmp_path: Path) -> None:
     path = str(tmp_path / "a.recording")
     recording, kept = journalled(path, budget=100 * MIB, limit=128 * MIB)
     recording.events.append(Event("oom_kill", 9.9, 9.9, "killed", 7))
@@ -60,7 +60,7 @@ def test_finished_recording_gives_the_same_document(tmp_path: Path) -> None:
     assert json.dumps(document.load(path)) == json.dumps(document.of(recording))
 
 
-def test_last_second_is_on_disk_without_an_end(tmp_path: Path) -> None:
+def test_unfinished_recording_is_on_disk_to_last_second(tmp_path: Path) -> None:
     path = tmp_path / "a.recording"
     recording, _ = journalled(str(path))
     result = document.load(str(path))
@@ -70,7 +70,7 @@ def test_last_second_is_on_disk_without_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
-def test_truncated_last_line_is_left_out(cut: int, tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped(cut: int, tmp_path: Path) -> None:
     path = tmp_path / "a.recording"
     recording, kept = journalled(str(path))
     kept.flush()
@@ -80,9 +80,7 @@ def test_truncated_last_line_is_left_out(cut: int, tmp_path: Path) -> None:
     assert document.load(str(path))["samples"][-1]["time"] == pytest.approx(recording.points[-2].time)
 
 
-def test_file_stays_small_and_whole_however_long_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_size_of_long_recording_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "_MAX_SIZE", 100_000)
     monkeypatch.setattr("lowtide._memory.profile.recording.KEEP", 512)
     path = tmp_path / "a.recording"
@@ -96,7 +94,7 @@ def test_file_stays_small_and_whole_however_long_it_takes(
     assert result["samples"][-1]["time"] == pytest.approx(599.9)
 
 
-def test_file_is_not_written_again_for_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_not_rewritten_for_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where what the recording keeps is larger than the limit."""
     monkeypatch.setattr(journal, "_MAX_SIZE", 1000)
     replaced: list[str] = []
@@ -111,7 +109,7 @@ def test_file_is_not_written_again_for_every_look(tmp_path: Path, monkeypatch: p
     assert 3 <= len(replaced) <= 10, "each time the file has doubled"
 
 
-def test_full_disk_ends_the_journal_and_not_the_recording() -> None:
+def test_full_disk_ends_journal_but_not_recording() -> None:
     recording, kept = journalled("/dev/full")
     finish(recording, kept)
     kept.close()
@@ -120,7 +118,9 @@ def test_full_disk_ends_the_journal_and_not_the_recording() -> None:
     assert recording.blind == ["the recording on disk ends early: no such file or directory"]
 
 
-def test_temporary_file_is_found_and_then_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_file_is_private_and_removed_at_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert journal.newest() is None
     recording, kept = journalled(None)
@@ -166,7 +166,7 @@ def test_damaged_recording_raises(number: int, line: str, tmp_path: Path) -> Non
         document.load(str(path))
 
 
-def test_kills_that_came_after_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_after_end_of_recording_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.trees import FakeTree
 
     tree = FakeTree(tmp_path, monkeypatch)

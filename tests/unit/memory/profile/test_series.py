@@ -25,7 +25,7 @@ def shares(time: float, epoch: int, resident: float, counted: float) -> Shares:
     return Shares(time, epoch, 0, (0.0, resident * MIB, 0.0), (0.0, counted * MIB, 0.0))
 
 
-def test_base_is_read_when_the_program_is_loaded_not_when_it_is_looked_at() -> None:
+def test_base_excludes_data_loaded_before_first_file_sample() -> None:
     """Libraries are mapped at 10 ms; the look at files comes when 60 of 400 MiB are loaded."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(400):
@@ -36,7 +36,7 @@ def test_base_is_read_when_the_program_is_loaded_not_when_it_is_looked_at() -> N
     assert judge(trace).line.startswith("bounded: loads 400 MiB, then flat")
 
 
-def test_libraries_after_data_are_not_taken_for_loaded() -> None:
+def test_libraries_mapped_after_data_are_not_taken_for_loaded() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # 50 MiB of data are mapped from the start, libraries at 0.5 s
         trace.add(point(index * 0.01, 4, file=(55 if index < 50 else 65) * MIB))
@@ -51,7 +51,7 @@ def test_libraries_after_data_are_not_taken_for_loaded() -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["one more", "in place of another"])
-def test_forked_process_counts_only_what_it_has_touched(replaced: bool) -> None:
+def test_forked_process_counts_only_touched_pages(replaced: bool) -> None:
     """Right after a fork the child has all that its parent has; the look comes when it runs a program."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(60):
@@ -66,7 +66,7 @@ def test_forked_process_counts_only_what_it_has_touched(replaced: bool) -> None:
     assert series.total.max() == pytest.approx(110 * MIB, abs=2 * MIB)
 
 
-def test_new_process_that_allocates_at_once_is_seen() -> None:
+def test_immediate_allocation_of_new_process_is_counted() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(60):
         new = int(index >= 30)
@@ -77,7 +77,7 @@ def test_new_process_that_allocates_at_once_is_seen() -> None:
     assert trace.series().total[30] == 400 * MIB
 
 
-def test_huge_pages_bring_more_per_fault() -> None:
+def test_huge_pages_count_more_bytes_per_fault() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(60):
         new = int(index >= 30)
@@ -89,7 +89,7 @@ def test_huge_pages_bring_more_per_fault() -> None:
     assert trace.series().total[30] == 360 * MIB
 
 
-def test_pages_that_others_have_already_add_nothing_between_looks() -> None:
+def test_pages_already_counted_add_nothing_between_samples() -> None:
     """Four workers map a file of 1 GiB in any order: first new pages, then ones that others have."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(300):
@@ -102,7 +102,7 @@ def test_pages_that_others_have_already_add_nothing_between_looks() -> None:
 
 
 @pytest.mark.parametrize(("part", "highest"), [(1.0, 906), (0.25, 231)])
-def test_workers_that_end_between_two_looks_rose_as_before(part: float, highest: float) -> None:
+def test_workers_that_end_between_samples_are_extrapolated(part: float, highest: float) -> None:
     """The last look before the end was at 500 of 900 MiB, the next one when all was unmapped."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
@@ -113,7 +113,7 @@ def test_workers_that_end_between_two_looks_rose_as_before(part: float, highest:
     assert trace.series().mapped.max() == pytest.approx(highest * MIB, rel=0.01)
 
 
-def test_copies_are_drawn_over_time_not_over_a_small_move() -> None:
+def test_copied_pages_are_interpolated_over_time() -> None:
     """Two processes come to have 50 MiB each that the other lacks; resident memory rises by 2 MiB at once."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
@@ -124,7 +124,7 @@ def test_copies_are_drawn_over_time_not_over_a_small_move() -> None:
     assert trace.series().heap[50] == pytest.approx(77 * MIB, rel=0.05)
 
 
-def test_rise_far_above_all_looks_is_not_extrapolated() -> None:
+def test_rise_far_above_all_samples_is_not_extrapolated() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         resident = 2 if index < 20 else 4 if index < 50 else 400 if index < 90 else 0
@@ -134,7 +134,7 @@ def test_rise_far_above_all_looks_is_not_extrapolated() -> None:
     assert trace.series().mapped.max() >= 100 * MIB
 
 
-def test_spike_outside_of_two_looks_keeps_its_share() -> None:
+def test_spike_between_share_samples_is_kept() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         resident = 900 if index == 50 else 500 + index // 50 * 2
@@ -154,13 +154,13 @@ def written(memory: float, step: float = 20.0) -> Recording:
     return trace
 
 
-def test_memory_file_systems_that_rise_in_step_with_writes_are_the_cause() -> None:
+def test_tmpfs_that_rises_in_step_with_writes_is_the_cause() -> None:
     verdict = judge(written(1.0))
     assert verdict.cause == "shared memory / tmpfs"
     assert verdict.per_second == pytest.approx(100 * MIB, rel=0.1)
 
 
-def test_files_that_are_removed_at_the_end_were_in_step() -> None:
+def test_tmpfs_files_removed_at_end_are_still_the_cause() -> None:
     trace = written(1.0)
     trace.add(trace.points[-1]._replace(time=4.0))
     trace.details.add(detail(4.0))
@@ -168,7 +168,7 @@ def test_files_that_are_removed_at_the_end_were_in_step() -> None:
 
 
 @pytest.mark.parametrize(("memory", "step"), [(0.8, 20.0), (1.3, 20.0), (1.0, 60.0)])
-def test_memory_file_systems_that_rise_otherwise_may_be_of_others(memory: float, step: float) -> None:
+def test_tmpfs_that_rises_out_of_step_with_writes_is_unclear(memory: float, step: float) -> None:
     """Not as much, or too few looks."""
     assert judge(written(memory, step)).state == "unclear"
 

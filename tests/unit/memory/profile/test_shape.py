@@ -82,7 +82,7 @@ def test_curve_has_its_shape(name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["noise", "saw", "few teeth", "spikes", "flat", "hump"])
-def test_oscillation_seen_by_few_points_does_not_rise(name: str) -> None:
+def test_sparsely_sampled_oscillation_does_not_rise(name: str) -> None:
     kinds = Counter(sampled(CURVES[name][0], 30).kind for _ in range(40))
     assert kinds["rises"] == 0
 
@@ -104,7 +104,7 @@ def test_few_points_are_undecided(count: int, reason: str) -> None:
     assert shape_of(places, 100 * places, least=8).reason == reason
 
 
-def test_rise_below_the_least_is_flat() -> None:
+def test_rise_below_minimum_is_flat() -> None:
     places = np.arange(200.0)
     assert shape_of(places, places / 29, least=8).kind == "flat"
     assert shape_of(places, places / 19, least=8).kind == "rises"

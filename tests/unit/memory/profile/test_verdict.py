@@ -83,7 +83,7 @@ def test_rough_growth_is_growth(name: str, curve: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("kept", "grows"), [(30, False), (95, True)])
-def test_file_read_in_few_calls_grows_only_if_it_is_kept(kept: float, grows: bool) -> None:
+def test_file_read_in_few_calls_grows_only_if_kept(kept: float, grows: bool) -> None:
     curve = [20.0] * 20 + [20 + kept * step for step in (1, 1, 1)] * 10
     if grows:
         curve = [20.0] * 20 + [20 + kept * gulp for gulp in (1, 2, 3) for _ in range(10)]
@@ -113,7 +113,7 @@ def test_larger_slope_is_the_cause() -> None:
 
 
 @pytest.mark.parametrize(("heap", "named"), [(100, True), (60, False), (20, False), (0, False)])
-def test_a_heap_that_grows_beside_a_larger_mapping_is_named(heap: int, named: bool) -> None:
+def test_heap_growth_beside_larger_mapping_is_reported(heap: int, named: bool) -> None:
     """The kernel takes pages of files back before it kills: a killed pod had the heap."""
     trace = recording([heap * i / 64 for i in range(65)], file=[5.0 * i for i in range(65)])
     line = judge(trace).line
@@ -123,7 +123,7 @@ def test_a_heap_that_grows_beside_a_larger_mapping_is_named(heap: int, named: bo
     assert not named or 95 <= int(line.split()[-2]) <= 100
 
 
-def test_memory_of_several_processes_is_counted_once() -> None:
+def test_shared_memory_of_several_processes_counts_once() -> None:
     trace = recording([400.0] * 50, file=[4000.0] * 50)
     trace.points[:] = [point._replace(processes=4) for point in trace.points]
     trace.details.add(
@@ -163,7 +163,7 @@ def test_memory_of_several_processes_is_counted_once() -> None:
     assert judge(trace).peak == 1200 * MIB
 
 
-def test_no_reads_have_no_slope() -> None:
+def test_verdict_without_reads_has_no_slope() -> None:
     verdict = judge(recording([50.0] * 100, step=0))
     assert verdict.per_read is None
     assert verdict.as_json()["mib_per_gib_read"] is None
@@ -171,7 +171,7 @@ def test_no_reads_have_no_slope() -> None:
 
 
 @pytest.mark.parametrize(("read", "loaded"), [(64, 68), (1024, 337)])
-def test_a_program_that_loads_modules_and_computes_is_bounded(read: int, loaded: int) -> None:
+def test_program_that_loads_modules_and_computes_is_bounded(read: int, loaded: int) -> None:
     """Modules are read and libraries loaded for the first third; what is computed then takes nothing more."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(300):
@@ -195,7 +195,7 @@ def test_recording_with_too_few_points_is_unclear(points: int) -> None:
     assert "run it longer" in verdict.line
 
 
-def test_program_that_ends_at_once_is_unclear_unless_it_worked() -> None:
+def test_short_program_is_unclear_unless_it_did_io() -> None:
     trace = recording([10.0] * 20, step=0)
     assert judge(trace).line.startswith("unclear: too short to see a trend (0.19 s after it was loaded)")
     assert judge(recording([10.0] * 30, step=0)).state == "bounded"
@@ -203,7 +203,7 @@ def test_program_that_ends_at_once_is_unclear_unless_it_worked() -> None:
     assert judge(trace).line.startswith("bounded: peak 0 MiB over base, flat for 0.2 s")
 
 
-def test_growth_that_starts_late_says_since_when() -> None:
+def test_late_growth_reports_its_start_time() -> None:
     verdict = judge(recording([50 + 4 * max(0, index - 120) for index in range(200)]))
     assert verdict.since == pytest.approx(1.2, abs=0.1)
     assert verdict.line.startswith("grows since 1.2 s: ")
@@ -228,13 +228,13 @@ def test_slow_leak_after_a_load_is_growth() -> None:
     ],
     ids=["late step", "two steps", "just level"],
 )
-def test_curves_that_do_not_decide_are_unclear(curve: list[float], words: str) -> None:
+def test_undecided_curve_is_unclear(curve: list[float], words: str) -> None:
     verdict = judge(recording(curve))
     assert verdict.line.startswith(f"unclear: {words}")
     assert "run it longer" in verdict.line
 
 
-def test_memory_that_rises_while_the_last_bytes_change_nothing_is_unclear() -> None:
+def test_rise_over_time_but_not_over_last_reads_is_unclear() -> None:
     trace = recording([50.0 + index for index in range(200)])
     reads = [index * MIB if index < 190 else (190 + (index - 190) * 30) * MIB for index in range(200)]
     trace.points[:] = [
@@ -244,7 +244,7 @@ def test_memory_that_rises_while_the_last_bytes_change_nothing_is_unclear() -> N
     assert judge(trace).line.startswith("unclear: memory rises over time by 1")
 
 
-def test_what_still_creeps_after_a_load_is_judged_by_the_bytes_read() -> None:
+def test_slow_rise_after_load_is_judged_by_bytes_read() -> None:
     # Four workers that read a mapped file, as recorded: pages that are new to one, and not to the others.
     times = [0.2, 0.3, 0.5, 0.8, 1.3, 1.8, 2.4, 3.0, 3.6, 4.1, 4.7, 5.3, 5.9, 6.4, 7.0, 7.6, 8.2, 8.7, 9.3,
              9.9, 10.5, 11.0, 11.6, 13.0]  # fmt: skip
@@ -256,7 +256,7 @@ def test_what_still_creeps_after_a_load_is_judged_by_the_bytes_read() -> None:
     assert judge(trace).line.startswith("bounded: loads 1178 MiB, then flat")
 
 
-def test_a_heap_that_grows_in_steps_is_not_bounded_by_the_last_one() -> None:
+def test_heap_that_grows_in_steps_is_not_bounded_by_last_step() -> None:
     # A leak inside of a JVM, as recorded: it had just taken more memory than it has filled.
     times = [0.0, 0.05, 0.09, 0.13, 0.17, 0.24, 0.34, 0.46, 0.63, 0.84, 1.11, 1.46, 1.84, 2.2]
     reads = [0, 3, 4, 4, 6, 8, 11, 12, 12, 37, 217, 481, 721, 1037]
@@ -275,7 +275,7 @@ def recorded(times: list[float], reads: list[int], memory: list[int], points: in
     return trace
 
 
-def test_file_that_is_mapped_to_its_end_grows_though_it_is_level_then() -> None:
+def test_file_mapped_to_its_end_grows_despite_level_end() -> None:
     file = [10.0 * min(index, 100) for index in range(200)]
     trace = recording([10.0] * 200, step=0, file=file)
     trace.points[:] = [point._replace(touched=point.file) for point in trace.points]
@@ -293,7 +293,7 @@ def test_file_that_is_mapped_to_its_end_grows_though_it_is_level_then() -> None:
 
 
 @pytest.mark.parametrize(("program", "grows"), [(5, True), (200, False)])
-def test_file_that_was_looked_at_before_its_end_is_mapped_to_its_end(program: int, grows: bool) -> None:
+def test_file_sampled_before_its_end_counts_as_mapped_to_its_end(program: int, grows: bool) -> None:
     """The curve tells what the last look at files did not see; libraries are not part of the file."""
     file = [program + min(900.0, 10.0 * index) for index in range(200)]
     trace = recording([10.0] * 200, step=0, file=file)
@@ -305,7 +305,7 @@ def test_file_that_was_looked_at_before_its_end_is_mapped_to_its_end(program: in
     assert judge(trace).grows is grows
 
 
-def test_shared_memory_and_unwritten_pages_are_causes_of_their_kind() -> None:
+def test_shared_memory_and_unwritten_pages_are_reported_as_causes() -> None:
     trace = recording([10.0] * 200, step=0)
     trace.points[:] = [point._replace(shared=index * MIB) for index, point in enumerate(trace.points)]
     names = {f"/dev/shm/psm_{index}": MIB * 4 for index in range(3)}
@@ -317,7 +317,7 @@ def test_shared_memory_and_unwritten_pages_are_causes_of_their_kind() -> None:
     assert judge(trace).line == "grows: 99.9 MiB per second, written, not yet on disk: out.bin"
 
 
-def test_unseen_writes_to_memory_file_systems_are_unclear() -> None:
+def test_unattributed_tmpfs_writes_are_unclear() -> None:
     trace = recording([10.0] * 200, step=0)
     trace.points[:] = [point._replace(written=2 * index * MIB) for index, point in enumerate(trace.points)]
     trace.details[:] = [detail(0.0), detail(1.99, memory_used=390 * MIB)]
@@ -329,7 +329,7 @@ def test_unseen_writes_to_memory_file_systems_are_unclear() -> None:
     assert judge(trace).cause == "shared memory / tmpfs", "a file of the command was seen there"
 
 
-def test_workers_that_free_their_memory_one_after_the_other_grow() -> None:
+def test_workers_that_end_one_by_one_after_growth_grow() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(200):  # two workers that end at 1.7 and 1.9 s
         sizes = [index * MIB if index < end else 0 for end in (170, 190)]
@@ -341,7 +341,7 @@ def test_workers_that_free_their_memory_one_after_the_other_grow() -> None:
     assert judge(trace).grows
 
 
-def test_rise_until_workers_ended_long_before_the_end_is_unclear() -> None:
+def test_rise_until_workers_ended_early_is_unclear() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(200):
         size = index * 4 * MIB if index < 120 else 5 * MIB
@@ -350,7 +350,7 @@ def test_rise_until_workers_ended_long_before_the_end_is_unclear() -> None:
     assert judge(trace).line.startswith("unclear: memory rose by 476 MiB until processes ended")
 
 
-def test_processes_that_come_and_go_are_not_added_up() -> None:
+def test_memory_of_consecutive_process_pools_is_not_summed() -> None:
     """Two pools, one after the other: what the first released is not missed."""
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(234):
@@ -361,7 +361,7 @@ def test_processes_that_come_and_go_are_not_added_up() -> None:
     assert not judge(trace).grows
 
 
-def test_copies_of_shared_pages_that_no_look_has_seen_are_unclear() -> None:
+def test_unsampled_copies_of_shared_pages_are_unclear() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(200):  # two processes share 100 MiB; pages are touched all the time
         trace.add(Point(index * 0.01, 1, 2, 200 * MIB, 0, 0, 0, 0, 0, 0, index * 1000))
@@ -376,7 +376,7 @@ def test_copies_of_shared_pages_that_no_look_has_seen_are_unclear() -> None:
     assert judge(trace).state == "bounded"
 
 
-def test_copy_on_write_is_not_drawn_flat_after_the_last_look() -> None:
+def test_copy_on_write_growth_continues_after_last_sample() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(200):
         trace.add(Point(index * 0.01, 1, 2, 400 * MIB, 0, 0, 0, 0, 0, 0, index * 128))
@@ -401,7 +401,7 @@ def test_unknown_size_of_a_mapped_file_does_not_cap_the_curve() -> None:
     assert trace.series().mapped[-1] == 500 * MIB
 
 
-def test_json_has_the_documented_names() -> None:
+def test_json_has_documented_keys() -> None:
     figures = judge(recording([30 + index for index in range(200)])).as_json()
     assert figures["grows"] is True
     assert figures["verdict"].startswith("grows: ")
@@ -418,14 +418,14 @@ def test_long_read_is_not_counted_twice() -> None:
     assert trace.series().read[-1] == GIB
 
 
-def test_device_bytes_without_read_calls_were_read_through_a_map() -> None:
+def test_device_bytes_without_read_calls_count_as_mapped_reads() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         trace.add(Point(index * 0.01, 0, 1, 10 * MIB, 0, 0, 0, 0, index * 10 * MIB, 0, 0))
     assert trace.series().read[-1] == 990 * MIB
 
 
-def test_shares_of_workers_end_with_them() -> None:
+def test_shares_of_ended_workers_are_dropped() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         epoch, processes, file = (1, 4, 4000 * MIB) if index < 60 else (2, 1, 1000 * MIB)
@@ -436,7 +436,7 @@ def test_shares_of_workers_end_with_them() -> None:
     assert set(trace.series().mapped) == {1000.0 * MIB}
 
 
-def test_workers_on_one_file_do_not_bulge_between_details() -> None:
+def test_mapping_shared_by_workers_does_not_bulge_between_details() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):  # four workers, the last three catching up with the first
         trace.add(Point(index * 0.01, 1, 4, 0, (500 + 35 * index) * MIB, 0, 0, 0, 0, 0, 0))
@@ -446,7 +446,7 @@ def test_workers_on_one_file_do_not_bulge_between_details() -> None:
     assert max(trace.series().mapped) == pytest.approx(1000 * MIB, rel=0.01)
 
 
-def test_spike_between_details_is_seen() -> None:
+def test_spike_between_details_is_kept() -> None:
     trace = Recording(["x"], 1, 0.0, 0.01)
     for index in range(100):
         trace.add(Point(index * 0.01, 1, 2, (900 if index == 50 else 100) * MIB, 0, 0, 0, 0, 0, 0, 0))

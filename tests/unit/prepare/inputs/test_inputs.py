@@ -21,7 +21,7 @@ def names(folder: Path, glob: str | None = None) -> list[str]:
     return [os.path.relpath(source.path, folder) for source in find([str(folder)], glob=glob)]
 
 
-def test_a_folder_in_order_without_what_is_hidden_or_empty(tmp_path: Path) -> None:
+def test_folder_is_listed_in_order_without_hidden_or_empty_files(tmp_path: Path) -> None:
     files = ["b.txt", "a/z.txt", "a/b/c.md", "c.py", ".hidden", ".git/x", "a/.x"]
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / ".git").mkdir()
@@ -37,7 +37,7 @@ def test_a_folder_in_order_without_what_is_hidden_or_empty(tmp_path: Path) -> No
         names(tmp_path, "__init__.py")
 
 
-def test_missing_or_empty_sources_raise(tmp_path: Path) -> None:
+def test_missing_or_empty_source_raises(tmp_path: Path) -> None:
     with refused(NotFoundError, tmp_path / "x.txt"):
         find([str(tmp_path / "x.txt")])
     with refused(NotFoundError, tmp_path, "contains no file"):
@@ -49,7 +49,7 @@ def test_missing_or_empty_sources_raise(tmp_path: Path) -> None:
         find([])
 
 
-def test_a_file_comes_once(tmp_path: Path) -> None:
+def test_file_listed_twice_raises(tmp_path: Path) -> None:
     put(tmp_path, {"a.txt": b"a", "b.txt": b"b"})
     with refused(ArgumentError, tmp_path / "a.txt", "occurs twice"):
         find([str(tmp_path), str(tmp_path / "a.txt")])
@@ -95,13 +95,13 @@ def test_kind_of_each_input_is_recognised(tmp_path: Path, name: str, data: bytes
         ("x.gz", gzip.compress(b"a\0b", mtime=0), "exclude it with a glob"),
     ],
 )
-def test_what_is_not_recognised_is_not_guessed(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+def test_unrecognised_input_raises(tmp_path: Path, name: str, data: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(data)
     with refused(FormatError, tmp_path / name, words):
         find([str(tmp_path)])
 
 
-def test_a_change_is_noticed(tmp_path: Path) -> None:
+def test_changed_source_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"low")
     (source,) = find([str(path)])
@@ -118,7 +118,7 @@ def test_standard_input_is_spooled(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["stdin"]
 
 
-def test_a_stream_that_breaks_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_spool_leaves_no_file(tmp_path: Path) -> None:
     class Broken(io.RawIOBase):
         def read(self, _: int = -1) -> bytes:
             raise OSError(5, "gone")
@@ -128,6 +128,6 @@ def test_a_stream_that_breaks_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+def test_path_with_zero_byte_raises(tmp_path: Path) -> None:
     with refused(ArgumentError, "zero byte"):
         find([str(tmp_path / "a\0b.txt")])

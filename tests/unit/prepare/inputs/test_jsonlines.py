@@ -30,7 +30,7 @@ def line(text: str | None, ascii: bool) -> bytes:
 
 @given(TEXTS, st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.booleans(), SIZES, SIZES)
 @example(["a"], b"\n", True, True, 1, 1)
-def test_lines_whatever_the_units(
+def test_lines_do_not_depend_on_unit_size(
     file: Path, texts: list[str | None], newline: bytes, ascii: bool, ended: bool, unit_size: int, block: int
 ) -> None:
     expected, data = [], b""
@@ -58,7 +58,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD, ids=list(BAD.values()))
 @pytest.mark.parametrize("unit_size", [7, 2**20])
-def test_a_bad_line_is_named_and_may_be_left_out(tmp_path: Path, bad: bytes, unit_size: int) -> None:
+def test_bad_line_is_reported_and_can_be_skipped(tmp_path: Path, bad: bytes, unit_size: int) -> None:
     path = tmp_path / "x.jsonl"
     good = b'{"text": "good"}\n'
     path.write_bytes(good + b"\n" + bad + b"\n" + good)
@@ -79,13 +79,13 @@ def test_invalid_bytes_are_replaced(tmp_path: Path) -> None:
     assert [piece.text for piece in pieces] == ["a\ufffdb", "\ufffd x 😀"]
 
 
-def test_a_mark_of_byte_order_is_not_part_of_the_first_line(tmp_path: Path) -> None:
+def test_byte_order_mark_is_stripped_from_first_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n')
     assert [piece.text for piece in pieces_of(path, ReadOptions())] == ["a"]
 
 
-def test_the_line_at_the_limit_is_read(tmp_path: Path) -> None:
+def test_line_at_limit_is_read_and_longer_line_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "abc"}')
     assert len(pieces_of(path, ReadOptions(line_limit=15))) == 1
@@ -93,13 +93,13 @@ def test_the_line_at_the_limit_is_read(tmp_path: Path) -> None:
         pieces_of(path, ReadOptions(line_limit=14))
 
 
-def test_text_comes_from_the_given_field(tmp_path: Path) -> None:
+def test_text_field_selects_text(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"body": "b", "text": "t"}')
     assert [piece.text for piece in pieces_of(path, ReadOptions(text_field="body"))] == ["b"]
 
 
-def test_file_truncated_after_the_plan_raises(tmp_path: Path) -> None:
+def test_file_truncated_after_planning_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "abc"}\n' * 3)
     (unit,) = plan(find([str(path)]), ReadOptions())
@@ -108,14 +108,14 @@ def test_file_truncated_after_the_plan_raises(tmp_path: Path) -> None:
         list(unit.read(ReadOptions()))
 
 
-def test_errors_are_lowtides_own(tmp_path: Path) -> None:
+def test_json_parser_limits_raise_lowtide_error(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": ' + b"1" * 5000 + b"}")  # more digits than Python reads
     with pytest.raises(LowtideError, match="line 1"):
         pieces_of(path, ReadOptions())
 
 
-def test_a_line_of_many_small_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+def test_line_of_many_small_values_is_rejected_before_parsing(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "a", "b": [' + b"[]," * 2_000_000 + b"[]]}\n" + b'{"text": "b"}\n')
     with refused(FormatError, path, "line 1", "of memory, expected at most 256.0 MiB"):

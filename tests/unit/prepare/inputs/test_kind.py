@@ -14,6 +14,6 @@ from lowtide.errors import ArgumentError
     "wrong",
     [{"split_on": ""}, {"split_on": "\ud800"}],
 )
-def test_options_are_checked(wrong: dict[str, Any]) -> None:
+def test_invalid_read_options_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         ReadOptions(**wrong)

@@ -23,13 +23,13 @@ TEXTS = st.text(alphabet="ab \n\r\té漢😀", max_size=200)
         ("aaaaaaa😀aa", 10, 7),
     ],
 )
-def test_where_a_cut_lies(text: str, mark: int, expected: int) -> None:
+def test_cut_has_expected_position(text: str, mark: int, expected: int) -> None:
     data = text.encode()
     assert cut(data, mark, len(data), size=16) == expected
 
 
 @given(TEXTS, st.integers(8, 40))
-def test_pieces_make_up_the_text_and_are_bounded(text: str, size: int) -> None:
+def test_pieces_join_to_text_and_are_bounded(text: str, size: int) -> None:
     parts = list(pieces(text, size))
     assert "".join(parts) == text
     assert all(len(piece.encode()) < size + reach(size) for piece in parts)
@@ -40,7 +40,7 @@ def test_pieces_make_up_the_text_and_are_bounded(text: str, size: int) -> None:
 
 
 @given(TEXTS, TEXTS, st.integers(8, 40))
-def test_a_cut_is_known_from_the_bytes_around_it(before: str, after: str, size: int) -> None:
+def test_cut_depends_only_on_surrounding_bytes(before: str, after: str, size: int) -> None:
     data = (before + after).encode()
     for mark in range(size, len(data), size):
         low, high = mark - reach(size), min(mark + 2, len(data))
@@ -48,5 +48,5 @@ def test_a_cut_is_known_from_the_bytes_around_it(before: str, after: str, size: 
         assert cut(seen, mark, len(data), size) == cut(data, mark, len(data), size)
 
 
-def test_bytes_that_are_no_utf8_are_cut_at_the_mark() -> None:
+def test_invalid_utf8_is_cut_at_mark() -> None:
     assert cut(b"\x80" * 20, 12, 20, size=16) == 12

@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("compression", COMPRESSORS)
 
 
 @both
-def test_blocks_are_bounded_and_whole(tmp_path: Path, compression: str) -> None:
+def test_blocks_are_bounded_and_join_to_data(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "x"
     for data in (DATA, b""):
         path.write_bytes(COMPRESSORS[compression](data))
@@ -40,13 +40,13 @@ def test_blocks_are_bounded_and_whole(tmp_path: Path, compression: str) -> None:
 
 
 @both
-def test_several_streams_in_one_file(tmp_path: Path, compression: str) -> None:
+def test_concatenated_streams_are_read(tmp_path: Path, compression: str) -> None:
     compress = COMPRESSORS[compression]
     (tmp_path / "x").write_bytes(b"".join(compress(part) for part in (b"low ", b"", b"tide")))
     assert b"".join(streams.blocks(str(tmp_path / "x"), compression)) == b"low tide"
 
 
-def test_every_shape_of_a_zstd_frame(tmp_path: Path) -> None:
+def test_every_kind_of_zstd_frame_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.txt.zst"
     skipped = b"\x50\x2a\x4d\x18\x04\0\0\0...."
     for length in (0, 10, 300, 70_000, 300_000):
@@ -94,7 +94,7 @@ def test_missing_file_raises(tmp_path: Path) -> None:
 
 @both
 @pytest.mark.parametrize("name", ["x.jsonl", "x.txt", "x"])
-def test_compressed_documents(tmp_path: Path, compression: str, name: str) -> None:
+def test_compressed_documents_are_read(tmp_path: Path, compression: str, name: str) -> None:
     path = tmp_path / f"{name}.{compression}"
     options = ReadOptions(split_on="\n", unit_size=5, piece_size=16)
     path.write_bytes(COMPRESSORS[compression](b'{"text": "low"}\n{"text": "tide"}\n'))
@@ -104,7 +104,7 @@ def test_compressed_documents(tmp_path: Path, compression: str, name: str) -> No
 
 
 @both
-def test_an_error_in_a_compressed_line(tmp_path: Path, compression: str) -> None:
+def test_invalid_compressed_line_raises_with_its_number(tmp_path: Path, compression: str) -> None:
     path = tmp_path / f"x.jsonl.{compression}"
     path.write_bytes(COMPRESSORS[compression](b'{"text": "low"}\n{"te'))
     with refused(FormatError, path, "line 2, byte 16"):

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @both
 @given(texts=TEXTS, rows=st.integers(1, 9), unit_size=st.sampled_from([1, 100, 300, 2**20]))
-def test_rows_whatever_the_units(
+def test_rows_do_not_depend_on_unit_size(
     folder: Path, kind: str, texts: list[str], rows: int, unit_size: int
 ) -> None:
     path = write(folder / f"x.{kind}", pa.array(texts), rows)
@@ -40,7 +40,7 @@ def test_rows_whatever_the_units(
 
 
 @both
-def test_small_groups_share_a_unit_and_large_ones_do_not(tmp_path: Path, kind: str) -> None:
+def test_small_row_groups_share_unit_and_large_ones_do_not(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array([f"{i:09}" * 100 for i in range(40)]))
     sources = find([str(path)])
     assert len(plan(sources, ReadOptions(unit_size=1))) == 10
@@ -50,7 +50,7 @@ def test_small_groups_share_a_unit_and_large_ones_do_not(tmp_path: Path, kind: s
     assert [unit.start for unit in some[1:]] == [unit.stop for unit in some[:-1]]
 
 
-def test_rows_of_a_data_set_from_the_middle_of_a_batch(tmp_path: Path) -> None:
+def test_unit_can_start_and_end_inside_record_batch(tmp_path: Path) -> None:
     path = write(tmp_path / "x.arrow", pa.array(list("abcdefghij")), rows=4)
     unit = Unit(0, str(path), DataSet(), None, 3, 6)
     assert documents(list(unit.read(ReadOptions()))) == [(3, "d"), (4, "e"), (5, "f")]
@@ -58,13 +58,13 @@ def test_rows_of_a_data_set_from_the_middle_of_a_batch(tmp_path: Path) -> None:
 
 @both
 @pytest.mark.parametrize("type_", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_other_types_of_strings(tmp_path: Path, kind: str, type_: Any) -> None:
+def test_every_string_type_is_read(tmp_path: Path, kind: str, type_: Any) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array(["low", "tide", "low"]).cast(type_))
     assert [piece.text for piece in pieces_of(path, ReadOptions())] == ["low", "tide", "low"]
 
 
 @both
-def test_bad_rows_are_named_and_may_be_left_out(tmp_path: Path, kind: str) -> None:
+def test_bad_rows_are_reported_and_can_be_skipped(tmp_path: Path, kind: str) -> None:
     column = pa.array([b"low", b"t\xffde", None, b"tide"]).view(pa.string())
     path = write(tmp_path / f"x.{kind}", column)
     with refused(FormatError, path, "row 1, byte 1 of the text", "ff 64 65"):
@@ -79,7 +79,7 @@ def test_bad_rows_are_named_and_may_be_left_out(tmp_path: Path, kind: str) -> No
 
 
 @both
-def test_text_comes_from_the_given_column(tmp_path: Path, kind: str) -> None:
+def test_text_field_selects_column(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array([1, 2]), name="body")
     with refused(FormatError, path, "has no column 'text', found ['first', 'body']", "text_field"):
         plan(find([str(path)]), ReadOptions())
@@ -96,7 +96,7 @@ def test_damaged_file_raises(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**31 - 1, 3, -(2**31)])
-def test_offsets_that_point_outside_of_the_text_are_refused(tmp_path: Path, wrong: int) -> None:
+def test_offsets_outside_text_raise(tmp_path: Path, wrong: int) -> None:
     """The library does not check them: it read other memory, or ended the process."""
     path = write(tmp_path / "x.arrow", pa.array(["a" * 9] * 8), rows=8)
     data = path.read_bytes()
@@ -106,7 +106,7 @@ def test_offsets_that_point_outside_of_the_text_are_refused(tmp_path: Path, wron
         pieces_of(path, ReadOptions())
 
 
-def test_indices_that_point_outside_of_the_dictionary_are_refused(tmp_path: Path) -> None:
+def test_indices_outside_dictionary_raise(tmp_path: Path) -> None:
     path = write(tmp_path / "x.arrow", pa.array(["a", "b"] * 4).dictionary_encode(), rows=8)
     data = path.read_bytes()
     at = data.rindex(struct.pack("<4i", 0, 1, 0, 1)) + 8
@@ -116,7 +116,7 @@ def test_indices_that_point_outside_of_the_dictionary_are_refused(tmp_path: Path
 
 
 @both
-def test_a_damaged_file_leaves_no_descriptor(tmp_path: Path, kind: str) -> None:
+def test_damaged_file_leaks_no_descriptor(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"x.{kind}", pa.array([f"{i:09}" * 100 for i in range(40)]))
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] + bytes(100) + data[len(data) // 2 + 100 :][:-12])

@@ -43,7 +43,7 @@ def naive(data: bytes, separator: str) -> list[tuple[int, str]]:
 @given(TEXTS, SIZES, PIECES, SIZES)
 @example("\ufeff", 1, 8, 1)
 @example("a" * 32, 8, 8, 8)
-def test_a_file_is_one_document_whatever_the_units(
+def test_file_is_one_document_for_any_unit_size(
     file: Path, text: str, unit_size: int, piece_size: int, block: int
 ) -> None:
     file.write_bytes(text.encode())
@@ -59,7 +59,7 @@ def test_a_file_is_one_document_whatever_the_units(
 @example("a\n\n\nb\n\n\n\n\nc", "\n\n", 4, 8, 3)
 @example("abababab", "aba", 3, 8, 2)
 @example("aaaaa aa bbbb", "|", 60, 8, 9)  # a block ends just behind the space at the mark
-def test_documents_between_separators_whatever_the_units(
+def test_separated_documents_do_not_depend_on_unit_size(
     file: Path, text: str, separator: str, unit_size: int, piece_size: int, block: int
 ) -> None:
     file.write_bytes(text.encode())
@@ -70,7 +70,7 @@ def test_documents_between_separators_whatever_the_units(
 
 
 @given(st.binary(max_size=120).filter(bool), SIZES, PIECES, SIZES)
-def test_what_is_not_utf8_is_replaced_as_python_does(
+def test_invalid_utf8_is_replaced_as_python_does(
     file: Path, data: bytes, unit_size: int, piece_size: int, block: int
 ) -> None:
     file.write_bytes(data)
@@ -86,14 +86,14 @@ def test_what_is_not_utf8_is_replaced_as_python_does(
     assert "".join(output) == expected
 
 
-def test_invalid_utf8_is_named_with_its_byte(tmp_path: Path) -> None:
+def test_invalid_utf8_raises_with_its_byte_offset(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"abc def " * 5 + b"\xff\xfe rest")
     with refused(FormatError, path, "byte 40", "ff fe", "on_error='replace'"):
         pieces_of(path, ReadOptions(piece_size=16, unit_size=10))
 
 
-def test_a_bad_document_is_left_out(tmp_path: Path) -> None:
+def test_bad_document_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"good|b\xffd|good too")
     wrong: list[Exception] = []
@@ -102,7 +102,7 @@ def test_a_bad_document_is_left_out(tmp_path: Path) -> None:
     assert ["byte 6" in str(error) for error in wrong] == [True]
 
 
-def test_of_a_long_document_the_bad_piece_is_left_out_and_its_end_stays(tmp_path: Path) -> None:
+def test_bad_piece_of_long_document_is_skipped_but_its_end_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"aaaaaaa bbbbbbb ccccccc \xffdddd")
     for unit_size in (5, 16, 100):
@@ -115,7 +115,7 @@ def test_of_a_long_document_the_bad_piece_is_left_out_and_its_end_stays(tmp_path
         assert len(wrong) == 1
 
 
-def test_file_truncated_after_the_plan_raises(tmp_path: Path) -> None:
+def test_file_truncated_after_planning_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     for options in (ReadOptions(), ReadOptions(split_on="|")):
         path.write_bytes(b"abc" * 100)
@@ -129,7 +129,7 @@ def test_file_truncated_after_the_plan_raises(tmp_path: Path) -> None:
             list(unit.read(options))
 
 
-def test_newlines_stay_as_they_are(tmp_path: Path) -> None:
+def test_newlines_are_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"a\r\nb\rc\n")
     assert [piece.text for piece in pieces_of(path, ReadOptions())] == ["a\r\nb\rc\n"]

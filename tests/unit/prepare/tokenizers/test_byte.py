@@ -9,7 +9,7 @@ from lowtide._prepare.tokenizers.byte import ByteTokenizer
 
 
 @given(st.lists(st.text()))
-def test_ids_are_the_bytes_of_the_utf8(texts: list[str]) -> None:
+def test_ids_are_utf8_bytes(texts: list[str]) -> None:
     tokenizer = ByteTokenizer()
     batch = tokenizer.encode_batch(texts)
     assert [ids.tolist() for ids in batch] == [list(text.encode()) for text in texts]

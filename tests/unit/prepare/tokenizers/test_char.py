@@ -16,7 +16,7 @@ MANY = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))  # an alphabet that does n
 
 
 @given(TEXTS)
-def test_ids_are_places_in_the_sorted_alphabet(texts: list[str]) -> None:
+def test_ids_are_positions_in_sorted_alphabet(texts: list[str]) -> None:
     for extra in ("a", "ω", MANY):
         characters = sorted(set("".join(texts) + extra))
         places = {character: i for i, character in enumerate(characters)}
@@ -30,18 +30,18 @@ def test_ids_are_places_in_the_sorted_alphabet(texts: list[str]) -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_alphabets_of_parts_merge(one: list[str], other: list[str]) -> None:
+def test_alphabet_is_union_of_partial_alphabets(one: list[str], other: list[str]) -> None:
     assert set(alphabet(one)) | set(alphabet(other)) == set(alphabet(one + other))
 
 
 @pytest.mark.parametrize("characters", ["ab", "é", MANY, "".join(map(chr, range(255)))])
 @pytest.mark.parametrize("unknown", ["~~\U0010ffff", "\u0800", "a\ud7ff"])
-def test_a_character_that_is_not_in_the_alphabet(characters: str, unknown: str) -> None:
+def test_character_outside_alphabet_raises(characters: str, unknown: str) -> None:
     with refused(FormatError, f"has {len(characters)} characters, but not", "'byte'"):
         CharTokenizer(characters).encode_batch([characters, characters + unknown])
 
 
-def test_a_vocabulary_of_exactly_a_byte() -> None:
+def test_vocabulary_of_256_characters_is_encoded() -> None:
     characters = "".join(map(chr, range(256)))
     ids = CharTokenizer(characters).encode_batch(["\x00a\xff"])[0]
     assert ids.tolist() == [0, 97, 255]
@@ -49,7 +49,7 @@ def test_a_vocabulary_of_exactly_a_byte() -> None:
         CharTokenizer(characters[1:]).encode_batch(["\0"])
 
 
-def test_no_characters_and_unknown_ids_are_refused() -> None:
+def test_empty_alphabet_and_unknown_ids_raise() -> None:
     with refused(ArgumentError, "at least one character"):
         CharTokenizer("")
     for wrong in (3, -1):

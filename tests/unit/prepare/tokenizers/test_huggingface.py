@@ -33,7 +33,7 @@ def altered(tokenizer: HuggingFaceTokenizer, path: Path, **changes: Any) -> Path
     return path
 
 
-def test_a_trained_tokenizer(bpe: HuggingFaceTokenizer) -> None:
+def test_trained_tokenizer_round_trips_text(bpe: HuggingFaceTokenizer) -> None:
     assert (bpe.name, bpe.vocab_size, bpe.eos) == ("bpe:280", 280, 0)
     ids = bpe.encode_batch(TEXTS)
     assert [bpe.decode(one) for one in ids] == TEXTS, "every byte can be encoded, and comes back"
@@ -42,14 +42,14 @@ def test_a_trained_tokenizer(bpe: HuggingFaceTokenizer) -> None:
     assert bpe.decode([*ids[1].tolist(), 0]) == TEXTS[1]
 
 
-def test_ids_are_those_of_the_library(bpe: HuggingFaceTokenizer) -> None:
+def test_ids_match_tokenizers_library(bpe: HuggingFaceTokenizer) -> None:
     library = tokenizers.Tokenizer.from_str(bpe.to_json())
     texts = TEXTS[:3] + SAMPLE
     expected = [encoding.ids for encoding in library.encode_batch(texts)]
     assert [ids.tolist() for ids in bpe.encode_batch(texts)] == expected
 
 
-def test_cutting_at_a_space_changes_no_token(bpe: HuggingFaceTokenizer) -> None:
+def test_cut_at_space_changes_no_token(bpe: HuggingFaceTokenizer) -> None:
     text = " ".join(SAMPLE).strip()
     whole = bpe.encode_batch([text])[0].tolist()
     for at in [i for i, c in enumerate(text) if c == " " and text[i - 1] != " " and text[i + 1] != " "]:
@@ -57,7 +57,7 @@ def test_cutting_at_a_space_changes_no_token(bpe: HuggingFaceTokenizer) -> None:
         assert [*one.tolist(), *other.tolist()] == whole
 
 
-def test_a_file_and_what_was_saved_of_it(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
+def test_tokenizer_file_round_trips(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(bpe.to_json())
     for one in (make(str(path)), make(str(tmp_path)), load(path)):
@@ -68,7 +68,7 @@ def test_a_file_and_what_was_saved_of_it(bpe: HuggingFaceTokenizer, tmp_path: Pa
     assert load(path, name="bpe:280", eos=7).eos == 7
 
 
-def test_what_belongs_to_a_models_inputs_is_left_out(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
+def test_truncation_padding_and_post_processor_are_ignored(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(bpe.to_json())
     library.enable_truncation(2)
     library.enable_padding(length=50)
@@ -80,7 +80,7 @@ def test_what_belongs_to_a_models_inputs_is_left_out(bpe: HuggingFaceTokenizer, 
     assert one.encode_batch(SAMPLE[:1])[0].tolist() == bpe.encode_batch(SAMPLE[:1])[0].tolist()
 
 
-def test_the_end_of_text_by_its_name(tmp_path: Path) -> None:
+def test_eos_is_detected_by_token_name(tmp_path: Path) -> None:
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"low": 0, "</s>": 1, "<stop>": 9}, "low"))
     path = tmp_path / "words.json"
     words.save(str(path))
@@ -93,7 +93,7 @@ def test_the_end_of_text_by_its_name(tmp_path: Path) -> None:
     assert make(str(path)).eos is None
 
 
-def test_unusable_tokenizer_is_refused(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
+def test_unusable_tokenizer_raises(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
     with refused(NotFoundError, "nothing.json"):
         make(str(tmp_path / "nothing.json"))
     path = tmp_path / "x.json"

@@ -26,7 +26,7 @@ TEXTS = ["low tide", "a bb ccc"]
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-def test_function_of_the_program_encodes_in_this_process(tmp_path: Path, workers: int) -> None:
+def test_function_tokenizer_encodes_in_calling_process(tmp_path: Path, workers: int) -> None:
     options: dict[str, Any] = {"vocab_size": 10, "eos": 9, "val_fraction": 0, "workers": workers}
     options |= {"tokenizer": lambda text: {"input_ids": words(text)}, "out": tmp_path / "corpus"}
     summary = lowtide.prepare(iter(TEXTS), **options)
@@ -52,14 +52,14 @@ def test_function_of_the_program_encodes_in_this_process(tmp_path: Path, workers
         ("byte", {"eos": 5}, "eos must be true or false for the tokenizer 'byte'"),
     ],
 )
-def test_functions_that_do_not_suit_are_refused(
+def test_unsuitable_function_raises(
     tmp_path: Path, function: Any, options: dict[str, Any], problem: str
 ) -> None:
     with refused(LowtideError, problem):
         lowtide.prepare(iter(["low tide"]), tmp_path / "x", tokenizer=function, workers=1, **options)
 
 
-def test_objects_of_libraries_are_adopted(tmp_path: Path) -> None:
+def test_tokenizer_objects_of_libraries_are_accepted(tmp_path: Path) -> None:
     library = pytest.importorskip("tokenizers")
     trained = lowtide.prepare(iter(["low tide " * 99]), tmp_path / "a", tokenizer="bpe:280", workers=1)
     assert trained.manifest.vocab_size is not None
@@ -79,7 +79,7 @@ def test_objects_of_libraries_are_adopted(tmp_path: Path) -> None:
     assert (adopted.encode_batch(["low"])[0].tolist(), adopted.eos) == ([108, 111, 119], 256)
 
 
-def test_file_of_ids_is_checked(tmp_path: Path) -> None:
+def test_invalid_ids_tokenizer_file_raises(tmp_path: Path) -> None:
     tokenizer = IdsTokenizer("ids:10", 10, 3)
     path = tmp_path / "tokenizer.json"
     path.write_text(tokenizer.to_json())
@@ -97,6 +97,6 @@ def test_file_of_ids_is_checked(tmp_path: Path) -> None:
             make(name)
 
 
-def test_code_of_another_function_differs() -> None:
+def test_code_differs_between_functions() -> None:
     assert code_of(words) == code_of(words)
     assert code_of(lambda text: [1]) != code_of(lambda text: [2])

@@ -47,7 +47,7 @@ def fill(cache: Path) -> None:
     (cache / hashlib.sha1(ADDRESS.encode()).hexdigest()).write_bytes(b"".join(lines))
 
 
-def test_ids_are_those_of_tiktoken(cache: Path) -> None:
+def test_ids_match_tiktoken(cache: Path) -> None:
     fill(cache)
     tokenizer = make("small")
     library = tiktoken.get_encoding("small")
@@ -59,7 +59,7 @@ def test_ids_are_those_of_tiktoken(cache: Path) -> None:
     assert tokenizer.decode([257, 270, 0xFF]) == "low\ufffd"
 
 
-def test_its_file_needs_no_network(tmp_path: Path) -> None:
+def test_saved_tokenizer_loads_without_network(tmp_path: Path) -> None:
     tokenizer = TiktokenTokenizer(
         "small", PATTERN, RANKS, {"<|endoftext|>": 270, "<|other|>": 271}, "<|other|>"
     )
@@ -74,7 +74,7 @@ def test_its_file_needs_no_network(tmp_path: Path) -> None:
         load(path, trusted=True)
 
 
-def test_without_a_network_the_error_says_which_file_goes_where(cache: Path) -> None:
+def test_error_without_network_shows_url_and_cache_path(cache: Path) -> None:
     place = cache / hashlib.sha1(ADDRESS.encode()).hexdigest()
     with refused(NotFoundError, "small", ADDRESS, place, "TIKTOKEN_CACHE_DIR"):
         make("small")
@@ -83,7 +83,7 @@ def test_without_a_network_the_error_says_which_file_goes_where(cache: Path) -> 
     assert isinstance(make("small"), TiktokenTokenizer)
 
 
-def test_the_names_that_there_are(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_name_raises_with_list_of_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(ArgumentError, "no tokenizer 'gpt5000'", "byte, char, ids:VOCAB", "bpe:VOCAB", "small"):
         make("gpt5000")
     monkeypatch.setattr(tiktoken.registry, "ENCODING_CONSTRUCTORS", None)

@@ -23,7 +23,7 @@ def _no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["byte", "char", "bpe:260"])
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path, name: str) -> None:
+def test_saved_tokenizer_round_trips(tmp_path: Path, name: str) -> None:
     tokenizer = make(name, Texts(["low tide\ud7ff😀"]))
     path = tmp_path / "tokenizer.json"
     path.write_text(tokenizer.to_json())
@@ -83,7 +83,7 @@ def test_file_that_is_not_a_tokenizer_raises(tmp_path: Path, content: str | dict
         load(path)
 
 
-def test_the_tokenizer_of_a_corpus(tmp_path: Path) -> None:
+def test_load_tokenizer_of_corpus_checks_vocabulary_size(tmp_path: Path) -> None:
     tokenizer = make("bpe:260", Texts(["low tide"]))
     shard = own.Shard("train-00000.bin", 3, "0" * 64)
     entry = own.Tokenizer("bpe:260", None, "tokenizer.json")

@@ -25,7 +25,7 @@ def test_folder_and_index_are_verified_alike(corpus: Path) -> None:
     assert (verified.files, verified.nbytes) == (len(others), sum(others))
 
 
-def test_a_changed_file_is_listed(corpus: Path) -> None:
+def test_changed_file_is_listed(corpus: Path) -> None:
     shard = next(corpus.glob("train*.bin"))
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1

@@ -30,7 +30,7 @@ def column(path: Path, ends: np.ndarray) -> Column:
     lengths=st.lists(st.lists(st.integers(0, 5), max_size=8), min_size=1, max_size=5),
     tails=st.lists(st.integers(0, 3), min_size=5, max_size=5),
 )
-def test_as_the_same_in_memory(lengths: list[list[int]], tails: list[int]) -> None:
+def test_documents_match_in_memory_reference(lengths: list[list[int]], tails: list[int]) -> None:
     """Shards whose last tokens belong to a document that ends in a later one, and empty documents too."""
     parts: list[Part] = []
     sizes, ends, start = [], [], 0
@@ -75,7 +75,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Documents, np.ndarra
     return Documents(parts, sizes, whole=True), np.concatenate(ends)
 
 
-def test_a_search_in_files_finds_what_a_search_in_memory_does(many: tuple[Documents, np.ndarray]) -> None:
+def test_search_in_files_matches_search_in_memory(many: tuple[Documents, np.ndarray]) -> None:
     documents, ends = many
     tokens = np.random.default_rng(1).integers(0, documents.tokens, 300).tolist()
     for token in [0, documents.tokens - 1, *tokens]:
@@ -85,7 +85,7 @@ def test_a_search_in_files_finds_what_a_search_in_memory_does(many: tuple[Docume
     assert bounds[1:, 0].tolist() == bounds[:-1, 1].tolist()
 
 
-def test_a_search_reads_little(many: tuple[Documents, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_reads_few_values(many: tuple[Documents, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     documents = pickle.loads(pickle.dumps(many[0]))
     read: list[int] = []
     convert = Column._tokens
@@ -104,7 +104,7 @@ def test_a_search_reads_little(many: tuple[Documents, np.ndarray], monkeypatch: 
 
 
 @pytest.mark.parametrize("length", [1, 100, 1025, 50_000])
-def test_the_documents_of_a_window(many: tuple[Documents, np.ndarray], length: int) -> None:
+def test_documents_covering_window_match_reference(many: tuple[Documents, np.ndarray], length: int) -> None:
     documents, ends = many
     starts = [0, documents.tokens - length, int(ends[399_999]) - length // 2]
     for start in starts:
@@ -116,11 +116,11 @@ def test_the_documents_of_a_window(many: tuple[Documents, np.ndarray], length: i
             documents.covering(start, stop)
 
 
-def test_verify_goes_through_all(many: tuple[Documents, np.ndarray]) -> None:
+def test_verify_accepts_valid_index(many: tuple[Documents, np.ndarray]) -> None:
     many[0].verify()
 
 
-def test_it_survives_a_pickle_and_threads(many: tuple[Documents, np.ndarray]) -> None:
+def test_pickled_documents_can_be_searched_by_threads(many: tuple[Documents, np.ndarray]) -> None:
     documents: Documents = pickle.loads(pickle.dumps(many[0]))
     assert len(pickle.dumps(documents)) < 3000
     wrong: list[int] = []
@@ -154,7 +154,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_an_index_that_lies_is_refused_when_it_is_read(tmp_path: Path, name: str) -> None:
+def test_inconsistent_index_raises_when_read(tmp_path: Path, name: str) -> None:
     ends, says = LIES[name]
     documents = Documents([column(tmp_path / "x.ends", np.array(ends, "u8"))], [10], whole=True)
     for act in (lambda: documents.bounds(0, len(ends)), documents.verify, lambda: documents.at(4)):
@@ -162,14 +162,14 @@ def test_an_index_that_lies_is_refused_when_it_is_read(tmp_path: Path, name: str
             act()
 
 
-def test_tokens_behind_the_last_document_are_in_none(tmp_path: Path) -> None:
+def test_token_after_last_document_raises(tmp_path: Path) -> None:
     documents = Documents([column(tmp_path / "x.ends", np.array([4]))], [10])
     assert documents.at(3) == 0
     with refused(FormatError, tmp_path / "x.ends", "before token 4 of 10"):
         documents.at(4)
 
 
-def test_what_is_not_there_cannot_be_asked_for() -> None:
+def test_out_of_range_documents_and_tokens_raise() -> None:
     documents = Documents([Even("x", 3, 10)], [30])
     for start, stop in [(-1, 2), (2, 1), (0, 4)]:
         with refused(IndexingError, "for 3 documents"):
@@ -179,7 +179,7 @@ def test_what_is_not_there_cannot_be_asked_for() -> None:
             documents.at(token)
 
 
-def test_an_index_file_that_changes_is_noticed(tmp_path: Path) -> None:
+def test_changed_index_file_is_detected(tmp_path: Path) -> None:
     documents = Documents([column(tmp_path / "x.ends", np.arange(1, 11))], [10])
     assert documents.at(9) == 9
     (tmp_path / "x.ends").rename(tmp_path / "old")
@@ -193,7 +193,7 @@ def test_an_index_file_that_changes_is_noticed(tmp_path: Path) -> None:
 
 @examples(4, deadline=2000)
 @given(values=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 30), max_size=12), size=st.integers(1, 30))
-def test_whatever_an_index_says_bounds_stay_inside(
+def test_bounds_from_any_index_stay_inside_corpus(
     tmp_path_factory: pytest.TempPathFactory, values: list[int], size: int
 ) -> None:
     part = column(tmp_path_factory.getbasetemp() / "fuzz.ends", np.array(values, "u8"))

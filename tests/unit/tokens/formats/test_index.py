@@ -32,7 +32,7 @@ def stat(folder: Path, name: object) -> tuple[str, int]:
     return path, identity.size
 
 
-def test_names_beside_the_index_and_below_it(folder: Path) -> None:
+def test_names_in_folder_and_subfolder_are_resolved(folder: Path) -> None:
     assert stat(folder, "a.bin") == (str(folder / "a.bin"), 5)
     assert stat(folder, "sub/b.bin") == (str(folder / "sub/b.bin"), 3)
     write(folder / "größe 1.bin", b"12")
@@ -84,7 +84,7 @@ def test_folder_with_the_same_prefix_is_outside(folder: Path) -> None:
         stat(folder, "c.bin")
 
 
-def test_a_cache_of_links_into_one_folder(tmp_path: Path) -> None:
+def test_links_into_blob_folder_of_hub_cache_are_allowed(tmp_path: Path) -> None:
     """As a model hub's client leaves a snapshot: the index and the shards are links to blobs."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots/abc"
     blobs.mkdir()
@@ -111,7 +111,7 @@ def test_missing_files_and_folders_raise(folder: Path) -> None:
 
 @examples(6, deadline=2000)
 @given(name=st.text(alphabet="ab./\\\0\ud800 ~:é", max_size=8))
-def test_whatever_the_name_the_file_is_inside(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+def test_any_accepted_name_stays_inside_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-inside"
     for inner in (folder, folder / "a"):
         inner.mkdir(exist_ok=True)
@@ -136,13 +136,13 @@ def test_file_listed_twice_raises(tmp_path: Path) -> None:
         inside.stat("a.bin", "shards[1]")
 
 
-def test_a_name_of_megabytes_is_not_in_the_message(tmp_path: Path) -> None:
+def test_message_about_long_name_is_short(tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         Inside(str(tmp_path / "index.json")).stat("x" * 10**6, "shards[0]")
     assert len(str(caught.value)) < 1000
 
 
-def test_index_over_the_limit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_over_size_limit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MAX_INDEX", 10)
     with refused(FormatError, "11 bytes", "at most 10"):
         read_json(str(write(tmp_path / "index.json", b'{"a": 1234}')))

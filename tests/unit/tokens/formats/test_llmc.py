@@ -24,7 +24,7 @@ def shard(ids: list[int], magic: int = 20240520, version: int = 1, count: int | 
     return header + np.array(ids, "<u2" if magic == 20240520 else "<u4").tobytes()
 
 
-def test_gpt2_shards(tmp_path: Path) -> None:
+def test_gpt2_shards_are_read(tmp_path: Path) -> None:
     files = {
         "fineweb_val_000000.bin": shard([50256, 9]),
         "fineweb_train_000001.bin": shard([50256, 1, 2]),
@@ -42,21 +42,21 @@ def test_gpt2_shards(tmp_path: Path) -> None:
     assert read_tokens(tokens).tolist() == [50256, 1, 2, 3, 50256]
 
 
-def test_llama3_shards(tmp_path: Path) -> None:
+def test_llama3_shards_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "data.bin", shard([128000, 5], 20240801, 7))
     tokens = find(path)
     assert (str(tokens.dtype), tokens.usual_eos, tokens.metadata) == ("uint32", 128000, {"model": "llama-3"})
     assert read_tokens(tokens).tolist() == [128000, 5]
 
 
-def test_a_dtype_that_agrees_may_be_given(tmp_path: Path) -> None:
+def test_dtype_that_contradicts_header_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "data.bin", shard([1]))
     assert find(path, dtype="<u2").count == 1
     with refused(ArgumentError, path, "uint16", "got dtype='uint32'", "leave dtype out"):
         find(path, dtype="uint32")
 
 
-def test_the_header_is_theirs() -> None:
+def test_written_header_matches_llmc() -> None:
     assert make_header("uint16", 7) == shard([], count=7)
     assert make_header("uint32", 7) == shard([], 20240801, 7, count=7)
     for dtype, count in [("int32", 1), ("uint16", 2**31), ("uint16", -1)]:
@@ -64,12 +64,12 @@ def test_the_header_is_theirs() -> None:
             make_header(dtype, count)
 
 
-def test_a_shard_without_tokens_is_a_shard(tmp_path: Path) -> None:
+def test_empty_shard_is_read(tmp_path: Path) -> None:
     tokens = find(put(tmp_path, {"a.bin": shard([]), "b.bin": shard([4])}))
     assert [segment.count for segment in tokens.segments] == [0, 1]
 
 
-def test_tokens_of_two_models_do_not_mix(tmp_path: Path) -> None:
+def test_shards_of_two_models_raise(tmp_path: Path) -> None:
     put(tmp_path, {"a.bin": shard([1]), "b.bin": shard([1], 20240801, 7)})
     with refused(ArgumentError, tmp_path / "b.bin", "<u4 of llama-3", tmp_path / "a.bin", "<u2 of gpt-2"):
         find(tmp_path)
@@ -86,7 +86,7 @@ LIES: dict[str, tuple[bytes, type[LowtideError], tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_header_that_lies_is_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_header_raises(tmp_path: Path, name: str) -> None:
     data, kind, says = LIES[name]
     path = write(tmp_path / "x_train_1.bin", data)
     for asked in (path, tmp_path):
@@ -99,14 +99,14 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, name: str) -> None:
     data=damaged([shard([1, 2, 3]), shard([1], 20240801, 7)], head=14),
     split=st.sampled_from(["train", "val"]),
 )
-def test_damaged_shards_give_no_other_exception(
+def test_damaged_shard_raises_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, split: str
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz-llmc"
     assert_honest_corpus(put(folder, {"a_train_1.bin": shard([7]), "a_train_2.bin": data}), split=split)
 
 
-def test_shards_of_another_tokenizer_take_their_own_end_of_text(tmp_path: Path) -> None:
+def test_eos_of_another_tokenizer_can_be_passed(tmp_path: Path) -> None:
     path = write(tmp_path / "train_000.bin", shard([5, 7, 0, 9, 0, 4, 4, 0]))
     with lowtide.corpus(path) as corpus:
         assert (corpus.eos, corpus.has_documents) == (None, False)
@@ -118,7 +118,7 @@ def test_shards_of_another_tokenizer_take_their_own_end_of_text(tmp_path: Path) 
         ]
 
 
-def test_marks_are_first_tokens_where_the_first_shard_starts_with_one(tmp_path: Path) -> None:
+def test_marks_start_documents_if_first_shard_starts_with_mark(tmp_path: Path) -> None:
     path = write(tmp_path / "train_000.bin", shard([50256, 1, 2, 50256, 3]))
     with lowtide.corpus(path) as corpus:
         assert (corpus.eos, corpus.documents.count) == (50256, 2)

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return put(tmp_path / "shakespeare_char", {"train.bin": ids(1, 2, 65535), "val.bin": ids(7)})
 
 
-def test_as_its_prepare_script_leaves_it(folder: Path) -> None:
+def test_output_of_prepare_script_is_read(folder: Path) -> None:
     with open(folder / "meta.pkl", "wb") as file:
         pickle.dump(META, file)
     tokens = find(folder)
@@ -44,21 +44,19 @@ def test_as_its_prepare_script_leaves_it(folder: Path) -> None:
     assert read_tokens(find(folder, split="val")).tolist() == [7]
 
 
-def test_a_dtype_may_be_given(tmp_path: Path) -> None:
+def test_dtype_can_be_passed(tmp_path: Path) -> None:
     folder = put(tmp_path, {"train.bin": ids(1, 2**31, dtype="<u4")})
     tokens = find(folder, dtype="uint32")
     assert (tokens.format, read_tokens(tokens).tolist()) == ("nanogpt", [1, 2**31])
 
 
-def test_a_split_that_is_not_there(folder: Path) -> None:
+def test_missing_split_raises(folder: Path) -> None:
     (folder / "val.bin").unlink()
     with refused(NotFoundError, folder, "'val'", "train.bin"):
         find(folder, split="val")
 
 
-def test_a_raw_file_by_itself_needs_its_dtype_unless_its_name_is_nanogpts(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_raw_file_without_nanogpt_name_needs_dtype(folder: Path, tmp_path: Path) -> None:
     assert find(folder / "train.bin").format == "nanogpt"
     (folder / "test.bin").write_bytes(ids(5))
     assert read_tokens(find(folder / "test.bin")).tolist() == [5]  # beside a train.bin
@@ -69,14 +67,14 @@ def test_a_raw_file_by_itself_needs_its_dtype_unless_its_name_is_nanogpts(
     assert (tokens.format, read_tokens(tokens).tolist()) == ("raw", [5])
 
 
-def test_half_a_token_at_the_end_is_refused(folder: Path) -> None:
+def test_partial_token_at_end_raises(folder: Path) -> None:
     (folder / "train.bin").write_bytes(bytes(7))
     with refused(FormatError, folder / "train.bin", "7 bytes", "token's 2", "1 left over"):
         find(folder)
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_while_an_append_is_under_way_what_was_published_counts(folder: Path, linked: bool) -> None:
+def test_unfinished_append_exposes_only_published_tokens(folder: Path, linked: bool) -> None:
     (folder / "train.bin.appending").write_bytes(b'{"size": 4}')
     path = folder / "train.bin"
     if linked:
@@ -90,7 +88,7 @@ def test_while_an_append_is_under_way_what_was_published_counts(folder: Path, li
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_plain_pickles_of_every_protocol_since_2(tmp_path: Path, protocol: int) -> None:
+def test_plain_pickle_of_protocol_2_or_later_is_read(tmp_path: Path, protocol: int) -> None:
     content: dict[str, Any] = {**META, "large": 2**40, "negative": -5, "long": "x" * 1000}
     assert read_meta(str(write(tmp_path / "meta.pkl", pickle.dumps(content, protocol)))) == content
 
@@ -132,7 +130,7 @@ HOSTILE: dict[str, tuple[bytes, type[LowtideError], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_anything_else_in_a_meta_is_refused_before_it_runs(
+def test_meta_with_code_is_rejected_before_it_runs(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -145,21 +143,21 @@ def test_anything_else_in_a_meta_is_refused_before_it_runs(
 
 
 @pytest.mark.parametrize("size", [0, -1, True, "65", None, 65537, {}])
-def test_a_vocabulary_that_cannot_be(folder: Path, size: Any) -> None:
+def test_invalid_vocab_size_in_meta_raises(folder: Path, size: Any) -> None:
     data = pickle.dumps({"vocab_size": size})
     path = write(folder / "meta.pkl", data)
     with refused(LowtideError, path):
         find(folder)
 
 
-def test_a_meta_beyond_the_limit(folder: Path) -> None:
+def test_meta_over_size_limit_raises(folder: Path) -> None:
     with open(folder / "meta.pkl", "wb") as file:
         file.truncate(MAX_META + 1)
     with refused(FormatError, folder / "meta.pkl", MAX_META + 1, MAX_META):
         find(folder)
 
 
-def test_no_step_that_is_admitted_can_import_or_call() -> None:
+def test_allowed_pickle_opcodes_cannot_import_or_call() -> None:
     from lowtide._tokens.formats.nanogpt import _PLAIN
 
     known = {step.name for step in pickletools.opcodes}
@@ -173,7 +171,9 @@ PICKLES = [pickle.dumps(META, protocol) for protocol in (2, 4, 5)]
 
 @examples(6, deadline=2000)
 @given(data=damaged(PICKLES, head=120) | st.binary(max_size=60))
-def test_damaged_metas_give_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_damaged_meta_raises_only_lowtide_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-meta", {"train.bin": ids(1, 2), "meta.pkl": data})
     assert_honest_corpus(folder)
 
@@ -184,7 +184,7 @@ def test_damaged_metas_give_no_other_exception(tmp_path_factory: pytest.TempPath
     dtype=st.sampled_from([None, "u1", "uint16", "uint32", "int64", "float32", ">u2", "nope"]),
     magic=st.sampled_from([b"", struct.pack("<3i", 20240520, 1, 5), b"MMIDIDX\0\0", b"\x93NUMPY\x01\x00"]),
 )
-def test_any_bytes_in_a_bin_give_no_other_exception(
+def test_any_bytes_in_bin_raise_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, dtype: Any, magic: bytes
 ) -> None:
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-bin", {"train.bin": magic + data})
@@ -200,7 +200,7 @@ def test_wide_tokens_are_not_read_as_uint16(tmp_path: Path, dtype: str) -> None:
     assert find(tmp_path, dtype="uint16").count == 1000 * np.dtype(dtype).itemsize // 2
 
 
-def test_narrow_tokens_are_not_taken_for_wide_ones(tmp_path: Path) -> None:
+def test_uint16_tokens_are_not_taken_for_wider_ones(tmp_path: Path) -> None:
     for ids in (np.zeros(100), np.arange(100) % 2, np.arange(100) % 12, np.arange(1000)):
         write(tmp_path / "train.bin", ids.astype("<u2").tobytes())
         assert find(tmp_path).count == len(ids)

@@ -21,7 +21,7 @@ RAW = np.arange(7, dtype="<u2").tobytes()
 TABLE = gzip.compress(b'0,3,id-1,s3://a/b.jsonl.gz,1\n3,3,"x,y",,2\n3,7,id-3\n')
 
 
-def test_shards_of_np_save_are_read(tmp_path: Path) -> None:
+def test_np_save_shards_are_read(tmp_path: Path) -> None:
     for i in range(3):
         np.save(tmp_path / f"edufineweb_train_{i:06}.npy", np.arange(i, i + 2 + i, dtype="u2"))
     np.save(tmp_path / "edufineweb_val_000000.npy", np.array([9], "u2"))
@@ -32,12 +32,12 @@ def test_shards_of_np_save_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "i8", "u8"])
-def test_tokens_of_every_integer_type(tmp_path: Path, dtype: str) -> None:
+def test_every_integer_dtype_is_read(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "x.npy", np.array([1, 2], dtype))
     assert find(tmp_path / "x.npy", dtype=dtype).dtype == np.dtype(dtype)
 
 
-def test_what_cannot_be_tokens(tmp_path: Path) -> None:
+def test_npy_file_that_is_not_tokens_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.zeros((2, 3), "u2"))
     with refused(UnsupportedError, path, "(2, 3)", "reshape(-1)"):
@@ -56,7 +56,7 @@ def test_what_cannot_be_tokens(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_the_same_header_and_another_size(tmp_path: Path) -> None:
+def test_same_header_with_other_file_size_raises(tmp_path: Path) -> None:
     """Headers are parsed once; sizes are compared for every file."""
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.zeros(3, "u2"))
@@ -66,7 +66,7 @@ def test_the_same_header_and_another_size(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_olmos_raw_ones_need_a_dtype(tmp_path: Path) -> None:
+def test_raw_olmo_file_needs_dtype(tmp_path: Path) -> None:
     path = put(tmp_path, {"part-0-00000.npy": RAW}) / "part-0-00000.npy"
     with refused(ArgumentError, path, "not a NumPy file despite its name", "OLMo", "dtype='uint16'"):
         find(path)
@@ -77,7 +77,7 @@ def test_olmos_raw_ones_need_a_dtype(tmp_path: Path) -> None:
         find(path, dtype="uint32")
 
 
-def test_documents_come_as_a_stream(tmp_path: Path) -> None:
+def test_documents_are_streamed_from_csv_tables(tmp_path: Path) -> None:
     put(tmp_path, {"a.npy": RAW, "a.csv.gz": TABLE, "b.npy": RAW, "b.csv.gz": gzip.compress(b"0,7\n\n")})
     tokens = find(tmp_path, dtype="uint16")
     assert tokens.documents is None
@@ -87,7 +87,7 @@ def test_documents_come_as_a_stream(tmp_path: Path) -> None:
     assert np.concatenate(list(again.index())).tolist() == [3, 3, 7, 14]
 
 
-def test_a_table_of_many_documents_is_never_in_memory(tmp_path: Path) -> None:
+def test_large_document_table_is_not_held_in_memory(tmp_path: Path) -> None:
     count = 40_000
     table = b"".join(b"%d,%d,some-id,some/path.jsonl.gz,%d\n" % (i, i + 1, i) for i in range(count))
     put(tmp_path, {"a.npy": bytes(2 * count), "a.csv.gz": gzip.compress(table, 1)})
@@ -119,7 +119,7 @@ LIES: dict[str, tuple[bytes, type[LowtideError], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_table_that_lies_is_refused_when_it_is_read(tmp_path: Path, name: str) -> None:
+def test_inconsistent_table_raises_when_read(tmp_path: Path, name: str) -> None:
     data, kind, says = LIES[name]
     index = find(put(tmp_path, {"a.npy": RAW, "a.csv.gz": data}), dtype="uint16").index
     assert index is not None
@@ -127,7 +127,7 @@ def test_a_table_that_lies_is_refused_when_it_is_read(tmp_path: Path, name: str)
         list(index())
 
 
-def test_a_table_that_is_missing(tmp_path: Path) -> None:
+def test_missing_table_raises(tmp_path: Path) -> None:
     put(tmp_path, {"a.npy": RAW, "a.csv.gz": TABLE, "b.npy": RAW})
     with refused(FormatError, tmp_path / "b.csv.gz", "not there", tmp_path / "a.csv.gz"):
         find(tmp_path, dtype="uint16")
@@ -135,7 +135,7 @@ def test_a_table_that_is_missing(tmp_path: Path) -> None:
 
 @examples(4, deadline=2000)
 @given(data=damaged([TABLE], head=80))
-def test_damaged_tables_give_no_other_exception(
+def test_damaged_table_raises_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     folder = put(tmp_path_factory.getbasetemp() / "fuzz-olmo", {"a.npy": RAW, "a.csv.gz": data})

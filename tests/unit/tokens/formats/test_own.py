@@ -69,14 +69,14 @@ def changed(path: str, value: Any, manifest: Manifest = MANIFEST) -> Files:
     return {**FILES, "corpus.json": json.dumps(content).encode()}
 
 
-def test_a_manifest_that_could_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_over_size_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "MAX_INDEX", 500)
     with refused(FormatError, "corpus.json", "expected at most 500", "fewer"):
         MANIFEST.to_json()
 
 
 @pytest.mark.timeout(30)  # to count each name in the list of all takes more than a minute
-def test_a_file_that_is_listed_twice_among_many() -> None:
+def test_file_listed_twice_among_many_raises() -> None:
     names = [*map(str, range(50_000)), "49999"]
     content = json.loads(MANIFEST.to_json())
     entry = {"tokens": 1, "sha256": DIGEST, "documents": None, "ends": None, "ends_sha256": None}
@@ -85,7 +85,7 @@ def test_a_file_that_is_listed_twice_among_many() -> None:
         Manifest.from_json(content, "corpus.json")
 
 
-def test_a_corpus_of_shards(tmp_path: Path) -> None:
+def test_corpus_of_shards_is_read(tmp_path: Path) -> None:
     put(tmp_path, FILES)
     for path in (tmp_path, tmp_path / "corpus.json"):
         result = find(path)
@@ -103,7 +103,7 @@ def test_a_corpus_of_shards(tmp_path: Path) -> None:
         find(tmp_path, dtype="uint32")
 
 
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+def test_manifest_round_trips(tmp_path: Path) -> None:
     own.write(tmp_path, MANIFEST)
     assert own.read(tmp_path / "corpus.json") == MANIFEST
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.json"]
@@ -111,7 +111,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert own.read(tmp_path / "corpus.json").eos is None
 
 
-def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+def test_invalid_manifest_is_not_written(tmp_path: Path) -> None:
     for wrong in (
         dataclasses.replace(MANIFEST, dtype="int32"),
         dataclasses.replace(MANIFEST, vocab_size=70_000),
@@ -126,7 +126,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_layout_of_nanogpt(tmp_path: Path) -> None:
+def test_nanogpt_layout_is_read(tmp_path: Path) -> None:
     manifest = Manifest("uint32", {"train": [Shard("train.bin", 2, DIGEST)]}, layout="nanogpt")
     put(tmp_path, {"train.bin": ids(1, 70_000, dtype="<u4"), "meta.pkl": b"never read"})
     own.write(tmp_path, manifest)
@@ -137,7 +137,7 @@ def test_the_layout_of_nanogpt(tmp_path: Path) -> None:
         dataclasses.replace(manifest, splits={"train": two}).to_json()
 
 
-def test_the_layout_of_llmc(tmp_path: Path) -> None:
+def test_llmc_layout_is_read(tmp_path: Path) -> None:
     manifest = Manifest("uint16", {"train": [Shard("a.bin", 3, DIGEST)]}, layout="llmc")
     put(tmp_path, {"a.bin": llmc.make_header("uint16", 3) + ids(7, 8, 9)})
     own.write(tmp_path, manifest)
@@ -151,7 +151,7 @@ def test_the_layout_of_llmc(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_a_shard_in_which_no_document_ends(tmp_path: Path) -> None:
+def test_document_can_span_shards_without_ends(tmp_path: Path) -> None:
     shards = [shard("a", 2, 0), shard("b", 0, 0), shard("c", 1, 1)]
     put(
         tmp_path,
@@ -221,14 +221,14 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_what_does_not_add_up_is_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_corpus_raises(tmp_path: Path, name: str) -> None:
     files, kind, says = LIES[name]
     put(tmp_path, files)
     with refused(kind, tmp_path, *says):
         find(tmp_path)
 
 
-def test_ends_for_all_shards_or_for_none(tmp_path: Path) -> None:
+def test_ends_for_only_some_shards_raise(tmp_path: Path) -> None:
     bare = Shard("train-00001.bin", 3, DIGEST)
     with refused(FormatError, "for all shards or for none"):
         dataclasses.replace(MANIFEST, splits={"train": [shard("train-00000", 5, 1), bare]}).to_json()
@@ -236,7 +236,7 @@ def test_ends_for_all_shards_or_for_none(tmp_path: Path) -> None:
 
 @examples(6, deadline=2000)
 @given(data=st.data(), name=st.sampled_from(["corpus.json", "train-00000.bin", "train-00001.ends"]))
-def test_damaged_files_give_no_other_exception(
+def test_damaged_file_raises_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
 ) -> None:
     files = {**FILES, name: data.draw(damaged([FILES[name]], head=900 if name == "corpus.json" else 16))}
@@ -259,7 +259,7 @@ VALUES: st.SearchStrategy[Any] = (
     ),
     value=VALUES | st.dictionaries(st.text(max_size=2), VALUES, max_size=2),
 )
-def test_any_value_gives_no_other_exception(
+def test_any_manifest_value_raises_only_lowtide_errors(
     tmp_path_factory: pytest.TempPathFactory, path: str, value: Any
 ) -> None:
     assert_honest_corpus(put(tmp_path_factory.getbasetemp() / "fuzz-own", changed(path, value)))

@@ -19,7 +19,7 @@ def prepared(folder: Path, texts: list[str], **options: Any) -> Path:
     return folder
 
 
-def test_folders_are_read_one_after_another(tmp_path: Path) -> None:
+def test_folders_are_concatenated(tmp_path: Path) -> None:
     parts = [prepared(tmp_path / f"part-{n}", [f"low {n}", "tide"], shard_tokens=5) for n in range(11)]
     expected = np.concatenate([lowtide.corpus(part)[:] for part in parts])
     for path in (parts, tmp_path / "part-*"):
@@ -36,7 +36,7 @@ def test_folders_are_read_one_after_another(tmp_path: Path) -> None:
     )
 
 
-def test_folders_of_other_programs(tmp_path: Path) -> None:
+def test_nanogpt_folders_are_concatenated(tmp_path: Path) -> None:
     for name, values in (("a", range(10)), ("b", range(10, 15))):
         (tmp_path / name).mkdir()
         np.array(values, "<u2").tofile(tmp_path / name / "train.bin")
@@ -46,7 +46,7 @@ def test_folders_of_other_programs(tmp_path: Path) -> None:
     assert corpus.name.endswith("a")
 
 
-def test_folders_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+def test_incompatible_folders_raise(tmp_path: Path) -> None:
     byte = prepared(tmp_path / "byte", ["low tide"])
     char = prepared(tmp_path / "char", ["low tide"], tokenizer="char")
     with refused(ArgumentError, str(char), "another eos than", str(byte), "None, expected 256"):

@@ -30,7 +30,7 @@ def shard(*ids: int) -> bytes:
     return llmc.make_header("uint16", len(ids)) + raw(*ids)
 
 
-def test_a_folder_a_file_a_list_and_a_glob_are_the_same(tmp_path: Path) -> None:
+def test_folder_list_and_glob_give_same_tokens(tmp_path: Path) -> None:
     put(tmp_path, {"w_train_1.bin": shard(1, 2), "w_train_2.bin": shard(3), "w_val_0.bin": shard(9)})
     paths = [tmp_path / "w_train_1.bin", tmp_path / "w_train_2.bin"]
     for path in (tmp_path, str(tmp_path), paths, tuple(map(str, paths)), tmp_path / "*_train_*.bin"):
@@ -43,7 +43,7 @@ def test_a_folder_a_file_a_list_and_a_glob_are_the_same(tmp_path: Path) -> None:
     assert read_tokens(find(iter(paths))).tolist() == [1, 2, 3]
 
 
-def test_a_glob_over_several_splits_takes_the_one_that_is_asked_for(tmp_path: Path) -> None:
+def test_glob_over_several_splits_reads_requested_split(tmp_path: Path) -> None:
     put(tmp_path, {"w_train_1.bin": shard(1), "w_val_0.bin": shard(9)})
     assert read_tokens(find(tmp_path / "w_*.bin", split="val")).tolist() == [9]
     assert read_tokens(find(tmp_path / "w_*.bin")).tolist() == [1]
@@ -51,24 +51,24 @@ def test_a_glob_over_several_splits_takes_the_one_that_is_asked_for(tmp_path: Pa
     assert read_tokens(find([tmp_path / "w_train_1.bin", tmp_path / "w_val_0.bin"])).tolist() == [1, 9]
 
 
-def test_numbers_count_by_their_value(tmp_path: Path) -> None:
+def test_shards_are_ordered_by_number(tmp_path: Path) -> None:
     put(tmp_path, {f"s_train_{i}.bin": shard(i) for i in (10, 9, 100, 1)})
     assert read_tokens(find(tmp_path)).tolist() == [1, 9, 10, 100]
 
 
-def test_a_name_with_the_signs_of_a_glob_is_itself_first(tmp_path: Path) -> None:
+def test_existing_name_with_glob_characters_is_not_expanded(tmp_path: Path) -> None:
     put(tmp_path, {"a[1].npy": b"", "a1.npy": b""})
     np.save(tmp_path / "a[1].npy", np.array([5], "u2"))
     np.save(tmp_path / "a1.npy", np.array([6], "u2"))
     assert read_tokens(find(tmp_path / "a[1].npy")).tolist() == [5]
 
 
-def test_hidden_files_are_left_alone(tmp_path: Path) -> None:
+def test_hidden_files_are_ignored(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1), ".train.bin.partial": b"xyz", "._train.bin": b"", "README.md": b"hi"})
     assert read_tokens(find(tmp_path)).tolist() == [1]
 
 
-def test_a_split_may_be_a_folder(tmp_path: Path) -> None:
+def test_split_can_be_folder(tmp_path: Path) -> None:
     put(tmp_path / "val", {"x.npy": b""})
     np.save(tmp_path / "val/x.npy", np.array([5], "u2"))
     assert read_tokens(find(tmp_path, split="val")).tolist() == [5]
@@ -94,7 +94,7 @@ def test_two_formats_of_the_same_suffix_raise(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_files_of_a_split_and_of_none_raise(tmp_path: Path) -> None:
+def test_mix_of_split_and_unsplit_files_raises(tmp_path: Path) -> None:
     put(tmp_path, {"a_train_1.bin": shard(1), "b.bin": shard(2)})
     with refused(ArgumentError, tmp_path, "a_train_1.bin", "b.bin", "as a list or a glob"):
         find(tmp_path)
@@ -137,7 +137,7 @@ def test_missing_corpus_raises(tmp_path: Path) -> None:
         find(tmp_path)
 
 
-def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
+def test_invalid_arguments_raise(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1)})
     for split in ("", None, 3):
         with refused(ArgumentError, "split must be a name", repr(split)):
@@ -157,14 +157,14 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
-def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+def test_named_pipe_raises_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.bin")
     with refused(UnsupportedError, "named pipe"):
         find(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_raises(tmp_path: Path) -> None:
     put(tmp_path, {"train.bin": raw(1)})
     (tmp_path / "train.bin").chmod(0)
     with refused(AccessError, tmp_path / "train.bin"):
@@ -172,7 +172,9 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["llm.c", "npy", "olmo", "lowtide"])
-def test_many_shards_take_one_look_each(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_shard_is_opened_or_statted_once(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 500
     if format == "llm.c":
         for i in range(count):
