@@ -223,7 +223,8 @@ def spdl(place: Place) -> Stream:
 
     def batches(epoch: int) -> Iterator[Any]:
         builder: Any = PipelineBuilder()  # typed only where SPDL is installed
-        builder = builder.add_source(numbers(epoch)).pipe(windows.pair, concurrency=16, output_order="input").add_sink(4)
+        builder = builder.add_source(numbers(epoch))
+        builder = builder.pipe(windows.pair, concurrency=16, output_order="input").add_sink(4)
         pipeline = builder.build(num_threads=16)
         with pipeline.auto_stop():
             yield from pipeline

@@ -64,6 +64,16 @@ class _Curves:
 
 def judge(recording: Recording) -> Verdict:
     """The verdict on a recording, complete or still under way."""
+    verdict = _judged(recording)
+    killed = recording.status == -9 and any(event.kind == "oom_kill" for event in recording.events)
+    if verdict.state == "unclear" and killed:  # it cannot run longer within this limit
+        seen = verdict.reason.partition("; ")[0]
+        remedy = "run it with a higher limit to see whether memory continues to grow"
+        return replace(verdict, reason=f"{seen}, then the kernel OOM-killed it; {remedy}")
+    return verdict
+
+
+def _judged(recording: Recording) -> Verdict:
     series = recording.series()
     read = int(series.read[-1]) if len(series.read) else recording.read_total or 0
     peak = max(int(series.total.max(initial=0.0)), recording.true_peak or 0)

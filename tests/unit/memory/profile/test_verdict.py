@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowtide._memory.profile.events import Event
 from lowtide._memory.profile.recording import Detail, Point, Recording, Shares
 from lowtide._memory.profile.verdict import judge
 
@@ -470,3 +471,18 @@ def test_mapped_memory_is_capped_by_the_file_size() -> None:
     assert max(series.mapped) == 1000 * MIB
     assert max(m + c for m, c in zip(series.mapped, series.cache, strict=True)) <= 1000 * MIB + 1
     assert series.cache[-1] == 0
+
+
+def test_unclear_verdict_of_oom_killed_command_does_not_ask_for_a_longer_run() -> None:
+    trace = Recording(["x"], 1, 0.0, 0.01)
+    for index in range(100):  # a second in which memory jumps at the end
+        trace.add(Point(index * 0.01, 1, 1, (120 if index >= 95 else 10) * MIB, 0, 0, 0, 0, 0, 0, 0))
+    assert judge(trace).state == "unclear"
+    assert "run it longer" in judge(trace).line
+    trace.events = [Event("oom_kill", 1.0, 1.0, "the kernel OOM-killed process 1")]
+    assert "run it longer" in judge(trace).line, "a worker was killed, and the command continued"
+    trace.status = -9
+    assert "run it longer" not in judge(trace).line
+    assert judge(trace).line.endswith(
+        "then the kernel OOM-killed it; run it with a higher limit to see whether memory continues to grow"
+    )
