@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide._io.buffers import Buffers
 from lowtide._tokens import blocks
 from tests.support.corpora import numbered
 
@@ -84,12 +85,12 @@ def test_buffer_of_another_size_is_released_before_the_next(
     samples._idle = np.empty(10, samples.dtype)
     idle = weakref.ref(samples._idle)
     alive: list[bool] = []
-    empty = blocks.Buffers.empty
+    empty = Buffers.empty
 
     def recorded(self: Any, *arguments: Any) -> Any:
         alive.append(idle() is not None)
         return empty(self, *arguments)
 
-    monkeypatch.setattr(blocks.Buffers, "empty", recorded)
+    monkeypatch.setattr(Buffers, "empty", recorded)
     assert len(samples._spare(20)) == 20
     assert alive == [False]
