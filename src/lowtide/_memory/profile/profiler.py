@@ -86,14 +86,8 @@ class Profiler:
     def _expensive(self, point: Point) -> None:
         self._collect()
         if point.processes > 1:
-            self._start_if_due(self.shares, self._shares_due, point, lambda: self.observer.shares(point))
-        self._start_if_due(self.files, self._files_due, point, self.observer.detail)
-
-    def _start_if_due(self, aside: Aside, trigger: Trigger, point: Point, look: Callable[[], Any]) -> None:
-        paid = aside.governor.credit() > 0
-        if not aside.busy and (paid or trigger.pressing(point)) and trigger.due(point, aside.governor.last):
-            aside.start(look)
-            trigger.taken(point)
+            _start_if_due(self.shares, self._shares_due, point, lambda: self.observer.shares(point))
+        _start_if_due(self.files, self._files_due, point, self.observer.detail)
 
     def _collect(self, wait: float = 0.0) -> None:
         """Keep what expensive looks have seen since the last time."""
@@ -138,6 +132,13 @@ class Profiler:
         if self.journal is not None:
             self.journal.finish()
         recording.events.sort(key=lambda event: event.time)  # throttling is noted when it has ended
+
+
+def _start_if_due(aside: Aside, trigger: Trigger, point: Point, look: Callable[[], Any]) -> None:
+    paid = aside.governor.credit() > 0
+    if not aside.busy and (paid or trigger.pressing(point)) and trigger.due(point, aside.governor.last):
+        aside.start(look)
+        trigger.taken(point)
 
 
 def record(command: Sequence[str], *, interval: float = INTERVAL, budget: int | None = None) -> Recording:

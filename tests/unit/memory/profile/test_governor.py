@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lowtide._memory.profile import governor
+from lowtide._memory.profile import governor, profiler
 from lowtide._memory.profile.governor import Aside, Governor, Trigger
 from lowtide._memory.profile.recording import Point
 
@@ -117,3 +117,13 @@ def test_cost_of_background_sample_is_its_cpu_time() -> None:
     aside.start(lambda: time.sleep(0.05))
     aside.collect(wait=5)
     assert aside.governor.spent < 0.04, "waiting costs nothing"
+
+
+def test_look_is_taken_without_credit_when_memory_has_grown_by_half(clock: list[float]) -> None:
+    aside, trigger, looks = Aside(Governor(part=0.001, advance=-1.0)), Trigger(shares=False), []
+    trigger.taken(START)
+    for mapped in (60, 200):
+        point = START._replace(time=2.0, file=mapped * MIB)
+        profiler._start_if_due(aside, trigger, point, lambda: looks.append(1))
+        aside.collect(wait=5.0)
+        assert len(looks) == (mapped == 200), "the first is due, and not paid for"
